@@ -101,7 +101,7 @@ class TemplateChat(PlainChat):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer)
         self._family = family_of(tokenizer.get_chat_template())
-        self._special = frozenset(tokenizer.all_special_ids)
+        self._special = _special(tokenizer)
 
     def begin(
         self, messages: Messages, tools: Sequence[ToolSpec], images: Sequence[Image] = ()
@@ -129,6 +129,15 @@ class TemplateChat(PlainChat):
             list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
         )
         return text
+
+
+def _special(tokenizer: Any) -> frozenset[int]:
+    """Return the special tokens, also those that the tokeniser has no name for.
+
+    Phi's `<|end|>` and Gemma 3's `<end_of_turn>` are such tokens, and end a reply.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    return frozenset([*tokenizer.all_special_ids, *(row for row, own in added if own.special)])
 
 
 def _valid(text: str) -> str:

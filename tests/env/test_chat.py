@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from env.chat import ChatError, PlainChat, TemplateChat
 from env.types import Messages
@@ -53,6 +56,24 @@ def test_new_messages_are_rendered_as_in_the_whole_chat(
     if family == "mistral":  # the reply follows a space there, which the policy writes itself
         expected = expected.replace("[/INST] It", "[/INST]It")
     assert shown == expected
+
+
+def test_an_end_token_without_a_name_is_not_written_twice(tmp_path: Path) -> None:
+    """As of Phi, whose tokeniser names `<|endoftext|>` alone, and whose replies end by <|end|>."""
+    tokens = tokenizer("qwen2_5")
+    end = tokens.eos_token_id
+    tokens.save_pretrained(tmp_path)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (file := tmp_path / name).exists():
+            row = json.loads(file.read_text())
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                row.pop(key, None)
+            file.write_text(json.dumps(row | {"eos_token": "<|endoftext|>"}))
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert end not in loaded.all_special_ids
+    new = [{"role": "user", "content": "And 3+4?"}]
+    assert end not in TemplateChat(loaded).follow(new, ended=True)[:1]
+    assert TemplateChat(loaded).follow(new, ended=False)[:1] == [end]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
