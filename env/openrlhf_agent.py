@@ -168,6 +168,11 @@ class AgentAttempt:
         tokens = [int(token) for token in found["observation_tokens"]]
         ranges = [(int(start), int(end)) for start, end in found["action_ranges"]]
         log_probs = found.get("rollout_log_probs") or _log_probs(len(tokens), ranges, replies)
+        if len(log_probs) != len(tokens):
+            raise ValueError(
+                f"rollout_log_probs has {len(log_probs)} numbers, and observation_tokens has "
+                f"{len(tokens)} tokens"
+            )
         episode = Episode(task=task, turns=len(ranges))
         episode.observe(tokens)
         for (start, end), reply in zip(ranges, replies, strict=True):

@@ -97,6 +97,10 @@ def test_no_reward_leaves_the_score_to_the_reward_function(tmp_path: Path) -> No
             AGENT.replace("done = self", "import asyncio; await asyncio.sleep(9); done = self"),
             "took 0.2 s",
         ),
+        (
+            CUSTOM.replace('"reward": REWARD', '"rollout_log_probs": [-0.5] * 3'),
+            "rollout_log_probs has 3 numbers, and observation_tokens has",
+        ),
     ],
 )
 def test_an_agent_that_fails_is_a_failed_environment(
