@@ -113,7 +113,7 @@ def _launched(settings: Settings) -> Settings:
     script = trl_words.script_of(settings.job, _scripts() or ())
     if script is None:
         return settings
-    configs = str(_trl("accelerate_configs"))
+    configs, script = str(_trl("accelerate_configs")), trl_words.with_file(script, _file(settings))
     return replace(settings, job=trl_words.launched(script, configs))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RESUME, OUTPUT, CONFIG = "resume_from_checkpoint", "output_dir", "config"
 WITH_VALUE = frozenset(
@@ -48,6 +48,23 @@ def script_of(words: Sequence[str], known: Collection[str]) -> Script | None:
         else:
             arguments.append(word)
     return Script(name, tuple(flags), tuple(arguments))
+
+
+def with_file(script: Script, file: Mapping[str, object]) -> Script:
+    """Return the script with the flags of `accelerate launch` that TRL's --config file has.
+
+    A flag of the command line counts before that of the file.
+    """
+    given = {word.partition("=")[0].replace("-", "_") for word in script.accelerate}
+    flags: list[str] = []
+    for name, value in file.items():
+        if f"__{name}" in given or value is None:
+            continue
+        if name in WITH_VALUE:
+            flags += [f"--{name}", str(value)]
+        elif name in WITHOUT_VALUE and value is True:
+            flags.append(f"--{name}")
+    return replace(script, accelerate=(*flags, *script.accelerate))
 
 
 def launched(script: Script, accelerate_configs: str) -> tuple[str, ...]:

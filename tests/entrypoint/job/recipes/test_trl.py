@@ -55,6 +55,18 @@ def test_flags_of_accelerate_among_those_of_trl_go_to_its_launcher() -> None:
     assert launcher[4:] == ["--num_processes=4", "-m", "trl.scripts.sft"]
 
 
+def test_flags_of_accelerate_in_the_file_of_arguments_go_to_its_launcher() -> None:
+    """TRL's command takes them from there, too; its script leaves them out."""
+    Path("c.yaml").write_text("accelerate_config: zero3\nnum_processes: 4\nuse_fsdp: false\n")
+    job = [*SFT, "--config", "c.yaml"]
+    launcher = words(settings(*job))
+    assert Path(launcher[3]).name == "zero3.yaml"
+    assert launcher[4:7] == ["--num_processes", "4", "-m"]
+    launcher = words(settings(*job, "--accelerate_config=zero2", "--num-processes", "2"))
+    assert Path(launcher[3]).name == "zero2.yaml", "the command line counts first"
+    assert launcher[4:6] == ["--num-processes", "2"]
+
+
 def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
     output = Path.cwd() / "out"
     given = settings(*SFT, "--output_dir", "out", "--resume_from_checkpoint", "/other/c-9")
