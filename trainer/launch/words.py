@@ -14,6 +14,16 @@ PYTHON = "python"
 """In a program's words: the interpreter of the node."""
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
+INTERPRETER = re.compile(r"(?:.*/)?python[0-9.]*")
+SWITCHES = re.compile(r"-[bBdEiIOPqsSuv]+")
+"""Options of Python that have no value."""
+NAMES_OF_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "accelerate.commands.launch": "accelerate-launch",
+    "accelerate.commands.accelerate_cli": "accelerate",
+}
+"""A launcher's module → its program."""
+
 PROCESSES, BARE, DROPPED, REFUSED, KEPT = "processes", "bare", "dropped", "refused", "kept"
 """What a launcher's flag is: the number of processes; without a value, and understood; without an
 effect here; refused; passed on to the launcher."""
@@ -130,7 +140,7 @@ def parse(words: Sequence[str]) -> Launch:
     variables, command = _split_variables(words)
     if not command:
         raise LaunchError("the job has no program: give a script, such as train.py")
-    if command[1:3] == ["-m", "torch.distributed.launch"]:
+    if (of := _module(command)) and of[0] == "torch.distributed.launch":
         raise LaunchError("torch.distributed.launch is deprecated: give torchrun instead")
     found = _launcher(command)
     if found is None:
@@ -192,12 +202,13 @@ def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _launcher(command: Sequence[str]) -> tuple[_Launcher, list[str]] | None:
     """Return the launcher and the words after its name; None if the words are a program."""
-    names = [command[0].rsplit("/", 1)[-1], *command[1:3]] if command else []
+    if found := _module(command):
+        module, words = found
+        command = [NAMES_OF_MODULES.get(module, PYTHON), *words]
+    names = [command[0].rsplit("/", 1)[-1], *command[1:2]] if command else []
     match names:
         case ["torchrun", *_]:
             return TORCHRUN, list(command[1:])
-        case [python, "-m", "torch.distributed.run"] if python.startswith(PYTHON):
-            return TORCHRUN, list(command[3:])
         case ["deepspeed", *_]:
             return DEEPSPEED, list(command[1:])
         case ["accelerate", "launch", *_]:
@@ -207,11 +218,21 @@ def _launcher(command: Sequence[str]) -> tuple[_Launcher, list[str]] | None:
     return None
 
 
+def _module(command: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the module of `python -u -m MODULE …` and the words after it; None without one."""
+    if not command or not INTERPRETER.fullmatch(command[0]):
+        return None
+    rest = list(command[1:])
+    while rest and (rest[0] in ("-W", "-X") or SWITCHES.fullmatch(rest[0])):
+        del rest[: 2 if rest[0] in ("-W", "-X") else 1]
+    return (rest[1], rest[2:]) if rest[:1] == ["-m"] and len(rest) > 1 else None
+
+
 def _program(command: Sequence[str]) -> tuple[str, ...]:
     first = command[0]
     if first.endswith(".py") or first == "-m":
         return (PYTHON, *command)
-    return tuple(command)
+    return (PYTHON, *command[1:]) if first == "python3" else tuple(command)
 
 
 def _flags(launcher: _Launcher, words: Sequence[str]) -> tuple[list[Flag], list[str]]:

@@ -19,6 +19,9 @@ from trainer.launch.words import (
 )
 
 
+RUN = "torch.distributed.run"
+
+
 def launched(line: str) -> Launch:
     return parse(shlex.split(line))
 
@@ -29,6 +32,8 @@ def launched(line: str) -> Launch:
         ("train.py --lr 1", ("python", "train.py", "--lr", "1")),
         ("-m trl.scripts.sft --lr 1", ("python", "-m", "trl.scripts.sft", "--lr", "1")),
         ("python -u train.py", ("python", "-u", "train.py")),
+        ("python3 train.py", ("python", "train.py")),
+        ("python -m mod -m torch.distributed.run", ("python", *"-m mod -m".split(), RUN)),
         ("bash run.sh", ("bash", "run.sh")),
     ],
 )
@@ -54,7 +59,15 @@ def test_torchruns_script_and_processes_stay_and_what_the_roll_says_goes() -> No
     )
 
 
-@pytest.mark.parametrize("line", ["torchrun", "python -m torch.distributed.run"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun",
+        "python -m torch.distributed.run",
+        "/opt/x/bin/python3.11 -u -m torch.distributed.run",
+        "python3 -W ignore -uB -m torch.distributed.run",
+    ],
+)
 def test_torchrun_has_two_names(line: str) -> None:
     found = launched(f"{line} --nproc-per-node gpu --no-python ./train.sh a")
     assert (found.program, found.arguments, found.per_node) == (("./train.sh",), ("a",), None)
@@ -67,6 +80,15 @@ def test_deepspeeds_script_gets_its_local_rank() -> None:
     assert (found.per_node, found.local_rank) == (4, True)
     assert "--hostfile h" in found.warnings[0]
     assert not launched("deepspeed --no_local_rank train.py").local_rank
+
+
+@pytest.mark.parametrize(
+    "line", ["accelerate-launch", "python -m accelerate.commands.launch --quiet"]
+)
+def test_accelerates_launcher_has_several_names(line: str) -> None:
+    found = launched(f"{line} --num_processes 2 train.py")
+    assert found.accelerate is not None
+    assert (found.program, found.per_node) == (("train.py",), 2)
 
 
 def test_accelerates_flags_stay_with_its_launcher() -> None:
