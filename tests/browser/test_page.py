@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -11,7 +12,12 @@ from playwright.sync_api import Page, expect
 
 from contract.journal import append_event
 from contract.progress import Progress
+from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
+from entrypoint.config.read import read_settings
+from entrypoint.job.job_queue import JobQueue
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head, asking, node_info
 from tests.support.waiting import eventually
 
@@ -170,3 +176,29 @@ def test_a_reader_has_no_button_and_sees_a_log_grow(head: Head, tab: Page) -> No
         file.write("second\n")
     expect(tab.get_by_role("log")).to_have_text("<b>first</b>\nsecond\n")
     expect(tab.get_by_role("button", name="Save and stop…")).to_be_hidden()
+
+
+def with_jobs(head: Head, *logs: str) -> None:
+    """Jobs on one cluster, whose logs have the same name; an empty one has no log yet."""
+    given = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(head.run.root)}
+    queue = JobQueue(read_settings(given), Journal(head.run.journal, "head"), Inbox())
+    for log in logs:
+        run = RunFiles(Path(queue.submit(["true"], {})["run_dir"]))
+        if log:
+            (run.logs / "attempt-1.log").write_text(log)
+    head.control.jobs.desk = queue
+
+
+def test_another_jobs_log_is_not_the_rest_of_the_log_before(head: Head, tab: Page) -> None:
+    trains(head)
+    with_jobs(head, "of the first job\n" * 9, "of the second job\n", "")
+    head.control.jobs.shown = "job-1"
+    opened(head, tab)
+    tab.get_by_role("combobox", name="Log").select_option("attempt-1")
+    expect(tab.get_by_role("log")).to_contain_text("of the first job")
+    head.control.jobs.shown = "job-2"
+    expect(tab.locator("#name")).to_contain_text("job-2")
+    expect(tab.get_by_role("log")).to_have_text("of the second job\n")
+    head.control.jobs.shown = "job-3"
+    expect(tab.locator("#name")).to_contain_text("job-3")
+    expect(tab.get_by_role("log")).to_have_text("")

@@ -2,7 +2,14 @@
 "use strict";
 
 const TAIL_BYTES = 32768, MOST_CHARACTERS = 400000;
-let log = {name: "", offset: -TAIL_BYTES, job: ""};
+let log = {name: "", offset: -TAIL_BYTES};
+
+/** Read a log from its end: another one, or the one of this name of another job. */
+function beginLog(name) {
+  log = {name, offset: -TAIL_BYTES};
+  by("log").textContent = "";
+  by("log").hidden = !name;
+}
 
 async function refreshLogs(job) {
   const query = job ? {job} : {};
@@ -18,11 +25,11 @@ async function refreshLogs(job) {
 }
 
 async function readLog(query) {
-  const name = log.name;
-  const path = `v1/logs/${encodeURIComponent(name)}?${new URLSearchParams({...query, offset: log.offset})}`;
+  const one = log;
+  const path = `v1/logs/${encodeURIComponent(one.name)}?${new URLSearchParams({...query, offset: one.offset})}`;
   const answer = await ask(path);
-  if (!answer.ok || name !== log.name) return;
-  const {text, offset} = await answer.json(), box = by("log");
+  const {text, offset} = answer.ok ? await answer.json() : {}, box = by("log");
+  if (!answer.ok || one !== log) return; // another one is read by now
   log.offset = offset;
   if (!text) return;
   const atEnd = box.scrollTop + box.clientHeight > box.scrollHeight - 40;
@@ -32,8 +39,6 @@ async function readLog(query) {
 }
 
 by("logs").addEventListener("change", () => {
-  log = {name: by("logs").value, offset: -TAIL_BYTES};
-  by("log").textContent = "";
-  by("log").hidden = !log.name;
+  beginLog(by("logs").value);
   refreshLogs(shownJob).catch(() => {});
 });

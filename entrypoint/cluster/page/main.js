@@ -19,7 +19,10 @@ async function refresh() {
     heard = performance.now();
     const isBack = !by("lost").hidden;
     by("lost").hidden = true;
-    if (news.job !== shownJob) forgetCurves();
+    if (news.job !== shownJob) {
+      forgetCurves();
+      beginLog(log.name);
+    }
     if (news.job !== shownJob || isBack) listen(news.job); // the browser may wait on a dead connection
     shownJob = news.job;
     whole = isBrief && whole ? {...news, nodes: merged(whole.nodes, news.nodes)} : news;
