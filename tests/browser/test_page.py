@@ -202,3 +202,20 @@ def test_another_jobs_log_is_not_the_rest_of_the_log_before(head: Head, tab: Pag
     head.control.jobs.shown = "job-3"
     expect(tab.locator("#name")).to_contain_text("job-3")
     expect(tab.get_by_role("log")).to_have_text("")
+
+
+def test_each_job_can_be_stopped(head: Head, tab: Page) -> None:
+    trains(head)
+    with_jobs(head, "", "")
+    queue = head.control.jobs.desk
+    assert queue is not None
+    stop = tab.get_by_role("button", name="Save and stop…")
+    for job in ("job-1", "job-2"):
+        head.control.jobs.shown = job
+        if job == "job-1":
+            opened(head, tab, controls=True)
+        expect(tab.locator("#name")).to_contain_text(job)
+        stop.click()
+        tab.get_by_role("dialog").get_by_role("button", name="Save and stop").click()
+        expect(tab.get_by_role("button", name="It saves and stops")).to_be_disabled()
+        eventually(lambda job=job: (queue.row(job) or {})["state"] == "stopped")

@@ -22,6 +22,7 @@ async function refresh() {
     if (news.job !== shownJob) {
       forgetCurves();
       beginLog(log.name);
+      offerStop();
     }
     if (news.job !== shownJob || isBack) listen(news.job); // the browser may wait on a dead connection
     shownJob = news.job;
@@ -107,6 +108,12 @@ function say(sentence) {
   if (by("lost").hidden || by("lost").dataset.sense !== sense) by("lost").textContent = sense;
   by("lost").dataset.sense = sense;
   by("lost").hidden = false;
+}
+
+/** The button of a run or job that nobody has asked to stop. */
+function offerStop() {
+  by("stop").disabled = false;
+  by("stop").textContent = "Save and stop…";
 }
 
 by("stop").addEventListener("click", () => {
