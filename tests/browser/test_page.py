@@ -219,3 +219,23 @@ def test_each_job_can_be_stopped(head: Head, tab: Page) -> None:
         tab.get_by_role("dialog").get_by_role("button", name="Save and stop").click()
         expect(tab.get_by_role("button", name="It saves and stops")).to_be_disabled()
         eventually(lambda job=job: (queue.row(job) or {})["state"] == "stopped")
+
+
+def test_the_stop_is_of_the_job_that_was_confirmed(head: Head, tab: Page) -> None:
+    """The job may end while its reader thinks: neither the next job nor the cluster is stopped."""
+    trains(head)
+    with_jobs(head, "", "")
+    queue = head.control.jobs.desk
+    assert queue is not None
+    head.control.jobs.shown = "job-1"
+    opened(head, tab, controls=True)
+    tab.get_by_role("button", name="Save and stop…").click()
+    dialog = tab.get_by_role("dialog")
+    expect(dialog).to_contain_text("Stop job-1?")
+    head.control.jobs.shown = None
+    expect(tab.locator("#name")).not_to_contain_text("job-1")
+    with tab.expect_response("**/stop") as answer:
+        dialog.get_by_role("button", name="Save and stop").click()
+    assert answer.value.url.endswith("/v1/jobs/job-1/stop")
+    assert head.heard.stops == []
+    assert (queue.row("job-2") or {})["state"] == "queued"

@@ -2,7 +2,7 @@
 "use strict";
 
 const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
-let state = null, heard = 0, asked = performance.now(), shownJob, slowAt = -Infinity, whole = null, answering = false, detailing = false;
+let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false;
 const seconds = since => (performance.now() - since) / 1000;
 
 async function refresh() {
@@ -117,8 +117,9 @@ function offerStop() {
 }
 
 by("stop").addEventListener("click", () => {
-  by("confirm-title").textContent = `Stop ${shownJob ?? "the run"}?`;
-  by("confirm-text").textContent = shownJob
+  confirmed = shownJob; // another one may run before the answer
+  by("confirm-title").textContent = `Stop ${confirmed ?? "the run"}?`;
+  by("confirm-text").textContent = confirmed
     ? "The job saves a checkpoint and stops. The cluster stays up."
     : "The run saves a checkpoint, and all nodes end. Started again, it resumes from there.";
   by("confirm").returnValue = "";
@@ -126,9 +127,11 @@ by("stop").addEventListener("click", () => {
 });
 by("confirm").addEventListener("close", async () => {
   if (by("confirm").returnValue !== "yes") return;
-  const path = shownJob ? `v1/jobs/${encodeURIComponent(shownJob)}/stop` : "v1/stop";
-  by("stop").disabled = true;
+  const job = confirmed;
+  const path = job ? `v1/jobs/${encodeURIComponent(job)}/stop` : "v1/stop";
+  by("stop").disabled = job === shownJob;
   const answer = await ask(path, {method: "POST"}).catch(() => null);
+  if (job !== shownJob) return;
   by("stop").disabled = answer?.ok;
   by("stop").textContent = answer?.ok ? "It saves and stops" : "The head did not take the stop: try again";
 });
