@@ -20,6 +20,8 @@ from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.run import log_files
 from entrypoint.run.reads import StorageReads
 
+MOST_LAST = 10_000
+"""Most events for which the end of the journal is read at once. All of them come in parts."""
 MOST_SAMPLES = 8
 MOST_CURVES = 16
 """Runs whose curves are kept. A page asks every 10 s, and to read them again takes seconds."""
@@ -49,7 +51,8 @@ class ViewRoutes:
         query = request.query_params
         last, after = _count(query.get("last")), _count(request.headers.get("last-event-id"))
         without = tuple(query.get("without", "").split(","))
-        asked = Asked(after or 0, without, last if not after else None)
+        newest = None if after or last is None else min(last, MOST_LAST)
+        asked = Asked(after or 0, without, newest)
         journal = self.jobs.files_of(request).journal
         return EventSourceResponse(follow(journal, self.reads, self.closing, asked))
 

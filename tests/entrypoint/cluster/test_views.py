@@ -96,6 +96,16 @@ def complete(head: Head) -> list[bytes]:
     return head.run.journal.read_bytes().splitlines()[:-1]
 
 
+def test_a_reader_cannot_have_a_whole_journal_read_at_once(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal may have 200,000 events: 300 MiB of the head's memory for each such reader."""
+    monkeypatch.setattr(view_routes, "MOST_LAST", 3)
+    for number in range(6):
+        append_event(head.run.journal, "roll", f"roll {number}")
+    assert sentences(head, 3, "?last=999999") == ["roll 3", "roll 4", "roll 5"]
+
+
 def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
     row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny"]}
     head.run.run.write_text(json.dumps(row))
