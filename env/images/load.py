@@ -9,6 +9,7 @@ import warnings
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from env.images.types import EMBEDDED, shown
@@ -40,7 +41,7 @@ def decode(content: bytes, name: str) -> Image.Image:
             with Image.open(BytesIO(content), formats=FORMATS) as opened:
                 _check_size(opened, name)
                 opened.load()
-                return ImageOps.exif_transpose(opened).convert("RGB")
+                return _rgb(ImageOps.exif_transpose(opened), name)
     except UnidentifiedImageError:
         raise ImageError(f"{name}: no image of the formats {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
@@ -51,6 +52,24 @@ def decode(content: bytes, name: str) -> Image.Image:
         raise ImageError(f"{name}: the memory is too small to decode the image") from None
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error, …
         raise ImageError(f"{name}: truncated or damaged: {error}") from None
+
+
+def _rgb(found: Image.Image, name: str) -> Image.Image:
+    """Return an image in RGB, on white where it is transparent, as vLLM reads it.
+
+    The colours below are often black, as are the lines of a drawing. Raises ImageError for pixels
+    of 32 bits, whose white is unknown.
+    """
+    if found.mode.startswith("I;16"):  # Pillow would make all but the darkest white
+        eighth = np.rint(np.asarray(found, dtype=np.float32) / 257).astype(np.uint8)
+        return Image.fromarray(eighth).convert("RGB")
+    if found.mode in ("I", "F"):
+        raise ImageError(f"{name}: the image has pixels of 32 bits. Convert it to 8 bits")
+    if not found.has_transparency_data:
+        return found.convert("RGB")
+    white = Image.new("RGBA", found.size, "white")
+    white.alpha_composite(found.convert("RGBA"))
+    return white.convert("RGB")
 
 
 def _check_size(opened: Image.Image, name: str) -> None:

@@ -65,6 +65,40 @@ def test_an_image_is_turned_as_its_camera_was() -> None:
     assert found.size == (40, 60)
 
 
+def transparent() -> Image.Image:
+    """Black lines on nothing, below which it is black as well."""
+    image = Image.new("RGBA", (4, 1), (0, 0, 0, 0))
+    image.putpixel((0, 0), (0, 0, 0, 255))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (transparent(), {}),
+        (transparent().convert("LA"), {}),
+        (Image.fromarray(np.array([[0, 1, 1, 1]], dtype=np.uint8)), {"transparency": 1}),
+    ],
+)
+def test_what_is_transparent_is_white(image: Image.Image, options: dict[str, object]) -> None:
+    found = load.decode(encoded(image, **options), "drawing")
+    assert np.asarray(found).tolist() == [[[0] * 3, *[[255] * 3] * 3]]
+
+
+def test_a_grey_image_of_16_bits_keeps_its_shades() -> None:
+    grey = np.linspace(0, 65535, 256, dtype=np.uint16).reshape(16, 16)
+    for form in ("PNG", "TIFF"):
+        found = load.decode(encoded(Image.fromarray(grey), form), "depth")
+        assert np.asarray(found)[..., 0].tolist() == np.arange(256).reshape(16, 16).tolist()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_an_image_of_32_bits_is_refused(kind: type[np.generic]) -> None:
+    image = Image.fromarray(np.ones((4, 4), dtype=kind))
+    with pytest.raises(ImageError, match="scan: the image has pixels of 32 bits"):
+        load.decode(encoded(image, "TIFF"), "scan")
+
+
 def test_a_missing_file_a_folder_and_a_pipe_are_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, says in (("none.png", "no such file"), ("", "no regular"), ("pipe", "no regular")):
