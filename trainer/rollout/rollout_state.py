@@ -138,6 +138,7 @@ def settings_of(config: Config) -> dict[str, Any]:
         "rollout_batch_size": config.rollout_batch_size,
         "n_samples_per_prompt": config.n_samples_per_prompt,
         "prompt_max_len": config.prompt_max_len,
+        **({"max_len": config.longest_sample} if config.has_environment else {}),
         **({"image_max_pixels": config.image_max_pixels} if config.sees_images else {}),
         **{
             name: flag.value_in(config.sampling)
