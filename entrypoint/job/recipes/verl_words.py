@@ -13,7 +13,7 @@ from pathlib import PurePath
 from entrypoint.job.recipes.command import OPERATOR
 
 MODULE = "verl.trainer.main_ppo"
-PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+PYTHON = re.compile(r"(?:[^=]*/)?python[0-9.]*")
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
 NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
@@ -86,6 +86,12 @@ def parse(words: Sequence[str]) -> VerlCommand:
 def faults(command: VerlCommand) -> list[str]:
     """Return a sentence for each override that cannot work under supervision."""
     found = []
+    if command.program[-2:] == ("-m", MODULE) and (word := _no_override(command.overrides)):
+        found.append(
+            f"{word} is no key=value, and no verl reads it: give verl's own command, such as "
+            f"python3 -m {MODULE} …, with the words that a script has; ROLLCALL_RECIPE=command "
+            "runs a script as it is"
+        )
     mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
     if mode not in ("auto", "disable", "resume_path"):
         found.append(f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path")
@@ -138,6 +144,17 @@ def lacking(command: VerlCommand, gpus: Sequence[int]) -> str:
 def directory(command: VerlCommand, run_dir: PurePath) -> PurePath:
     """Return where checkpoints lie: a relative directory is below the run directory."""
     return run_dir / (command.value(DIRECTORY) or "verl")
+
+
+def _no_override(words: Sequence[str]) -> str:
+    """Return the first word that is neither an override nor of an option; "" if all are."""
+    before = ""
+    for word in words:
+        is_value = before[:1] == "-" and "=" not in before
+        if word[:1] not in ("-", "~") and not is_value and "=" not in word:
+            return word
+        before = word
+    return ""
 
 
 def _on_cpus(command: VerlCommand) -> bool:

@@ -18,7 +18,6 @@ from trainer.launch.words import (
     telling_steps,
 )
 
-
 RUN = "torch.distributed.run"
 
 
@@ -33,7 +32,7 @@ def launched(line: str) -> Launch:
         ("-m trl.scripts.sft --lr 1", ("python", "-m", "trl.scripts.sft", "--lr", "1")),
         ("python -u train.py", ("python", "-u", "train.py")),
         ("python3 train.py", ("python", "train.py")),
-        ("python -m mod -m torch.distributed.run", ("python", *"-m mod -m".split(), RUN)),
+        ("python -m mod -m torch.distributed.run", ("python", "-m", "mod", "-m", RUN)),
         ("bash run.sh", ("bash", "run.sh")),
     ],
 )

@@ -151,11 +151,17 @@ def test_a_console_is_added_to_the_users_loggers(tmp_path: Path) -> None:
     )
 
 
+VERL = {"ROLLCALL_RUNTIME_ENV": '{"pip": ["verl"]}'}
+
+
 @pytest.mark.parametrize(
     ("job", "environ", "fault"),
     [
         ("", {}, "ROLLCALL_RECIPE=verl has nothing to train"),
         ("/none/python -m verl.trainer.main_ppo", {}, "/none/python is not there"),
+        ("bash run_qwen.sh", VERL, "bash is no key=value, and no verl reads it: give verl's own"),
+        ("trainer.nnodes=2 --config-name ppo a.b", VERL, "a.b is no key=value"),
+        ("data.train_files=/data/python3 a.b", VERL, "a.b is no key=value"),
         (
             f"{sys.executable} -m verl.trainer.main_ppo trainer.resume_mode=disable "
             "trainer.resume_from_path=/a/global_step_3",
@@ -184,7 +190,7 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
 def test_an_image_without_verl_is_said(tmp_path: Path) -> None:
     (fault,) = RECIPE.faults(settings(tmp_path, "a.b=1"))
     assert "this image's Python has no verl" in fault
-    installed = settings(tmp_path, "a.b=1", ROLLCALL_RUNTIME_ENV='{"pip": ["verl"]}')
+    installed = settings(tmp_path, "a.b=1", **VERL)
     assert RECIPE.faults(installed) == []
 
 
