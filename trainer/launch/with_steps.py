@@ -25,7 +25,7 @@ from transformers import (
 from contract.exit_codes import ExitCode
 
 MEASURES = ("reward", "kl")
-"""Numbers of the Trainer's log that are progress."""
+"""Numbers of the Trainer's log that are progress, in the order in which a line has them."""
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -54,7 +54,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if state.is_world_process_zero:
-            measured = "".join(f" {name} {value:.6g}" for name, value in self._measured.items())
+            known = [name for name in MEASURES if name in self._measured]
+            measured = "".join(f" {name} {self._measured[name]:.6g}" for name in known)
             print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
         if self._any_rank_is_asked(args):
             self._stops = control.should_save = control.should_training_stop = True

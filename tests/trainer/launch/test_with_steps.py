@@ -45,6 +45,18 @@ def test_a_step_is_a_line_that_the_recipe_reads(
     }
 
 
+def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
+    for logs in ({"kl": 0.125}, {"reward": 0.25}):
+        steps.on_log(arguments, TrainerState(), TrainerControl(), logs=logs)
+        step(steps, 1)
+    found = [STEP_PATTERN.search(line) for line in capsys.readouterr().out.splitlines()]
+    assert [match and match["reward"] for match in found] == [None, "0.25"]
+    assert [match and match["kl"] for match in found] == ["0.125", "0.125"]
+
+
 def test_sigterm_saves_at_the_end_of_the_step_and_exits_with_143(steps: Steps) -> None:
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
