@@ -164,7 +164,9 @@ class _Run:
         images = await self._images(messages)
         with self._rendering():
             if messages or not text:
-                tokens += self.chat.follow(messages, ended=written.ended, images=images)
+                # A text behind the end token continues the message, which ends behind the text.
+                ended = written.ended and not text
+                tokens += self.chat.follow(messages, ended=ended, images=images)
             placed = self.chat.placed(tokens, images)
         if len(episode.tokens) + len(tokens) >= self.limits.total:
             episode.stop = StopReason.OBSERVATION_LENGTH

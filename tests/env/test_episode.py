@@ -191,6 +191,12 @@ def test_a_failing_environment_is_named(environment: Answering, message: str) ->
     assert environment.closed == 1
 
 
+def test_a_text_and_messages_end_the_message_between_them() -> None:
+    environment = Answering(Turn(said("And 3+4?"), text=" Right."), Turn(done=True))
+    episode, _, tokens = run(environment, ["5", "7"])
+    assert spans(episode, tokens)[2][1].startswith(" Right.<|im_end|>\n<|im_start|>user\n")
+
+
 def test_a_single_stop_string_is_not_read_by_its_letters() -> None:
     environment = Answering(Turn(done=True))
     environment.stops = "</answer>"
