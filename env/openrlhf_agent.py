@@ -176,6 +176,12 @@ class AgentAttempt:
         episode = Episode(task=task, turns=len(ranges))
         episode.observe(tokens)
         for (start, end), reply in zip(ranges, replies, strict=True):
+            own = tokens[start:end][: len(reply.tokens)]
+            if own != list(reply.tokens)[: len(own)]:
+                raise ValueError(
+                    f"action_ranges ({start}, {end}) has other tokens than the engine wrote. Use "
+                    "the token_ids of its answer, and make no tokens from its text"
+                )
             size = min(end, len(tokens)) - start
             episode.action_mask[start:end] = [True] * size
             episode.log_probs[start:end] = [float(one) for one in log_probs[start:end]]

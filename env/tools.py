@@ -132,7 +132,7 @@ def _kinds(about: Mapping[str, Any]) -> list[str]:
     A union of plain types, such as `int | str`, has a list of them.
     """
     kind = about.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
+    kinds: list[str] = kind if isinstance(kind, list) else [str(kind)]
     return kinds if all(kind in KINDS for kind in kinds) else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.job_desk import JobDesk
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.processes.inbox import Inbox
@@ -204,6 +206,11 @@ def test_another_jobs_log_is_not_the_rest_of_the_log_before(head: Head, tab: Pag
     expect(tab.get_by_role("log")).to_have_text("")
 
 
+def is_stopped(queue: JobDesk, job: str) -> bool:
+    row = queue.row(job)
+    return bool(row and row["state"] == "stopped")
+
+
 def test_each_job_can_be_stopped(head: Head, tab: Page) -> None:
     trains(head)
     with_jobs(head, "", "")
@@ -218,7 +225,7 @@ def test_each_job_can_be_stopped(head: Head, tab: Page) -> None:
         stop.click()
         tab.get_by_role("dialog").get_by_role("button", name="Save and stop").click()
         expect(tab.get_by_role("button", name="It saves and stops")).to_be_disabled()
-        eventually(lambda job=job: (queue.row(job) or {})["state"] == "stopped")
+        eventually(partial(is_stopped, queue, job))
 
 
 def test_the_stop_is_of_the_job_that_was_confirmed(head: Head, tab: Page) -> None:

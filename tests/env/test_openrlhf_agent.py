@@ -98,6 +98,12 @@ def test_no_reward_leaves_the_score_to_the_reward_function(tmp_path: Path) -> No
             "took 0.2 s",
         ),
         (
+            CUSTOM.replace('"reward": REWARD', '"reward": 1.0').replace(
+                "tokens + written.token_ids", "tokens + [t + 1 for t in written.token_ids]"
+            ),
+            "has other tokens than the engine wrote",
+        ),
+        (
             CUSTOM.replace('"reward": REWARD', '"rollout_log_probs": [-0.5] * 3'),
             "rollout_log_probs has 3 numbers, and observation_tokens has",
         ),

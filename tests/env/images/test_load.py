@@ -8,6 +8,7 @@ import struct
 import zlib
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from env.images import load
 from env.images.load import ImageError
 
 
-def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     file = BytesIO()
     image.save(file, form, **options)
     return file.getvalue()
@@ -80,7 +81,7 @@ def transparent() -> Image.Image:
         (Image.fromarray(np.array([[0, 1, 1, 1]], dtype=np.uint8)), {"transparency": 1}),
     ],
 )
-def test_what_is_transparent_is_white(image: Image.Image, options: dict[str, object]) -> None:
+def test_what_is_transparent_is_white(image: Image.Image, options: dict[str, Any]) -> None:
     found = load.decode(encoded(image, **options), "drawing")
     assert np.asarray(found).tolist() == [[[0] * 3, *[[255] * 3] * 3]]
 
