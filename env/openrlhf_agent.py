@@ -176,8 +176,8 @@ class AgentAttempt:
         episode = Episode(task=task, turns=len(ranges))
         episode.observe(tokens)
         for (start, end), reply in zip(ranges, replies, strict=True):
-            own = tokens[start:end][: len(reply.tokens)]
-            if own != list(reply.tokens)[: len(own)]:
+            chosen = tokens[start:end][: len(reply.tokens)]
+            if chosen != list(reply.tokens)[: len(chosen)]:
                 raise ValueError(
                     f"action_ranges ({start}, {end}) has other tokens than the engine wrote. Use "
                     "the token_ids of its answer, and make no tokens from its text"
