@@ -6,8 +6,10 @@ to end this process ends all daemons.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import re
 import shutil
 import threading
@@ -36,6 +38,7 @@ READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Interval between checks for the files that Ray needs."""
+REFUSED = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
 HEALTH_THRESHOLD = 3
 REGISTER_SECONDS = 30
 """Seconds after which Ray gives up on a worker that was killed before it registered.
@@ -107,11 +110,14 @@ class RayNode:
         def alive() -> None:
             if not self._process.running:
                 raise RayFailedError(f"Ray did not start{self._last_words()}")
-            probe()
+            try:
+                probe()
+            except wait.NotYetError as error:  # while Ray starts, this is no fault
+                raise wait.NotYetError(str(error).replace(REFUSED, "does not listen yet")) from None
 
         try:
             wait.until(
-                "Ray on this node",
+                "the start of Ray on this node",
                 alive,
                 timeout=READY_TIMEOUT_SECONDS,
                 stop=stop,
