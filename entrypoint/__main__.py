@@ -118,7 +118,7 @@ def _up(settings: Settings) -> int:
     if is_head:
         unfit_head.forget(settings)
     report = run_checks(role, settings)
-    say_report(report, console.log.info)
+    say_report(report, console.log.info, on_terminal=console.draws())
     if report.exit_code != ExitCode.FINISHED:
         failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
         console.log.error(failed, failed_names(report))

@@ -1,8 +1,9 @@
-"""Logging to the console and to the node's log file, and the line of progress."""
+"""Logging to the console, as text or JSON, and to the node's log file; the line of progress."""
 
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import shutil
@@ -10,12 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TextIO
+from typing import Any, TextIO
 
+from contract.journal import timestamp
 from contract.progress import Progress
-from contract.redaction import redact
+from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles
-from entrypoint.config.settings import Settings
+from entrypoint.config.settings import LogFormat, Settings
 
 log = logging.getLogger("rollcall")
 
@@ -76,6 +78,34 @@ class _Line(logging.Formatter):
         return redact(super().format(record), self._secrets)
 
 
+EVENT_FIELDS = ("event", "attempt", "details")
+"""Attributes of a record that tells an event; a record of something else lacks them."""
+
+
+class _JsonLine(logging.Formatter):
+    """Makes one JSON object of a record, on one line, with secrets masked in every text."""
+
+    def __init__(self, node: str, secrets: frozenset[str]) -> None:
+        super().__init__()
+        self._node = node
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        row: dict[str, Any] = {
+            "time": timestamp(record.created),
+            "level": record.levelname,
+            "node": self._node,
+            "message": redact(record.getMessage(), self._secrets),
+            "logger": record.name,
+        }
+        for name in EVENT_FIELDS:
+            if (value := getattr(record, name, None)) is not None:
+                row[name] = redact_all(value, self._secrets)
+        if record.exc_info:
+            row["error"] = redact(self.formatException(record.exc_info), self._secrets)
+        return json.dumps(row)
+
+
 class _Drawn:
     """The line of progress that the terminal shows below the log."""
 
@@ -119,9 +149,10 @@ def do_without(error: OSError) -> None:
 
 
 def set_up(settings: Settings) -> None:
-    """Sentences to the console; `log_to_file` adds the node's log file."""
+    """Sentences to the console, as ROLLCALL_LOG says; `log_to_file` adds the node's log file."""
     handler = _Console(sys.stdout)
-    handler.setFormatter(_Line(settings.node_name, settings.secrets))
+    line = _JsonLine if settings.log is LogFormat.JSON else _Line
+    handler.setFormatter(line(settings.node_name, settings.secrets))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
@@ -130,8 +161,17 @@ def set_up(settings: Settings) -> None:
         logging.getLogger(name).addFilter(ONCE_PER_MINUTE)
 
 
+def draws() -> bool:
+    """Return whether the console is a terminal that shows text; lines of JSON stay as they are."""
+    formatters = (handler.formatter for handler in logging.getLogger().handlers)
+    return sys.stdout.isatty() and not any(isinstance(one, _JsonLine) for one in formatters)
+
+
 def log_to_file(settings: Settings, *, is_head: bool) -> None:
-    """Also log to the node's file in the run directory. A file that fails is a warning only."""
+    """Also log, as text, to the node's file in the run directory.
+
+    A file that fails is a warning only.
+    """
     worker = settings.node_name.removeprefix("worker-")
     name = "head" if is_head else f"worker-{worker}"
     path = RunFiles(settings.run_dir).logs / f"{name}.log"
@@ -149,7 +189,7 @@ class ProgressLine:
     """The newest progress: redrawn in place on a terminal, else a line now and then."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
+        self._terminal = draws()
         self._step = -1
         self._shown_at = 0.0
 
@@ -164,7 +204,8 @@ class ProgressLine:
                 _draw(f"{CLEAR_LINE}{DRAWN.text}")
         elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
             self._shown_at = time.monotonic()
-            log.info("%s", sentence(progress))
+            fields = {"event": "progress", "details": progress.as_dict()}
+            log.info("%s", sentence(progress), extra=fields)
 
     def end(self) -> None:
         with DRAWN.lock:

@@ -132,7 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--reward", action="append", help="one of several with weights, added up: gsm8k:1"
     )
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
     spec = arguments.reward or arguments.task
     try:
         reward = reward_function(spec)

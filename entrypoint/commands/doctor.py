@@ -35,7 +35,7 @@ def main(settings: Settings, as_json: bool) -> int:
         roll = {"roll": {key: state[key] for key in OF_ROLL}} if state else {}
         print(json.dumps(report.as_dict() | roll, indent=2))
     else:
-        show_report(report, print)
+        show_report(report, print, on_terminal=sys.stdout.isatty())
         if report.fails:
             print(f"this node is not fit: {failed_names(report)} failed", file=sys.stderr)
         if state:

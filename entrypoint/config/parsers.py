@@ -36,6 +36,13 @@ class PreflightMode(StrEnum):
     OFF = "off"
 
 
+class LogFormat(StrEnum):
+    """What a line of a node's console is."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class ServiceOn(StrEnum):
     """Which nodes start a service."""
 

@@ -15,13 +15,14 @@ from typing import Any
 from contract.redaction import redact, secret_texts
 from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
-from entrypoint.config.parsers import DebugRay, PortRange, PreflightMode, ServiceOn
+from entrypoint.config.parsers import DebugRay, LogFormat, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
 
 __all__ = [
     "DebugRay",
     "Fault",
+    "LogFormat",
     "PortRange",
     "PreflightMode",
     "Secret",
@@ -344,6 +345,13 @@ class Settings:
         "A node that is silent for this long counts as lost.",
         default=15.0,
         shown="15s",
+    )
+    log: LogFormat = variable(
+        "ROLLCALL_LOG",
+        parse.choice(LogFormat),
+        "The lines of the node's console: `text`, or `json`, one JSON object a line. "
+        "[Details](monitoring.md#logs-as-json).",
+        default=LogFormat.TEXT,
     )
     image: str | None = variable(
         "ROLLCALL_IMAGE",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,9 +22,9 @@ COLOURS = {
 }
 
 
-def show_report(report: Report, write_line: Callable[[str], object]) -> None:
+def show_report(report: Report, write_line: Callable[[str], object], *, on_terminal: bool) -> None:
     """Print a table on a terminal; else give each line to `write_line`."""
-    if sys.stdout.isatty():
+    if on_terminal:
         from rich.console import Console
 
         Console().print(table(report))
@@ -34,10 +33,10 @@ def show_report(report: Report, write_line: Callable[[str], object]) -> None:
             write_line(line)
 
 
-def say_report(report: Report, write_line: Callable[[str], object]) -> None:
+def say_report(report: Report, write_line: Callable[[str], object], *, on_terminal: bool) -> None:
     """Say what is not well, and how many checks passed; the whole report if one failed."""
     if report.fails:
-        show_report(report, write_line)
+        show_report(report, write_line, on_terminal=on_terminal)
         return
     for line in lines(replace(report, results=report.warnings)):
         write_line(line)

@@ -93,7 +93,11 @@ def create_app(index: Searchable, topk: Topk, limits: Limits) -> Starlette:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
     topk = Topk(default=arguments.topk, most=arguments.max_topk)
     if topk.default > topk.most:
         return _fail(os.EX_USAGE, f"--topk {topk.default} is above --max-topk {topk.most}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
+from tests.support.terminal import in_terminal
 from tests.support.waiting_worker import environment, worker_that_waits
 
 SIGNALS = 5000
@@ -80,21 +79,6 @@ raise SystemExit(inbox.take(timeout=10) != StopAsked("SIGTERM"))
 def test_a_signal_that_arrives_within_the_lock_of_the_wait_is_heard() -> None:
     done = subprocess.run([sys.executable, "-c", WITHIN_THE_LOCK], timeout=30, check=False)
     assert done.returncode == 0
-
-
-@contextmanager
-def in_terminal(
-    argv: list[str], env: Mapping[str, str]
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A program in a terminal of its own, and that terminal, to be closed."""
-    ours, terminal = pty.openpty()
-    program = subprocess.Popen(argv, env=env, preexec_fn=lambda: os.login_tty(terminal))
-    os.close(terminal)
-    try:
-        yield program, ours
-    finally:
-        program.kill()
-        program.wait()
 
 
 def wait_for(words: bytes, terminal: int) -> None:

@@ -25,7 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     option("--value-head-prefix", default="score", help="name of the head in OpenRLHF's models")
     option("--attention", help="attention of transformers, such as flash_attention_2")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # the hub's requests
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     from trainer.models.hub import HubError, HubUnreachableError, fetch, is_name

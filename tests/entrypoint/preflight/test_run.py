@@ -168,16 +168,16 @@ def test_checks_that_find_nothing_to_look_at_are_one_line() -> None:
 
 def test_a_node_that_is_well_says_so_in_one_line_and_what_is_not_in_full() -> None:
     said: list[str] = []
-    show.say_report(report(PASSING, PASSING, SKIPPING), said.append)
+    show.say_report(report(PASSING, PASSING, SKIPPING), said.append, on_terminal=False)
     assert said == ["preflight: 2 passed, 1 skipped (rollcall doctor shows all)"]
     said.clear()
-    show.say_report(report(PASSING, WARNING), said.append)
+    show.say_report(report(PASSING, WARNING), said.append, on_terminal=False)
     assert said == [
         "WARN t.warns: low → add some",
         "preflight: 1 passed, 1 warning (rollcall doctor shows all)",
     ]
     said.clear()
-    show.say_report(report(PASSING, FAILING), said.append)
+    show.say_report(report(PASSING, FAILING), said.append, on_terminal=False)
     assert said == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
 
 
