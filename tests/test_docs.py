@@ -21,7 +21,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from tests.support.doc_pages import with_variables
+from tests.support.doc_pages import MONITORING, with_metrics, with_variables
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.repository import ROOT
 
@@ -115,6 +115,11 @@ def test_the_reference_has_every_exit_code() -> None:
 def test_the_reference_has_the_table_of_settings() -> None:
     """Renewed by `python -m tests.support.doc_pages`."""
     assert with_variables(REFERENCE.read_text()) == REFERENCE.read_text()
+
+
+def test_the_page_on_monitoring_has_the_table_of_metrics() -> None:
+    """Renewed by `python -m tests.support.doc_pages`."""
+    assert with_metrics(MONITORING.read_text()) == MONITORING.read_text()
 
 
 def markdown_files() -> list[Path]:

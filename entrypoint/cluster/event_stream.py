@@ -57,7 +57,9 @@ async def follow(
             else:
                 if offset is None:
                     offset = await reads.ask(partial(_start, journal, asked.after))
-                offset, entries, more = await reads.ask(partial(_next, journal, offset, without))
+                offset, entries, more = await reads.ask(
+                    partial(next_events, journal, offset, without)
+                )
         for end, event in entries:
             yield {"id": str(end), "data": json.dumps(event)}
         if more:
@@ -75,7 +77,9 @@ def _start(journal: Path, after: int) -> int:
         return after if after and file.read(1) == b"\n" else 0
 
 
-def _next(journal: Path, offset: int, without: Container[str]) -> tuple[int, list[Entry], bool]:
+def next_events(
+    journal: Path, offset: int, without: Container[str] = ()
+) -> tuple[int, list[Entry], bool]:
     """Return where the next complete events end, those events, and whether there may be more."""
     with journal.open("rb") as file:
         file.seek(offset)

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from contract import lease
@@ -29,6 +29,7 @@ from entrypoint.cluster import browser, connections, prometheus, run_facts
 from entrypoint.cluster.access import Access
 from entrypoint.cluster.auth import ACCESS, Authentication
 from entrypoint.cluster.job_routes import JobRoutes, explain
+from entrypoint.cluster.measurements import Measuring
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import hangs_up_before
@@ -65,6 +66,9 @@ class ControlServer:
         self.sentence = ""
         self.idle = ""
         """A sentence on GPUs that have no work; "" if all have."""
+        self.max_restarts: int | None = None
+        """The restart budget of the run, for the metrics."""
+        self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -238,7 +242,16 @@ class ControlServer:
         return JSONResponse({"stopping": True}, status_code=202)
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(prometheus.text(await self._reads.ask(self.state)))
+        return Response(await self._reads.ask(self._scraped), media_type=prometheus.CONTENT_TYPE)
+
+    def _scraped(self) -> str:
+        scrape = prometheus.Scrape(
+            state=self.state(),
+            measured=self._measuring.of(self.jobs.shown_files),
+            max_restarts=self.max_restarts,
+            oom_kills=self.oom_kills(),
+        )
+        return prometheus.text(scrape)
 
 
 def is_well(node: dict[str, Any]) -> bool:

@@ -43,6 +43,21 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+LOG_MEANING = (
+    "The lines of the node's console: `text`, or `json`, one JSON object a line. "
+    "[Details](monitoring.md#logs-as-json)."
+)
+
+
+FORK_SERVER_MEANING = (
+    "With `1`, a process on each node imports what Ray's workers and the driver need, and "
+    "forks them (`builtin` only). A killed driver is back after 0.18 of the time of a shell "
+    "loop that submits the job again; without this process after 0.75. The costs: numpy has "
+    "one thread in your reward functions, and a new version of Ray may change the private "
+    "names that this process relies on."
+)
+
+
 class ServiceOn(StrEnum):
     """Which nodes start a service."""
 

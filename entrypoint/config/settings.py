@@ -317,13 +317,7 @@ class Settings:
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
     )
     fork_server: bool = variable(
-        "ROLLCALL_FORK_SERVER",
-        parse.boolean,
-        "With `1`, a process on each node imports what Ray's workers and the driver need, and "
-        "forks them (`builtin` only). A killed driver is back after 0.18 of the time of a shell "
-        "loop that submits the job again; without this process after 0.75. The costs: numpy has "
-        "one thread in your reward functions, and a new version of Ray may change the private "
-        "names that this process relies on.",
+        *("ROLLCALL_FORK_SERVER", parse.boolean, parse.FORK_SERVER_MEANING),
         default=False,
         shown="off",
     )
@@ -347,11 +341,7 @@ class Settings:
         shown="15s",
     )
     log: LogFormat = variable(
-        "ROLLCALL_LOG",
-        parse.choice(LogFormat),
-        "The lines of the node's console: `text`, or `json`, one JSON object a line. "
-        "[Details](monitoring.md#logs-as-json).",
-        default=LogFormat.TEXT,
+        *("ROLLCALL_LOG", parse.choice(LogFormat), parse.LOG_MEANING), default=LogFormat.TEXT
     )
     image: str | None = variable(
         "ROLLCALL_IMAGE",

@@ -131,6 +131,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             error.strerror,
         )
         return ExitCode.UNFIT
+    control.max_restarts = settings.max_restarts
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()

@@ -131,7 +131,8 @@ def test_a_progress_file_that_is_damaged_is_shown_as_far_as_it_is_whole(
         assert json.dumps(progress.as_dict(), allow_nan=False).encode()
         assert console.sentence(progress).encode()
         state = {"progress": progress.as_dict(), "expected_workers": 0, "present": 0}
-        assert prometheus.text({**state, "outcome": None, "phase": "training", "nodes": []})
+        state |= {"outcome": None, "phase": "training", "nodes": []}
+        assert prometheus.text(prometheus.Scrape(state=state))
         assert progress.step + (progress.checkpoint or 0) + (progress.in_memory or 0) >= 0
 
 

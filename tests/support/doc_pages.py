@@ -1,19 +1,22 @@
-"""The tables in docs/ that are made from the code: variables, and models of GPUs.
+"""The tables in docs/ that are made from the code: variables, models of GPUs, and metrics.
 
 `python -m tests.support.doc_pages` renews them.
 """
 
 from __future__ import annotations
 
+from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
 from entrypoint.machine.gpus.models import MODELS
 from tests.support.repository import ROOT
 
 PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "reference.md"
+MONITORING = ROOT / "docs" / "monitoring.md"
 MODELS_HEADER = (
     "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
     "| links | source |\n|---|---|---|---|---|---|---|\n"
 )
+METRICS_HEADER = "| metric | labels | value |\n|---|---|---|\n"
 VARIABLES_HEADER = "| variable | default | meaning |\n|---|---|---|\n"
 
 
@@ -38,6 +41,16 @@ def variables() -> str:
     return VARIABLES_HEADER + "".join(rows)
 
 
+def metrics() -> str:
+    """The table of the head's metrics."""
+    rows = (
+        f"| `rollcall_{name}` | {', '.join(f'`{label}`' for label in metric.labels)} | "
+        f"{metric.meaning} |\n"
+        for name, metric in METRICS.items()
+    )
+    return METRICS_HEADER + "".join(rows)
+
+
 def with_models(page: str) -> str:
     """`page`, which ends with the table of models, with the present table."""
     return page.partition(MODELS_HEADER)[0] + models()
@@ -45,11 +58,21 @@ def with_models(page: str) -> str:
 
 def with_variables(page: str) -> str:
     """`page` with the present table of variables."""
-    before, _, rest = page.partition(VARIABLES_HEADER)
+    return _with_table(page, VARIABLES_HEADER, variables())
+
+
+def with_metrics(page: str) -> str:
+    """`page` with the present table of metrics."""
+    return _with_table(page, METRICS_HEADER, metrics())
+
+
+def _with_table(page: str, header: str, table: str) -> str:
+    before, _, rest = page.partition(header)
     _, _, after = rest.partition("\n\n")  # a table ends at the first empty line
-    return f"{before}{variables()}\n{after}"
+    return f"{before}{table}\n{after}"
 
 
 if __name__ == "__main__":
     PREFLIGHT.write_text(with_models(PREFLIGHT.read_text()))
     REFERENCE.write_text(with_variables(REFERENCE.read_text()))
+    MONITORING.write_text(with_metrics(MONITORING.read_text()))

@@ -100,7 +100,8 @@ class Recorder:
             return
         (state, self._last), self._made = self._made, None
         sentence = f"Step {step} of {self.total_steps}: reward {state.reward:.3f}."
-        self._event("step", sentence, step=step, samples=state.samples, reward=state.reward)
+        counted = {"samples": state.samples, "tokens": self._last.tokens}
+        self._event("step", sentence, step=step, reward=state.reward, **counted)
         self.progress(state)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:

@@ -45,6 +45,8 @@ def of(
 
 
 def _logged(name: str) -> str:
+    if "/" in name:
+        return name
     phase, peak, _ = name.partition(PEAK)
     return f"memory/{phase}_gb" if peak else f"train/{name}"
 

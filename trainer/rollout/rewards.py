@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from statistics import fmean
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +18,7 @@ from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.reward_models import Combine
 from trainer.rollout.rollout_state import PromptGroup
-from trainer.types import Completion, FloatArray, Sample, TrainingError
+from trainer.types import Completion, FloatArray, Metrics, Sample, TrainingError
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
@@ -48,6 +50,30 @@ def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]])
 def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:
     """Returns the reward function's score of each completion."""
     return reward([_request(prompt, completion) for prompt, completion in written])
+
+
+CALL_SECONDS = "perf/reward_call_seconds"
+"""The head shows this metric of a step to Prometheus (`entrypoint/cluster/prometheus.py`)."""
+
+
+class TimedReward:
+    """A RewardFunction that measures the calls of another one, from any thread."""
+
+    def __init__(self, reward: RewardFunction) -> None:
+        self._reward = reward
+        self.concurrency: int = getattr(reward, "concurrency", 1)
+        self._seconds: list[float] = []
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        began = time.monotonic()
+        found = self._reward(requests)
+        self._seconds.append(time.monotonic() - began)
+        return found
+
+    def taken(self) -> Metrics:
+        """Returns the mean duration of the calls that ended since this was last asked, if any."""
+        seconds, self._seconds = self._seconds, []
+        return {CALL_SECONDS: fmean(seconds)} if seconds else {}
 
 
 def _request(prompt: Prompt, completion: Completion) -> RewardRequest:

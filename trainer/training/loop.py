@@ -59,6 +59,8 @@ def train(
     stream = inputs.data.stream
     beginning = resume.begin(config, workers.learners, stream, peers)
     state = beginning.run
+    reward = rewards.TimedReward(inputs.reward)
+    inputs = replace(inputs, reward=reward)
     rollouts = rollout_source(config, workers, inputs, beginning)
     recorder = Recorder(config, config.total_steps(len(stream)), state, peers, inputs.reader)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
@@ -71,6 +73,7 @@ def train(
             config=config,
             workers=workers,
             inputs=inputs,
+            reward=reward,
             stop=stop,
             recorder=recorder,
             rollouts=rollouts,
@@ -98,6 +101,7 @@ class _Run:
     config: Config
     workers: WorkerGroups
     inputs: TrainingInputs
+    reward: rewards.TimedReward
     stop: StopRequest
     recorder: Recorder
     rollouts: RolloutSource
@@ -240,7 +244,7 @@ class _Run:
         forward = start_forward(self.workers, sequences, self.config)
         if found.samples is not None:
             return found.samples, forward
-        samples = rewards.score(self.inputs.reward, found.written)
+        samples = rewards.score(self.reward, found.written)
         watch.lap("reward")
         return samples, forward
 
@@ -259,6 +263,7 @@ class _Run:
             watch.lap("update")
         self._publish_weights(step)
         watch.lap("publish")
+        watch.metrics |= self.reward.taken()
         outcome = step_metrics.of(samples, experience, metrics, watch, config)
         next_kl_coef = config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))
         state = replace(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from entrypoint.run.flight_record.record import TRAINING, FlightRecord
+from entrypoint.run.flight_record.record import FlightRecord
+from entrypoint.run.flight_record.tally import TRAINING
 from entrypoint.run.flight_record.text import duration
 
 COLOURS = ("#2e7d32", "#1565c0", "#ef6c00", "#6a1b9a", "#c62828", "#00838f", "#9e9d24", "#5d4037")

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-TRAINING, AGAIN = "training", "steps done again"
-IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
-USES = {
-    "start": NO_HEAD,
-    "roll": "roll call",
-    "attempt": "services",
-    "checkpoint-skipped": "start of the job",
-    "resume": "start of the job",
-    "step-found": "start of the job",
-    "step": TRAINING,
-    "eval": "evaluation",
-    "best": "evaluation",
-    "checkpoint": "checkpoints",
-    "failure": NOTICING,
-    "decision": "roll call",
-    "outcome": "end of the job",
-}
-"""Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
+from entrypoint.run.flight_record.tally import GOES_BACK, GROW, REPAIRS, USES, Tally
+
 HEAD_LOST = "head_lost"
 ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
-GROW = "grow"
-REPAIRS = (
-    "engine-replaced",
-    "engine-left-out",
-    "engine-returned",
-    "rank-replaced",
-    "reward-server",
-)
-"""Kinds of events that record a loss that ended no attempt."""
 FINISHED = ("step", "step-found")
 """Kinds of events that record a finished step."""
-GOES_BACK = ("resume", "rank-replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +100,22 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
 
     Raises NothingToReportError if no row is an event.
     """
-    whole = _events(rows)
+    tally = Tally()
+    whole = _events(rows, tally)
     events = [event for event in whole if event.kind in USES]
     if not events:
         raise NothingToReportError("its journal has no events")
     first, last = events[0], events[-1]
-    wall = last.seconds_after(first)
-    seconds = _seconds(events, _taken_back(whole))
+    seconds = {use: round(total, 3) for use, total in tally.seconds.items()}
     return FlightRecord(
         began=first.at.isoformat(),
         ended=last.at.isoformat(),
         outcome=str(last.details["outcome"]) if last.kind == "outcome" else "running",
         sentence=last.sentence,
-        wall_seconds=round(wall, 3),
+        wall_seconds=round(tally.elapsed, 3),
         steps=_steps(whole),
-        effective_time_ratio=round(seconds.get(TRAINING, 0.0) / wall, 4) if wall else 0.0,
-        seconds=dict(sorted(seconds.items(), key=lambda use: -use[1])),
+        effective_time_ratio=round(tally.effective_time_ratio, 4),
+        seconds={use: n for use, n in sorted(seconds.items(), key=lambda use: -use[1]) if n > 0},
         attempts=_attempts(events),
         failures=_failures(events),
         repairs=[
@@ -158,14 +131,9 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
     )
 
 
-def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The rows that are events: the file may be damaged.
-
-    Time is summed between events. So a clock that was set back, or the slow clock of a later head,
-    subtracts nothing.
-    """
+def _events(rows: Iterable[Mapping[str, Any]], tally: Tally) -> list[Event]:
+    """The rows that are events, each added to the tally: the file may be damaged."""
     found: list[Event] = []
-    elapsed, before = 0.0, None
     for place, row in enumerate(rows):
         try:
             at = datetime.fromisoformat(row["at"])
@@ -173,10 +141,8 @@ def _events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
             details = row["details"]
         except (KeyError, TypeError, ValueError):
             continue
-        if kind in USES:
-            elapsed += max(0.0, (at - before).total_seconds()) if before else 0.0
-            before = at
-        found.append(Event(place, at, elapsed, kind, attempt, sentence, details))
+        tally.add(at, kind, details)
+        found.append(Event(place, at, tally.elapsed, kind, attempt, sentence, details))
     return found
 
 
@@ -184,36 +150,6 @@ def _steps(whole: Sequence[Event]) -> int:
     """The step that was finished or rolled back to last, which need not be the highest."""
     kinds = (*FINISHED, *GOES_BACK)
     return next((event.details["step"] for event in reversed(whole) if event.kind in kinds), 0)
-
-
-def _taken_back(whole: Sequence[Event]) -> frozenset[int]:
-    """The places of the steps that a later rollback undid."""
-    places: set[int] = set()
-    lowest = math.inf
-    for event in reversed(whole):
-        if event.kind in GOES_BACK:
-            lowest = min(lowest, event.details["step"])
-        elif event.kind == "step" and event.details["step"] > lowest:
-            places.add(event.place)
-    return frozenset(places)
-
-
-def _seconds(events: Sequence[Event], taken_back: frozenset[int]) -> dict[str, float]:
-    used: dict[str, float] = {}
-    for before, event in pairwise(events):
-        for use, seconds in _uses(before, event, taken_back).items():
-            used[use] = used.get(use, 0.0) + seconds
-    return {use: round(seconds, 3) for use, seconds in used.items() if seconds > 0}
-
-
-def _uses(before: Event, event: Event, taken_back: frozenset[int]) -> dict[str, float]:
-    seconds = event.seconds_after(before)
-    if event.kind == "failure":
-        silent = min(seconds, event.details.get("silent_seconds", seconds))
-        return {IN_FLIGHT: seconds - silent, NOTICING: silent}
-    if event.kind == "step" and event.place in taken_back:
-        return {AGAIN: seconds}
-    return {USES[event.kind]: seconds}
 
 
 def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:

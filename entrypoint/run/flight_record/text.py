@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from entrypoint.run.flight_record.record import TRAINING, FailureRecord, FlightRecord
+from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
+from entrypoint.run.flight_record.tally import TRAINING
 
 
 def lines(record: FlightRecord) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from env.registry import reward_function
 from env.types import RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_reward_model import write_reward_model
-from tests.support.tiny_run import Tiny, metric_rows, train
+from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
@@ -210,3 +211,16 @@ def test_a_url_comes_before_a_model(tiny: Tiny, run_dir: Path, judge: Path) -> N
     assert not config.has_reward_model
     assert any("--reward_pretrain has no effect" in warning for warning in config.warnings)
     assert replace(config, remote_rm_url="").has_reward_model
+
+
+def test_calls_of_the_reward_are_measured_and_logged_with_each_step(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    def slow(requests: Sequence[RewardRequest]) -> list[Score]:
+        time.sleep(0.3)
+        return share_of("1")(requests)
+
+    config = tiny.config(run_dir, max_steps=2)
+    train(config, slow)
+    assert [0.3 <= row["perf/reward_call_seconds"] < 5 for row in metric_rows(config)] == [True] * 2
+    assert [event["details"]["tokens"] > 0 for event in events(config, "step")] == [True] * 2

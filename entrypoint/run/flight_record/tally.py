@@ -1,0 +1,125 @@
+"""A run in numbers, counted from its journal event by event: each event costs the same."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from contract import stored_json
+
+TRAINING, AGAIN = "training", "steps done again"
+IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
+USES = {
+    "start": NO_HEAD,
+    "roll": "roll call",
+    "attempt": "services",
+    "checkpoint-skipped": "start of the job",
+    "resume": "start of the job",
+    "step-found": "start of the job",
+    "step": TRAINING,
+    "eval": "evaluation",
+    "best": "evaluation",
+    "checkpoint": "checkpoints",
+    "failure": NOTICING,
+    "decision": "roll call",
+    "outcome": "end of the job",
+}
+"""Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
+REPAIRS = (
+    "engine-replaced",
+    "engine-left-out",
+    "engine-returned",
+    "rank-replaced",
+    "reward-server",
+)
+"""Kinds of events that record a loss that ended no attempt."""
+GOES_BACK = ("resume", "rank-replaced")
+GROW = "grow"
+
+
+class Tally:
+    """The numbers of the events that `add` was given, oldest first."""
+
+    def __init__(self) -> None:
+        self.elapsed = 0.0
+        """Seconds between the events, the time of all heads together."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Use of this time → its seconds."""
+        self.attempts = 0
+        self.failures: Counter[str] = Counter()
+        """Class of a failure → how many attempts it has ended."""
+        self.repairs: Counter[str] = Counter(dict.fromkeys(REPAIRS, 0))
+        self.tokens = 0
+        """Tokens of all steps, those of repeated steps too."""
+        self.began: datetime | None = None
+        self.newest: dict[str, datetime] = {}
+        """Kind → the time of its newest event."""
+        self.failed: dict[str, datetime] = {}
+        """Class of a failure → the time of the newest one."""
+        self.attempts_without_progress = 0
+        """As the restart budget counts them."""
+        self._before: datetime | None = None
+        self._highest = 0
+        self._progressed = False
+        self._steps: list[tuple[int, float]] = []
+        """Each step that counts, and its seconds."""
+
+    @property
+    def effective_time_ratio(self) -> float:
+        """The share of the time that went into steps that count."""
+        return self.seconds[TRAINING] / self.elapsed if self.elapsed else 0.0
+
+    def add(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
+        """Count one event.
+
+        Time is summed between events. So a clock that was set back, or the slow clock of a later
+        head, subtracts nothing.
+        """
+        self.began = self.began or at
+        self.newest[kind] = at
+        if kind in USES:
+            passed = max(0.0, (at - self._before).total_seconds()) if self._before else 0.0
+            self.elapsed += passed
+            self._before = at
+            self._use(passed, kind, details)
+        if kind in GOES_BACK:
+            self._go_back(details["step"])
+        self._count(at, kind, details)
+
+    def _use(self, seconds: float, kind: str, details: Mapping[str, Any]) -> None:
+        if kind == "failure":
+            silent = min(seconds, details.get("silent_seconds", seconds))
+            self.seconds[IN_FLIGHT] += seconds - silent
+            self.seconds[NOTICING] += silent
+            return
+        self.seconds[USES[kind]] += seconds
+        if kind == "step":
+            self._steps.append((details["step"], seconds))
+
+    def _go_back(self, step: int) -> None:
+        """The steps after `step` no longer count."""
+        undone = sum(seconds for number, seconds in self._steps if number > step)
+        if undone:
+            self._steps = [one for one in self._steps if one[0] <= step]
+            self.seconds[TRAINING] -= undone
+            self.seconds[AGAIN] += undone
+
+    def _count(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
+        if kind in REPAIRS:
+            self.repairs[kind] += 1
+        elif kind == "attempt":
+            self.attempts += 1
+            self._progressed = False
+        elif kind == "step":
+            self.tokens += tokens if stored_json.is_count(tokens := details.get("tokens")) else 0
+            if details["step"] > self._highest:
+                self._highest, self._progressed = details["step"], True
+                self.attempts_without_progress = 0
+        elif kind == "failure":
+            self.failures[details["failure"]] += 1
+            self.failed[details["failure"]] = at
+            self.attempts_without_progress += not self._progressed
+        elif kind == "start" or details.get("answer") == GROW:  # a new head has a whole budget
+            self.attempts_without_progress = 0
