@@ -1,4 +1,4 @@
-"""Make this machine ready for the tests with containers and with Slurm: packages, images.
+"""Make this machine ready for tests with containers, Slurm and Prometheus: packages, images.
 
     python3 tests/container/host/prepare.py [--faults]
 
@@ -36,6 +36,7 @@ PACKAGES = (
     "munge",
     "netavark",
     "podman",
+    "prometheus",
     "runc",
     "slurm-client",
     "slurmctld",
