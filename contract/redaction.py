@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "********"
@@ -31,6 +31,23 @@ PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
 SHORTEST_SECRET = 6
 """Shorter secrets, such as `true`, are not masked: they occur inside other words."""
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+ISSUED = re.compile(
+    r"""
+      (?<![A-Za-z0-9])(?:
+          hf_[A-Za-z0-9]{30,}                                   # Hugging Face
+        | wandb_v1_[A-Za-z0-9_]{30,}                            # Weights & Biases
+        | gh[opsur]_[A-Za-z0-9]{36,} | github_pat_[A-Za-z0-9_]{22,} | glpat-[A-Za-z0-9_-]{20,}
+        | sk-[A-Za-z0-9_-]{20,} | xox[abprs]-[A-Za-z0-9-]{10,} | AKIA[A-Z0-9]{16}
+        | rollcall-page-[0-9a-f]{48}
+      )(?![A-Za-z0-9])
+    | (?<=hooks\.slack\.com/)[\w/-]+
+    | (?<=[Bb]earer[ ])[A-Za-z0-9._~+/-]{16,}=*
+    """,
+    re.VERBOSE,
+)
+"""Matches a secret by how its issuer writes it, whatever name precedes it."""
+RANDOM = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=[^0-9]*[0-9])[!-~]{16,}")
+"""Matches a value that is a secret and no word: nobody would miss it elsewhere."""
 COLUMNS = (
     *("answer", "audio", "chosen", "column", "completion", "content", "context", "conversation"),
     *("feature", "field", "ground_truth", "group", "history", "id", "image", "index", "input"),
@@ -56,8 +73,20 @@ def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` with `secrets`, URL passwords and values of key and token options masked."""
-    return redact_known(_without_options(text), secrets)
+    """Return `text` with `secrets`, URL passwords and values of key and token options masked.
+
+    A token that says by its form what it is, such as `hf_…`, is masked, too.
+    """
+    return redact_known(ISSUED.sub(MASK, _without_options(text)), secrets)
+
+
+def named_secrets(text: str) -> frozenset[str]:
+    """Return the random values of key and token options in `text`.
+
+    Another text may have such a value without its name.
+    """
+    values = (text[at:end].strip("\\\"'") for at, end, _ in _secret_values(text))
+    return frozenset(value for value in values if RANDOM.fullmatch(value))
 
 
 def redact_known(text: str, secrets: Iterable[str]) -> str:
@@ -72,7 +101,16 @@ def redact_known(text: str, secrets: Iterable[str]) -> str:
 
 
 def _without_options(text: str) -> str:
-    shown, begin, at = [], 0, 0
+    shown, begin = [], 0
+    for at, end, quote in _secret_values(text):
+        shown += [text[begin:at], MASK, quote]
+        begin = end
+    return "".join([*shown, text[begin:]])
+
+
+def _secret_values(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield where the value of each secret option begins and ends, and the quote that ends it."""
+    at = 0
     while match := SECRET_OPTION.search(text, at):
         at = match.end()
         if NOT_SECRET_OPTION.search(match[0].rstrip(" \t\r\n=,:\"'\\")):
@@ -81,9 +119,8 @@ def _without_options(text: str) -> str:
         quote = match["quote"] or match["open"] or ""
         end = _quoted_end(text, at, quote) if quote else _word_end(text, at)
         if end > at + len(quote):
-            shown += [text[begin:at], MASK, quote]
-            begin = at = end
-    return "".join([*shown, text[begin:]])
+            yield at, end, quote
+            at = end
 
 
 def _quoted_end(text: str, at: int, quote: str) -> int:

@@ -71,6 +71,10 @@ def _do(call: cli.Invocation) -> int:
             from entrypoint.commands import report as report_command
 
             return report_command.main(call.arguments)
+        case "bundle":
+            from entrypoint.commands import bundle
+
+            return bundle.main(call.arguments)
         case "plan":
             from entrypoint.commands import plan
 
@@ -99,9 +103,9 @@ def _up(settings: Settings) -> int:
     from entrypoint.job.recipes import base as recipes
     from entrypoint.node import head, unfit, worker
     from entrypoint.preflight.run import run_checks
-    from entrypoint.preflight.show import failed_names, say_report
+    from entrypoint.preflight.show import failed_names, keep_report, say_report
     from entrypoint.processes.inbox import Inbox
-    from entrypoint.run import unfit_head
+    from entrypoint.run import errors, unfit_head
 
     role = decide(settings)
     is_head = isinstance(role, Head)
@@ -129,6 +133,10 @@ def _up(settings: Settings) -> int:
             unfit_head.tell(settings, report.exit_code, "; ".join(reasons))
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
+    try:
+        keep_report(report, settings)
+    except OSError as error:
+        console.log.warning("no report of preflight is kept: %s", errors.describe(error))
     warnings = tuple(result.name for result in (*report.fails, *report.warnings))
     if isinstance(role, Head):
         return head.serve(settings, role, warnings, inbox)

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "logs": "the end of every log of the run, or single logs: logs -f NODE",
     "events": "the journal of the run or of a job",
     "report": "the flight record of a run: report RUN",
+    "bundle": "one archive for a bug report, without secrets: bundle RUN --out FILE.tar.gz",
     "stop": "ask the head to save and to stop, or end one job",
     "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
     "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
@@ -97,7 +98,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
     if first == "translate":
         return Invocation(first, rest)  # it tells a command by the -- before it
-    if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", *REMOTE):
+    if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", "bundle", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
     if first == "plan":

@@ -8,6 +8,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from contract.journal import timestamp
+from contract.redaction import redact
+from contract.run_dir import RunFiles, write_atomically
+from entrypoint.config.settings import Settings
 from entrypoint.preflight.check import Report, Result
 from entrypoint.preflight.verdict import Verdict
 
@@ -42,6 +46,14 @@ def say_report(report: Report, write_line: Callable[[str], object], *, on_termin
         write_line(line)
     if report.results:
         write_line(summary(report))
+
+
+def keep_report(report: Report, settings: Settings) -> None:
+    """Write the whole report, if it has results, into the run directory. Raises OSError."""
+    if report.results:
+        path = RunFiles(settings.run_dir).logs / f"preflight-{settings.node_name}.txt"
+        text = "\n".join([timestamp(), *lines(report)]) + "\n"
+        write_atomically(path, redact(text, settings.secrets))
 
 
 def summary(report: Report) -> str:

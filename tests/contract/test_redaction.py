@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contract.redaction import MASK, redact, redact_all
+from contract.redaction import MASK, named_secrets, redact, redact_all
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -110,3 +110,37 @@ def test_no_secret_of_any_characters_is_shown(secret: str) -> None:
     for text in (json.dumps({"hf_token": secret, "a": 1}), str({"hf_token": secret, "a": 1})):
         assert unquoted(redact(text)) == f"{{hf_token: {MASK}, a: 1}}"
     assert redact_all({"hf_token": secret}) == {"hf_token": MASK}
+
+
+ISSUED = (
+    "hf_" + "aB3" * 12,
+    "wandb_v1_" + "x9" * 20,
+    "ghp_" + "Z" * 36,
+    "sk-proj-" + "q1" * 20,
+    "rollcall-page-" + "0f" * 24,
+)
+
+
+@pytest.mark.parametrize("secret", ISSUED)
+def test_a_token_that_says_what_it_is_is_masked_without_a_name(secret: str) -> None:
+    assert redact(f"loading with {secret}, then") == f"loading with {MASK}, then"
+    assert redact(f"https://x/{secret}/y") == f"https://x/{MASK}/y"
+
+
+def test_bearers_and_addresses_of_webhooks_are_masked() -> None:
+    assert redact(f"Authorization: Bearer {SECRET}==") == f"Authorization: Bearer {MASK}"
+    hook = "https://hooks.slack.com/services/T0/B0/abc"
+    assert redact(f"to {hook} went") == f"to https://hooks.slack.com/{MASK} went"
+
+
+@pytest.mark.parametrize(
+    "text", ["sk-learn", "the bearer of news", "hf_home", "a task-1234567890123456789012 ends"]
+)
+def test_words_that_only_begin_like_tokens_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_random_values_of_named_secrets_are_found_and_words_are_not() -> None:
+    text = f"""--hf_token {SECRET} MY_KEY=prompt_of_a_certain_length '--token', 'x{SECRET}'
+    {{"wandb_key": "y{SECRET}", "token": "abc1"}}"""
+    assert named_secrets(text) == {SECRET, f"x{SECRET}", f"y{SECRET}"}

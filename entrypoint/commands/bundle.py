@@ -1,0 +1,149 @@
+"""`rollcall bundle RUN --out FILE.tar.gz`: one archive for a bug report, without secrets.
+
+Has the run's journal, result and facts, the ends of its logs and metrics, the reports of preflight,
+this node's settings and versions. Checkpoints, models and samples are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from contract.exit_codes import ExitCode
+from contract.journal import timestamp
+from contract.redaction import MASK, SECRET_NAME, named_secrets, redact, secret_texts
+from contract.run_dir import RunFiles
+from entrypoint.commands.arguments import Parser, fail, version
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings, declared
+from entrypoint.config.variables import SettingsError
+from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
+from entrypoint.run import bundle
+from entrypoint.run import token as run_token
+from entrypoint.run.bundle import Gathered, Member
+
+ENDINGS = (".tar.gz", ".tgz")
+SHOWN = ("CUDA_", "HF_", "HIP_", "RAY_", "ROCR_", "ROLLCALL_", "VLLM_", *COLLECTIVE_PREFIXES)
+"""How the names of other variables begin that are in the bundle beside those of settings."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    run, out = RunFiles(options.run), options.out
+    if why := _no_run(run):
+        return fail(why, ExitCode.RUN_DIR, as_json=options.json)
+    if not out.name.endswith(ENDINGS):
+        sentence = f"--out {out} has another ending: give a name that ends in .tar.gz"
+        return fail(sentence, ExitCode.USAGE, as_json=options.json)
+    environ = dict(os.environ)
+    found = bundle.without_secrets(_with_node(bundle.gather(run), environ), _secrets(run, environ))
+    try:
+        size = _write(out, f"rollcall-{run.root.resolve().name}", found)
+    except FileExistsError:
+        sentence = f"{out} exists already, and nothing is overwritten: give another name"
+        return fail(sentence, ExitCode.USAGE, as_json=options.json)
+    except OSError as error:
+        return fail(f"{out}: {error.strerror}", ExitCode.RUN_DIR, as_json=options.json)
+    rows = [{"name": m.name, "bytes": len(m.text.encode()), "note": m.note} for m in found.members]
+    if options.json:
+        left_out = [asdict(one) for one in found.left_out]
+        row = {"file": str(out), "bytes": size, "members": rows, "left_out": left_out}
+        print(json.dumps(row))
+        return ExitCode.FINISHED
+    for row in rows:
+        print(f"{row['bytes']:>10}  {row['name']}" + (f" ({row['note']})" if row["note"] else ""))
+    for one in found.left_out:
+        print(f"  left out  {one.name}: {one.why}")
+    print(f"{out} has {size} bytes. Known secrets are masked; look through it before you send it.")
+    return ExitCode.FINISHED
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("bundle", __doc__)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID of a job")
+    add("--out", type=Path, metavar="FILE", required=True, help="the archive: a new .tar.gz")
+    add("--json", action="store_true", help="one JSON object")
+    return parser.parse(arguments)
+
+
+def _no_run(run: RunFiles) -> str:
+    """Return why there is no run; "" if there is one."""
+    if not run.root.exists():
+        return f"{run.root} does not exist: give the run's directory, its ROLLCALL_RUN_DIR"
+    if not run.root.is_dir():
+        return f"{run.root} is no directory: give the run's directory, its ROLLCALL_RUN_DIR"
+    if not (run.journal.is_file() or run.run.is_file()):
+        return f"{run.root} is no run: it has neither {run.journal.name} nor {run.run.name}"
+    return ""
+
+
+def _secrets(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what is known to be secret: of this environment, and the run's token and its keys."""
+    found = set(secret_texts(environ))
+    found.update(*(named_secrets(text) for text in environ.values()))
+    with suppress(SettingsError):  # the bundle says which settings are wrong
+        found |= read_settings(environ).secrets
+    roots = (run.root, *run.root.parents[:2])  # of a job: RUN/jobs/ID
+    for path in (RunFiles(root).token for root in roots):
+        try:
+            found.add(path.read_text(errors="replace").strip())
+        except OSError:
+            continue
+    tokens = [secret for secret in found if len(secret) >= 16]
+    keys = {key(token) for token in tokens for key in (run_token.read_only, run_token.for_page)}
+    return frozenset(found | keys)
+
+
+def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:
+    """Return the files with those that tell of this node in front of them."""
+    try:
+        settings: Settings | None = read_settings(environ)
+        faults: list[str] = []
+    except SettingsError as error:
+        settings, faults = None, [str(fault) for fault in error.faults]
+    about = {
+        "created": timestamp(),
+        "versions": versions(settings) if settings else {"rollcall": version()},
+        "system": {"kernel": platform.platform(), "machine": platform.machine()},
+        "settings": _variables(environ),
+        "faults": faults,
+        "left_out": [asdict(one) for one in found.left_out],
+    }
+    return Gathered((Member("node.json", json.dumps(about)), *found.members), found.left_out)
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may matter, secrets masked by their names."""
+    secret = {name for _, variable in declared() if variable.secret for name in variable.names}
+    known = {name for _, variable in declared() for name in variable.names}
+    chosen = sorted(name for name in environ if name in known or name.startswith(SHOWN))
+    return {
+        name: MASK if name in secret or SECRET_NAME.search(name) else redact(environ[name])
+        for name in chosen
+    }
+
+
+def _write(out: Path, folder: str, found: Gathered) -> int:
+    """Write the archive and return its bytes. Raises FileExistsError, OSError."""
+    with out.open("xb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="w:gz") as archive:
+                for member in found.members:
+                    content = member.text.encode()
+                    info = tarfile.TarInfo(f"{folder}/{member.name}")
+                    info.size, info.mtime, info.mode = len(content), int(time.time()), 0o600
+                    archive.addfile(info, io.BytesIO(content))
+            return file.tell()
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
