@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "********"
-SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
-OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|use_wandb)"
+SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK(?:_URL)?)$", re.IGNORECASE)
+OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|webhook(?:_url)?|use_wandb)"
 QUOTE = r"""\\*["']"""
 """Backslashes precede the quote if the text is part of a JSON text."""
 SECRET_OPTION = re.compile(

@@ -58,6 +58,12 @@ FORK_SERVER_MEANING = (
 )
 
 
+WEBHOOK_MEANING = (
+    "URL to which the head posts start, failures, recoveries and end of the run, as JSON that "
+    "Slack takes. [Details](monitoring.md#webhook)."
+)
+
+
 class ServiceOn(StrEnum):
     """Which nodes start a service."""
 
@@ -220,6 +226,11 @@ def url(raw: str) -> str:
     if re.search(r",\s*https?://", raw):
         raise ParseError("holds several URLs", remedy)
     return raw
+
+
+def webhook(raw: str) -> Secret:
+    """Who knows the URL can post there."""
+    return Secret(url(raw))
 
 
 def ray_dashboard(raw: str) -> str:

@@ -343,6 +343,9 @@ class Settings:
     log: LogFormat = variable(
         *("ROLLCALL_LOG", parse.choice(LogFormat), parse.LOG_MEANING), default=LogFormat.TEXT
     )
+    webhook: Secret | None = variable(
+        "ROLLCALL_WEBHOOK", parse.webhook, parse.WEBHOOK_MEANING, secret=True
+    )
     image: str | None = variable(
         "ROLLCALL_IMAGE",
         parse.text,
@@ -358,7 +361,8 @@ class Settings:
     @property
     def secrets(self) -> frozenset[str]:
         """The texts that no message and no page may show."""
-        given = (secret.reveal() for secret in (self.wandb_api_key, self.token) if secret)
+        own = (self.wandb_api_key, self.token, self.webhook)
+        given = (secret.reveal() for secret in own if secret)
         of_job = secret_texts(self.runtime_env.get("env_vars", {}))
         return secret_texts(self.environ) | of_job | frozenset(given)
 

@@ -30,7 +30,7 @@ from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import ray_node, stored_run
+from entrypoint.node import ray_node, stored_run, webhook
 from entrypoint.node.existing_ray import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -54,7 +54,10 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
         stored_run.fetch_history(settings, run, inbox.stop)
-        with Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease:
+        with (
+            Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease,
+            webhook.telling(settings, run, lease.claim),
+        ):
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = resume_check.fingerprint(settings)
             begun = run_identity.identify(settings, run)

@@ -1,0 +1,208 @@
+"""Tells a webhook of start, failures, recoveries and end of a run, from the journal.
+
+All of it happens in a thread of its own, so that no server, however slow, holds up the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from contract.lease import Claim
+from contract.run_dir import RunFiles
+from entrypoint.cluster.event_stream import next_events
+from entrypoint.config.settings import Settings
+from entrypoint.net import wait
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Interval between looks at the journal."""
+ANSWER_SECONDS = 5.0
+"""Limit for one answer of the server."""
+DEADLINE_SECONDS = 30.0
+"""After it, a message that the server does not take is dropped."""
+LAST_SECONDS = 3.0
+"""For the rest of the messages when the head ends."""
+MOST_WAITING = 50
+"""Messages that wait for the server; the oldest are dropped."""
+REPAIRED = ("engine-replaced", "rank-replaced")
+"""Kinds of events that tell of a recovery within an attempt."""
+
+Message = dict[str, Any]
+
+
+class DeclinedError(Exception):
+    """The server does not want the message, now or later; the sentence says why."""
+
+
+@dataclass(slots=True)
+class News:
+    """Makes messages of the events of one run."""
+
+    run: str
+    """The name of the run, or of the job."""
+    _failed_at: datetime | None = None
+    """When the newest attempt failed; None once a step has followed."""
+
+    def of(self, event: Mapping[str, Any]) -> Message | None:
+        """Return the message of an event; None if there is nothing to tell."""
+        kind, at = event["kind"], datetime.fromisoformat(event["at"])
+        sentence = event["sentence"]
+        match kind:
+            case "start":
+                return self._message("start", event, sentence)
+            case "failure":
+                self._failed_at = at
+                return self._message("failure", event, sentence)
+            case "step" if self._failed_at is not None:
+                seconds = max(0.0, (at - self._failed_at).total_seconds())
+                self._failed_at = None
+                step = event["details"]["step"]
+                text = f"the run goes on: step {step}, {seconds:.0f} s after the failure"
+                return self._message("recovery", event, text)
+            case "outcome":
+                text = f"{event['details']['outcome']}: {sentence}"
+                return self._message("end", event, text)
+        return self._message("recovery", event, sentence) if kind in REPAIRED else None
+
+    def _message(self, what: str, event: Mapping[str, Any], text: str) -> Message:
+        fields = {name: event[name] for name in ("at", "node", "attempt", "kind", "details")}
+        return {"text": f"{self.run}: {text}", "event": what, "run": self.run, **fields}
+
+
+@dataclass(slots=True)
+class _Followed:
+    journal: Path
+    news: News
+    offset: int = 0
+    since: str = ""
+    """Events from before this time were told by an earlier head."""
+    ended: bool = False
+
+
+class Follower:
+    """Reads what the journals of a run and of its jobs have that is new."""
+
+    def __init__(self, run: RunFiles, epoch: int) -> None:
+        """What the journal has by now is old. `epoch`: events of other heads are theirs to tell."""
+        self._run = run
+        self._epoch = epoch
+        own = _Followed(run.journal, News(run.root.name))
+        with suppress(FileNotFoundError):
+            own.offset = run.journal.stat().st_size
+        self._followed = {run.journal: own}
+
+    def new(self) -> list[Message]:
+        """Return the messages of all new events. Raises OSError."""
+        messages: list[Message] = []
+        for one in list(self._followed.values()):  # a job's journal comes after the run's
+            messages += self._read(one)
+            if one.ended:
+                del self._followed[one.journal]
+        return messages
+
+    def _read(self, one: _Followed) -> Iterator[Message]:
+        more = True
+        while more:
+            try:
+                one.offset, entries, more = next_events(one.journal, one.offset)
+            except FileNotFoundError:
+                return
+            for _, event in entries:
+                if event.get("epoch") not in (None, self._epoch) or event["at"] < one.since:
+                    continue
+                self._see(event)
+                if message := one.news.of(event):
+                    yield message
+
+    def _see(self, event: Mapping[str, Any]) -> None:
+        """Follow a submitted job from its start to its end."""
+        if not isinstance(job := event["details"].get("job"), str):
+            return
+        journal = RunFiles(self._run.jobs / job).journal
+        if event["kind"] == "job-started":
+            news = News(f"{self._run.root.name}/{job}")
+            self._followed[journal] = _Followed(journal, news, since=event["at"])
+        elif event["kind"] == "job-ended" and (one := self._followed.get(journal)):
+            one.ended = True
+
+
+class Poster:
+    """Posts messages, each with retries until its deadline."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._http = httpx.Client(timeout=ANSWER_SECONDS)
+
+    def post(self, message: Message, stop: threading.Event) -> None:
+        """Raises DeclinedError, GaveUpError, InterruptedWaitError. None of them has the URL."""
+
+        def tried() -> None:
+            try:
+                status = self._http.post(self._url, json=message).status_code
+            except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+                raise wait.NotYetError(type(error).__name__) from None
+            if status == 429 or status >= 500:
+                raise wait.NotYetError(f"it answers {status}")
+            if status >= 300:
+                raise DeclinedError(f"it answers {status}")
+
+        wait.until(
+            "the webhook to take a message",
+            tried,
+            timeout=DEADLINE_SECONDS,
+            stop=stop,
+            longest_pause=ANSWER_SECONDS,
+        )
+
+
+@contextmanager
+def telling(settings: Settings, run: RunFiles, claim: Claim) -> Iterator[None]:
+    """Tell ROLLCALL_WEBHOOK of the run until the block ends, and then of the rest, if in time."""
+    if settings.webhook is None:
+        yield
+        return
+    over, abandoned = threading.Event(), threading.Event()
+    poster = Poster(settings.webhook.reveal())
+    follower = Follower(run, claim.epoch)
+    thread = threading.Thread(
+        target=_tell, args=(follower, poster, over, abandoned), name="webhook", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(LAST_SECONDS)
+        abandoned.set()
+
+
+def _tell(
+    follower: Follower, poster: Poster, over: threading.Event, abandoned: threading.Event
+) -> None:
+    waiting: deque[Message] = deque(maxlen=MOST_WAITING)
+    last = False
+    while not last:
+        last = over.wait(LOOK_SECONDS)
+        try:
+            waiting.extend(follower.new())
+        except OSError as error:
+            log.debug("the webhook's news cannot be read: %s", error)  # the next round reads them
+        while waiting:
+            message = waiting.popleft()
+            try:
+                poster.post(message, abandoned)
+            except (wait.GaveUpError, DeclinedError) as error:
+                log.warning("the webhook was not told of the %s: %s", message["event"], error)
+            except wait.InterruptedWaitError:
+                return

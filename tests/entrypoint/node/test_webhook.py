@@ -1,0 +1,178 @@
+"""The webhook, against a real HTTP server: what it is told, and that it holds up nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.append import append_line
+from contract.journal import line_of
+from contract.lease import Claim
+from contract.run_dir import RunFiles
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.node import webhook
+from entrypoint.node.webhook import Follower, telling
+from entrypoint.run.journal import Journal
+from entrypoint.run.lease import Lease
+from tests.support.hook_server import PATH, hook_server
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "LOOK_SECONDS", 0.05)
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Iterator[Claim]:
+    with Lease(RunFiles(tmp_path).leases, lambda why: None, "127.0.0.1") as lease:
+        yield lease.claim
+
+
+@pytest.fixture
+def journal(tmp_path: Path, claim: Claim) -> Journal:
+    return Journal(RunFiles(tmp_path).journal, "head", claim)
+
+
+def settings_of(url: str, run_dir: Path) -> Settings:
+    return read_settings({"ROLLCALL_WEBHOOK": url, "ROLLCALL_RUN_DIR": str(run_dir)})
+
+
+def test_start_failure_recovery_and_end_are_told_once_and_in_order(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    journal.record("outcome", "of an earlier head", outcome="failed", exit_code=70)
+    with (
+        hook_server() as hook,
+        telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim),
+    ):
+        journal.record("start", "this is the head")
+        journal.attempt = 1
+        journal.record("step", "step 1", step=1)
+        journal.record("engine-replaced", "engine 2 is replaced")
+        journal.record("failure", "hang: no step for 600 s", failure="hang")
+        journal.record("step", "step 2", step=2)
+        journal.record("step", "step 3", step=3)
+        journal.record("outcome", "the job has finished", outcome="finished", exit_code=0)
+        eventually(lambda: "end" in hook.events)
+    start, repaired, failure, recovery, end = hook.taken
+    name = tmp_path.name
+    assert (start["event"], start["text"]) == ("start", f"{name}: this is the head")
+    assert (repaired["event"], repaired["kind"]) == ("recovery", "engine-replaced")
+    assert failure["text"] == f"{name}: hang: no step for 600 s"
+    assert failure["attempt"] == 1
+    assert failure["details"] == {"failure": "hang"}
+    assert recovery["text"].startswith(f"{name}: the run goes on: step 2, ")
+    assert end["text"] == f"{name}: finished: the job has finished"
+    assert end["details"]["exit_code"] == 0
+
+
+def test_a_server_that_answers_500_is_asked_again(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    with (
+        hook_server([500, 503, 429]) as hook,
+        telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim),
+    ):
+        journal.record("start", "this is the head")
+        eventually(lambda: hook.events == ["start"])
+    assert hook.asked == 4
+
+
+def test_a_message_that_the_server_declines_is_dropped_and_the_next_one_told(
+    quick: None,
+    tmp_path: Path,
+    claim: Claim,
+    journal: Journal,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        hook_server([404]) as hook,
+        telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim),
+    ):
+        journal.record("start", "this is the head")
+        journal.record("outcome", "stopped", outcome="stopped", exit_code=143)
+        eventually(lambda: hook.events == ["end"])
+    assert hook.asked == 2
+    assert "the webhook was not told of the start: it answers 404" in caplog.text
+    assert PATH not in caplog.text
+
+
+def test_a_slow_server_delays_neither_an_event_nor_the_end_for_long(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    with hook_server(delay=60) as hook:
+        with telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim):
+            began = time.monotonic()
+            for step in range(100):
+                journal.record("failure", "hang", failure="hang")
+                journal.record("step", "a step", step=step)
+            assert time.monotonic() - began < 5
+            began = time.monotonic()
+        assert time.monotonic() - began < webhook.LAST_SECONDS + 1
+
+
+def test_a_server_that_is_down_ends_nothing_and_its_url_is_in_no_output(
+    quick: None,
+    tmp_path: Path,
+    claim: Claim,
+    journal: Journal,
+    closed_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(webhook, "DEADLINE_SECONDS", 0.5)
+    url = f"http://127.0.0.1:{closed_port}{PATH}"
+    with telling(settings_of(url, tmp_path), RunFiles(tmp_path), claim):
+        journal.record("start", "this is the head")
+        eventually(lambda: "the webhook was not told of the start" in caplog.text)
+        began = time.monotonic()
+    assert time.monotonic() - began < webhook.LAST_SECONDS + 1
+    assert "ConnectError" in caplog.text
+    assert PATH not in "".join(r.getMessage() for r in caplog.records if r.name != "httpcore")
+
+
+def test_a_submitted_job_is_told_of_from_its_start_to_its_end(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    run = RunFiles(tmp_path)
+    files = RunFiles(run.jobs / "job-1")
+    files.root.mkdir(parents=True)
+    of_job = Journal(files.journal, "head", claim)
+    of_job.record("failure", "hang: of an earlier head", failure="hang")
+    time.sleep(0.01)
+    with hook_server() as hook, telling(settings_of(hook.url, tmp_path), run, claim):
+        journal.record("job-started", "job-1 begins", job="job-1")
+        of_job.record("start", "job-1 begins on the cluster of head")
+        eventually(lambda: hook.events == ["start"])
+        of_job.record("outcome", "the job has finished", outcome="finished", exit_code=0)
+        journal.record("job-ended", "job-1 has finished", job="job-1")
+        eventually(lambda: hook.events == ["start", "end"])
+    assert hook.taken[1]["run"] == f"{tmp_path.name}/job-1"
+
+
+def test_the_events_of_a_later_head_are_that_head_s_to_tell(
+    tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    follower = Follower(RunFiles(tmp_path), claim.epoch)
+    journal.record("start", "mine")
+    (own,) = journal.events()
+    append_line(journal.path, line_of({**own, "epoch": claim.epoch + 1}), durable=False)
+    assert [message["text"] for message in follower.new()] == [f"{tmp_path.name}: mine"]
+    assert follower.new() == []
+
+
+def test_a_wrong_url_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        settings_of(f"ftp://hooks.example{PATH}", tmp_path)
+    assert "ROLLCALL_WEBHOOK='********' is not an http or https URL" in str(refused.value)
+    assert PATH not in str(refused.value)
+    settings = settings_of(f"https://hooks.example{PATH}", tmp_path)
+    assert PATH not in repr(settings)
+    assert f"https://hooks.example{PATH}" in settings.secrets

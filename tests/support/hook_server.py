@@ -1,0 +1,62 @@
+"""A real HTTP server on loopback that takes messages as a webhook's server does, or does not."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PATH = "/services/T0/B0/9f86d081884c7d65"
+"""Whoever knows it can post."""
+
+
+class Hook:
+    def __init__(self, statuses: Sequence[int], delay: float) -> None:
+        self.url = ""
+        self.delay = delay
+        self.taken: list[dict[str, Any]] = []
+        self.asked = 0
+        self._statuses = list(statuses)
+        self._lock = threading.Lock()
+
+    def answer(self, message: dict[str, Any]) -> int:
+        """Return the next of the statuses, and 200 once they are used up."""
+        time.sleep(self.delay)
+        with self._lock:
+            self.asked += 1
+            status = self._statuses.pop(0) if self._statuses else 200
+            if status == 200:
+                self.taken.append(message)
+            return status
+
+    @property
+    def events(self) -> list[str]:
+        return [message["event"] for message in self.taken]
+
+
+@contextmanager
+def hook_server(statuses: Sequence[int] = (), delay: float = 0.0) -> Iterator[Hook]:
+    hook = Hook(statuses, delay)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            assert self.path == PATH
+            self.send_response(hook.answer(json.loads(body)))
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        hook.url = f"http://127.0.0.1:{server.server_address[1]}{PATH}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield hook
+        server.shutdown()
