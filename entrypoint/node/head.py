@@ -30,7 +30,7 @@ from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import ray_node, stored_run, webhook
+from entrypoint.node import actor_logs, ray_node, stored_run, webhook
 from entrypoint.node.existing_ray import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -143,6 +143,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
         FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
+        nullcontext() if settings.ray_address else actor_logs.gathering(settings),
         cluster,
         control,
         Services(settings, is_head=True, env=env, tell=tell) as services,

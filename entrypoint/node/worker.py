@@ -23,7 +23,7 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import log_shipper, ray_node
+from entrypoint.node import actor_logs, log_shipper, ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
@@ -66,6 +66,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
         with (
             FdStore(ray_node.fd_store_path(settings)) as memory,
             ForkServer(settings, env),
+            actor_logs.gathering(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
             membership = _Membership(settings, warnings, token, inbox, services)

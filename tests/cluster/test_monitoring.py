@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -71,6 +72,8 @@ def test_a_run_is_watched_from_start_over_a_crash_to_its_end(tmp_path: Path) -> 
         members = {name.rpartition("/")[2] for name in archive.getnames()}
         texts = [archive.extractfile(name).read() for name in archive.getnames()]  # type: ignore[union-attr]
     assert {"journal.jsonl", "result.json", "head.log", "attempt-2.log"} <= members
+    printed = (cluster.run.logs / "actors-head.log").read_text()
+    assert len(re.findall(r"\(Member pid=\d+\) a member is here\n", printed)) == 2
     secrets = [PATH, cluster.run.token.read_text().strip()]
     outputs = [cluster.said(HEAD).encode(), cluster.run.journal.read_bytes(), *texts]
     assert [one for one in secrets for text in outputs if one.encode() in text] == []

@@ -29,6 +29,9 @@ MANY = 1_000_000
 class Member:
     """What a worker's death takes with it."""
 
+    def __init__(self) -> None:
+        print("a member is here", flush=True)
+
     def step(self) -> str:
         return str(ray.util.get_node_ip_address())
 
