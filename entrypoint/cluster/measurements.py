@@ -80,7 +80,7 @@ class _History:
         while self._read():
             if time.monotonic() - began > READ_SECONDS:
                 return None
-        return self._tally
+        return self._tally.snapshot()
 
     def _read(self) -> bool:
         """Count the next events; return whether there are more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -70,6 +71,14 @@ class Tally:
     def effective_time_ratio(self) -> float:
         """The share of the time that went into steps that count."""
         return self.seconds[TRAINING] / self.elapsed if self.elapsed else 0.0
+
+    def snapshot(self) -> Tally:
+        """Return the present numbers, which no later event changes; `add` nothing to them."""
+        made = copy(self)
+        for name in ("seconds", "failures", "repairs", "newest", "failed"):
+            setattr(made, name, copy(getattr(self, name)))
+        made._steps = []
+        return made
 
     def add(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
         """Count one event.

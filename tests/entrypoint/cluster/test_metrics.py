@@ -150,6 +150,18 @@ def test_a_scrape_of_a_long_run_reads_only_what_is_new(long_run: RunFiles) -> No
     assert found.row["timing/generate"] == 1.0
 
 
+def test_what_one_scrape_has_is_not_changed_by_the_next(tmp_path: Path) -> None:
+    run, measuring = RunFiles(tmp_path), Measuring()
+    append_event(run.journal, "failure", "…", {"failure": "hang"})
+    first = measuring.of(run).tally
+    append_event(run.journal, "failure", "…", {"failure": "gpu_fault"})
+    second = measuring.of(run).tally
+    assert first
+    assert second
+    assert (dict(first.failures), len(second.failures)) == ({"hang": 1}, 2)
+    assert set(first.failed) == {"hang"}
+
+
 def test_a_journal_that_is_not_read_to_its_end_gives_no_wrong_sums(
     long_run: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
