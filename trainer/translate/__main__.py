@@ -4,9 +4,9 @@
     rollcall translate -- python3 -m verl.trainer.main_ppo data.train_batch_size=256 …
 
 It reads a command of verl (Hydra overrides), of OpenRLHF (flat flags, and those of 0.11) or of
-TRL's GRPO, from a shell script or after --, and runs nothing. Standard output is the command to
-run; standard error lists what has no counterpart, with the reason. Their defaults that differ from
-ours are a part of the command.
+TRL's GRPO (with its --config file), from a shell script or after --, and runs nothing. Standard
+output is the command to run; standard error lists what has no counterpart, with the reason. Their
+defaults that differ from ours are a part of the command.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from typing import NoReturn
 from contract.exit_codes import ExitCode
 from trainer.translate import command as commands
 from trainer.translate.command import TRAINERS, Command, TranslateError
+from trainer.translate.config_file import with_file
 from trainer.translate.rows import UNSET
 from trainer.translate.translation import Translation, plain, translated
 
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words[:cut])
     try:
         found = _command(options, words[cut + 1 :])
-        made = translated(found)
+        made = translated(with_file(found))
     except TranslateError as error:
         return _fail(str(error), options)
     except (OSError, UnicodeDecodeError) as error:
@@ -156,4 +158,5 @@ def _row(made: Translation) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     sys.exit(main())

@@ -23,6 +23,8 @@ OTHERS = re.compile(
     r"|torchtune|llamafactory-cli"
 )
 """Programs of these projects that are no PPO or GRPO."""
+RELATIVES = re.compile(r"(verl|recipe)(\.\w+)*\.\w*main\w*|(.*/)?\w*main_(ppo|grpo)\w*\.py")
+"""Programs on verl's code with keys of their own, such as its asynchronous trainers."""
 OVERRIDE = re.compile(r"(?:\+{0,2}|~)(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 
 
@@ -48,6 +50,8 @@ class Command:
 
 def of_words(words: Sequence[str], trainer: str = "") -> Command:
     """Return the command that `words` are. Raises TranslateError."""
+    if len(words) == 1 and _program_in(words[0].split()):
+        return of_script(words[0], {}, trainer)  # the whole command in quotes
     found = _command(list(words), trainer)
     if found is None:
         raise TranslateError(_why_none([list(words)]))
@@ -124,7 +128,7 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
 
 def _of_flags(words: Sequence[str]) -> str:
     """Return the trainer whose flags the words are; "" if none."""
-    if any(OVERRIDE.fullmatch(word) for word in words) and not words[0].startswith("--"):
+    if OVERRIDE.fullmatch(words[0]):
         return VERL
     names = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
     if not names or not words[0].startswith("--"):
@@ -163,10 +167,16 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
 def _why_none(commands: Sequence[Sequence[str]]) -> str:
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
     inner = [found[0] for words in commands for w in words if (found := OTHERS.search(w))]
+    relatives = [word for words in commands for word in words if RELATIVES.fullmatch(word)]
     what = (
         "give the command of OpenRLHF's train_ppo_ray, verl's main_ppo or TRL's GRPO, after -- or "
         "in a shell script"
     )
+    if relatives and not others:
+        return (
+            f"{relatives[0]} is another program than verl's main_ppo, and has keys of its own. Run "
+            "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
+        )
     if named := next(iter([*others, *inner]), ""):
         return (
             f"{named} is no PPO or GRPO: the builtin trainer has no such command. Run it as it is "

@@ -162,5 +162,5 @@ def several(
 
 def needs_variable(value: str) -> str:
     """Return the name of the variable without which the value is unknown; "" if none."""
-    found = re.search(rf"{UNSET}\{{?(\w+)", value)
+    found = re.search(rf"{UNSET}(?:\{{?|\(\(.*?)([A-Za-z_]\w*)", value)
     return found[1] if found else ""

@@ -1,25 +1,37 @@
 """Reads the commands of a shell script, and runs nothing.
 
-Line continuations, comments, quotes, `NAME=value`, `$NAME`, `${NAME:-default}`, arrays, here
-documents and `bash -c "…"` are understood; conditions and loops are not. A line that begins with
-`--` continues the one before, as in guides that leave the backslash out.
+Line continuations, comments, quotes, `NAME=value`, `$NAME`, `${NAME:-default}`, `$((sums))`,
+arrays, here documents and `bash -c "…"` are understood; conditions and loops are not. A line that
+begins with `--` continues the one before, as in guides that leave the backslash out.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trainer.translate.rows import UNSET
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 NAME = re.compile(r"[A-Za-z_]\w*")
-BRACED = re.compile(r"\{([A-Za-z_]\w*|[0-9@*])(\[[@*]\])?(?:(:?[-=])([^{}]*))?\}")
+BRACED = re.compile(r"\{([A-Za-z_]\w*|[0-9@*])(\[[@*]\])?(?:(:?[-=])((?:[^{}]|\{[^{}]*\})*))?\}")
+CUT = re.compile(r"\{[#!]?([A-Za-z_]\w*|[0-9@*])[^{}]*\}")
+"""Any other expansion, such as `${NAME##*/}` and `${@:2}`."""
 PLACEHOLDER = re.compile(r"<[\w./ -]+>")
 HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 DECLARES = ("export", "declare", "readonly", "local", "typeset")
 SPACES = " \t\r"
+SUM = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
+SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.Div: lambda a, b: int(a / b),
+}
 
 
 @dataclass
@@ -37,6 +49,29 @@ def read(text: str, variables: Mapping[str, str]) -> Script:
     script = Script()
     _Reader(text, script, variables).read()
     return script
+
+
+def value_of(sum_: str, variables: Mapping[str, str]) -> str:
+    """Return the value of what is in `$((…))`; "" if a name has no number, or a sign is rare."""
+    text = re.sub(
+        r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: variables.get(name[1], name[0]), sum_.strip()
+    )
+    try:
+        return str(_number(ast.parse(text, mode="eval").body))
+    except (SyntaxError, ValueError, ArithmeticError):
+        return ""
+
+
+def _number(node: ast.expr) -> int:
+    """Return the value of a sum of whole numbers. Raises ValueError and ArithmeticError."""
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
+            return SIGNS[type(op)](_number(left), _number(right))
+    raise ValueError(ast.dump(node))
 
 
 class _Reader:
@@ -169,6 +204,9 @@ class _Reader:
         for place, value in enumerate(self._expanded()):
             if place:
                 self._end_word()
+            if value.startswith(f"{UNSET}("):
+                self._add(value)
+                continue
             for piece in re.split(r"(\s+)", value):
                 if piece.isspace():
                     self._end_word()
@@ -185,6 +223,9 @@ class _Reader:
             self._at = braced.end()
             if array and name in self._script.arrays:
                 return self._script.arrays[name]
+        elif cut := CUT.match(text, at + 1):
+            self._at = cut.end()
+            return [""] if cut[1] in ("@", "*") else [UNSET + cut[0]]
         elif bare := NAME.match(text, at + 1):
             name, way, default = bare[0], None, ""
             self._at = bare.end()
@@ -198,11 +239,25 @@ class _Reader:
             return [""]
         value = self._given.get(name, self._script.variables.get(name))
         if value is None and way:
-            return [default]
+            return [self._default(default)]
         return [f"{UNSET}{{{name}}}" if value is None else value]
 
+    def _default(self, text: str) -> str:
+        """Return the default of an expansion, in which others may be."""
+        inner = _Reader(text, Script(variables=self._script.variables), self._given)
+        while inner._at < len(text):
+            inner._step()
+        inner._end_word()
+        return " ".join(inner._words)
+
     def _command_substitution(self) -> str:
-        """Return `$(…)` as it stands, for the shell to expand."""
+        """Return a sum's value, and any other `$(…)` as it stands, for the shell to expand."""
+        text = self._substitution()
+        if found := SUM.fullmatch(text.replace(UNSET, "$", 1)):
+            return value_of(found[1], {**self._script.variables, **self._given}) or text
+        return text
+
+    def _substitution(self) -> str:
         start = self._at
         if self._text[start] == "`":
             end = self._text.find("`", start + 1)

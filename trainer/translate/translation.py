@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,12 +17,24 @@ from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.schema import ConfigError, Declared, MissingFile, by_group, flags_of
 from trainer.translate import openrlhf
 from trainer.translate.command import OPENRLHF, TRL, VERL, Command
-from trainer.translate.rows import NOTHING, TRUE, UNSET, Row, Table, Unsaid, Values, needs_variable
+from trainer.translate.rows import (
+    NOTHING,
+    TRUE,
+    UNSET,
+    Row,
+    Table,
+    Unsaid,
+    Values,
+    needs_variable,
+    same,
+)
 from trainer.translate.trl_rest import TRL as TRL_TABLE
 from trainer.translate.verl_rest import SEARCH_R1, is_search_r1
 from trainer.translate.verl_rest import VERL as VERL_TABLE
+from trainer.translate.verl_values import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
+HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
 
@@ -64,6 +77,8 @@ def translated(command: Command) -> Translation:
     for word in map(plain, command.strange):
         if word in ELLIPSES:
             made.notes.append(f"{word}: the guide leaves flags out here")
+        elif found := HYDRA.fullmatch(word):
+            made.lost += _of_hydra(found["what"], found["value"])
         else:
             made.lost.append(f"{word}: belongs to no flag")
     if command.trainer == TRL:
@@ -74,10 +89,22 @@ def translated(command: Command) -> Translation:
     _leave_out_without_effect(made)
     open_ = {needs_variable(word) for word in made.words} - {""}
     if open_:
-        made.notes.append(f"{', '.join(sorted(open_))}: the shell that runs the command expands it")
+        made.notes.append(
+            f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
+            f"the value, as in --set {min(open_)}=…"
+        )
     _count_nodes(made)
     _check(made)
+    made.lost = [*dict.fromkeys(made.lost)]
     return made
+
+
+def _of_hydra(what: str, value: str) -> Iterator[str]:
+    """Yield what a configuration of Hydra's own takes away."""
+    if what == "path" or value.removesuffix(".yaml") == "ppo_trainer":
+        return  # the directory says nothing by itself, and the file is main_ppo's own
+    which = MEGATRON if "megatron" in value else "the file is not read: give its keys that differ"
+    yield f"--config-{what}={plain(value)}: {which}"
 
 
 def _of_scripts(command: Command, made: Translation) -> Iterator[str]:
@@ -112,7 +139,9 @@ def _by_table(command: Command, table: Table) -> Translation:
     given: dict[str, str] = {}
     for typed, texts in {**command.launcher, **command.given}.items():
         name, text = _named(typed, texts, table)
-        if table.of(name):
+        if not texts and any(_needs_value(row) for row in table.of(name)):
+            made.lost.append(f"{typed}: needs a value")
+        elif table.of(name):
             given[name] = text
         elif typed in command.given:
             made.lost.append(_unknown(typed, table))
@@ -148,6 +177,10 @@ def _named(typed: str, texts: Sequence[str], table: Table) -> tuple[str, str]:
     if not texts and name.startswith("no_") and not table.of(name):
         return name.removeprefix("no_"), "false"
     return name, " ".join(texts) if texts else TRUE
+
+
+def _needs_value(row: Row) -> bool:
+    return bool(row.ours) and row.by is same and _flag(row.ours).kind is not bool
 
 
 def _unknown(typed: str, table: Table) -> str:
@@ -257,6 +290,9 @@ def _of_openrlhf(command: Command) -> Translation:
             made.lost.append(f"{said}: {about.unsupported[:1].lower()}{about.unsupported[1:]}")
         elif about.no_effect:
             made.notes.append(f"{said}: {about.no_effect}")
+        elif about.secret and _is_shown(texts):
+            made.flags[name] = ("yes",)
+            made.notes.append(f"{said}: give the key by WANDB_API_KEY on the head")
         elif not about.unsupported:
             made.flags[name] = texts
     from_old = _by_table(Command(OPENRLHF, old), openrlhf.OLD)
@@ -270,6 +306,12 @@ def _of_openrlhf(command: Command) -> Translation:
     made.flags |= from_old.flags
     _openrlhf_defaults(made, dotted=any("." in name for name in command.given))
     return made
+
+
+def _is_shown(texts: Sequence[str]) -> bool:
+    """Return whether the value of a secret is in the command itself."""
+    switches = (*kinds.TRUE, *kinds.FALSE)
+    return any(text.lower() not in switches and not needs_variable(text) for text in texts)
 
 
 def _openrlhf_defaults(made: Translation, *, dotted: bool) -> None:

@@ -300,6 +300,8 @@ KEYS = [
     Row("per_device_train_batch_size", "micro_train_batch_size", by=whole, default="8"),
     Row("per_device_train_batch_size", "train_batch_size", by=_update, default="8",
         note="times processes, times gradient_accumulation_steps"),
+    Row("per_device_train_batch_size", "rollout_batch_size", by=_prompts, default="8",
+        note="times processes and passes of a generation, divided by num_generations"),
     Row("gradient_accumulation_steps", "train_batch_size", by=_update, default="1"),
     Row("num_generations", "n_samples_per_prompt", by=whole, default="8"),
     Row("num_generations", "rollout_batch_size", by=_prompts, default="8",

@@ -30,7 +30,7 @@ NEEDLESS = [
         "vllm_model_impl vllm_group_port vllm_max_model_length vllm_server_* "
         "use_transformers_continuous_batching transformers_continuous_batching_config "
         "use_transformers_paged log_completions log_multimodal num_completions_to_print "
-        "log_unique_prompts ignore_bias_buffers lora_task_type dataset_streaming config "
+        "log_unique_prompts ignore_bias_buffers lora_task_type dataset_streaming "
         "trackio_* group_by_length",
         "it is so here, chosen by the trainer, or without effect on the numbers",
         lost=False,

@@ -23,6 +23,7 @@ from trainer.translate.verl_values import ACTOR, MEGATRON, MODEL, REF, ROLLOUT
 
 AS_HERE = "it is so here, or chosen by the trainer"
 SUPERVISED = "Rollcall's own supervision and run directory replace it"
+ONE_GPU = "a sequence and a layer lie on one GPU or, with ZeRO-3, on all"
 SPEED = "another implementation of the same numbers"
 
 NEEDLESS = [
@@ -146,14 +147,16 @@ ABSENT = [
         "only other losses have it: --policy_loss_type is ppo or gspo",
         lost=False,
     ),
-    *several(f"{ACTOR}.optim.override_optimizer_config critic.optim.override_optimizer_config",
+    *several(f"{ACTOR}.optim.override_optimizer_config* critic.optim.override_optimizer_config*",
              "AdamW is the only optimizer"),
     *several(
-        f"{ACTOR}.ulysses_sequence_parallel_size {REF}.ulysses_sequence_parallel_size "
-        f"critic.ulysses_sequence_parallel_size {ROLLOUT}.expert_parallel_size "
-        f"{ROLLOUT}.pipeline_model_parallel_size {ROLLOUT}.disaggregation.*",
-        "a sequence and a layer lie on one GPU or, with ZeRO-3, on all",
+        f"{ACTOR}.ulysses_sequence_parallel_size critic.ulysses_sequence_parallel_size "
+        f"{ROLLOUT}.expert_parallel_size {ROLLOUT}.pipeline_model_parallel_size",
+        ONE_GPU,
+        default="1",
     ),
+    *several(f"{REF}.ulysses_sequence_parallel_size", ONE_GPU, lost=False),
+    *several(f"{ROLLOUT}.disaggregation.*", ONE_GPU),
     *several("*.megatron.* *.megatron *.router_replay.* *.veomni.* *.torchtitan.*",
              MEGATRON, old=True),
     *several(f"{ROLLOUT}.ignore_eos {ROLLOUT}.over_sample_rate "
@@ -180,7 +183,12 @@ OLD = [
     ),
     *several("critic.model.fsdp_config.* critic.model.use_remove_padding", SPEED, lost=False,
              old=True),
-    *several(f"{ROLLOUT}.enforce_eager_mode model_engine", AS_HERE, lost=False, old=True),
+    *several(
+        f"{ROLLOUT}.enforce_eager_mode model_engine trainer.use_legacy_worker_impl hydra.*",
+        AS_HERE,
+        lost=False,
+        old=True,
+    ),
 ]  # fmt: skip
 
 VERL = Table("verl 0.9", [*KEYS, *NEEDLESS, *ABSENT, *OLD])

@@ -201,7 +201,7 @@ def schedule(part: str) -> tuple[Row, ...]:
     def steps(value: str, values: Values) -> Answer:
         if value == "-1" or values.has("trainer.total_training_steps"):
             return warm_up(value, values)
-        return absent("a warm-up is a share of the run: give lr_warmup_steps_ratio")
+        return absent(f"a warm-up is a share of the run: give --{ours}.lr_warmup_ratio")
 
     def old(value: str, values: Values) -> Answer:
         return kind(value, values)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.translate.rows import UNSET
+from trainer.translate.rows import UNSET, needs_variable
 from trainer.translate.shell import read
 
 
@@ -35,8 +35,14 @@ def commands(text: str, **variables: str) -> list[list[str]]:
         ("cat <<EOF\nnone of it\nEOF\n", ["cat"]),
         ("read -r -d '' X <<EOF\n--x 1 \\\n--y\nEOF\na $X", ["a", "--x", "1", "--y"]),
         ("a 'unclosed", ["a", "unclosed"]),
+        ("A=$((1024 * 2)); a x=$((A + 2)) $(( $A / (5 - 2) )) -$((-7 % 4))",
+         ["a", "x=2050", "682", "-1"]),
+        ("a x.y=$((b + 1))", ["a", f"x.y={UNSET}((b + 1))"]),
+        ("a $((1 / 0)) $((2 ** 3))", ["a", f"{UNSET}((1 / 0))", f"{UNSET}((2 ** 3))"]),
+        ("A=1; a ${B:-$A} ${B:-${C:-2}} \"${B:-x $A}\"", ["a", "1", "2", "x 1"]),
+        ("a ${@:2} ${B##*/}", ["a", f"{UNSET}{{B##*/}}"]),
     ],
-)
+)  # fmt: skip
 def test_words_of_the_last_command(text: str, words: list[str]) -> None:
     assert commands(text)[-1] == words
 
@@ -59,6 +65,19 @@ def test_what_only_the_shell_can_find_stays_a_variable() -> None:
     assert commands('D=$(cd "$X" && pwd)\na "$D/b" $(date)') == [
         ["a", f"{UNSET}{{D}}/b", f"{UNSET}(date)"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (f"{UNSET}{{N}}", "N"),
+        (f"{UNSET}((1024 * N + M))", "N"),
+        (f"{UNSET}((1 / 0))", ""),
+        ("N", ""),
+    ],
+)
+def test_the_variable_that_a_value_lacks(value: str, name: str) -> None:
+    assert needs_variable(value) == name
 
 
 def test_nothing_runs(tmp_path: Path) -> None:
