@@ -32,10 +32,11 @@ def _table(group: str, flags: Iterable[Declared]) -> Iterator[str]:
 def _row(flag: Declared) -> str:
     flat = " ".join(f"`{one}`" for one in (flag.name, *flag.about.aliases))
     dotted = " ".join(f"`{one}`" for one in flag.about.dotted_spellings) or "–"
-    return f"| {flat} | {dotted} | {_default(flag.default)} | {effect(flag.about)} |"
+    return f"| {flat} | {dotted} | {default(flag.default)} | {effect(flag.about)} |"
 
 
-def _default(value: Any) -> str:
+def default(value: Any) -> str:
+    """Return a default as a table shows it."""
     if value is None or value in ("", ()) or value == math.inf:
         return "–"
     return values.shown(value)
@@ -46,11 +47,11 @@ def effect(about: Flag) -> str:
     if about.no_effect:
         return f"no effect: {about.no_effect}"
     if about.unsupported:
-        return f"not supported: {_continued(about.unsupported)}"
+        return f"not supported: {continued(about.unsupported)}"
     return about.help
 
 
-def _continued(sentence: str) -> str:
+def continued(sentence: str) -> str:
     """Return the sentence as it reads after a colon; a name like AdamW keeps its capitals."""
     first = sentence.partition(" ")[0]
     name = first[1:] != first[1:].lower()

@@ -35,6 +35,8 @@ EXIT = """exit codes:
   1   something is lost, or still to be given: standard error says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
+TOGETHER = "\xa0"
+"""Keeps a flag and its value on one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -133,8 +135,9 @@ def quoted(text: str) -> str:
 
 def _tell(made: Translation) -> None:
     """Say on standard error what the command does not."""
-    said = (" ".join((f"--{n}", *map(plain, made.flags[n]))) for n in sorted(made.by_default))
-    defaults = textwrap.wrap(", ".join(said), WIDTH - 4, break_on_hyphens=False)
+    said = (TOGETHER.join((f"--{n}", *map(plain, made.flags[n]))) for n in sorted(made.by_default))
+    wrapped = textwrap.wrap(", ".join(said), WIDTH - 4, break_on_hyphens=False)
+    defaults = [line.replace(TOGETHER, " ") for line in wrapped]
     for title, lines in (
         ("has no counterpart", made.lost),
         ("still to give", made.needed),

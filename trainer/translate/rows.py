@@ -111,6 +111,7 @@ class Row:
     note: str = ""
     """What differs; without a flag: the reason."""
     by: Conversion = same
+    """Without a flag of ours: which values are absent, and which needless."""
     default: str | None = None
     """Their default, as text; None: none, or another flag's value."""
     lost: bool = True
@@ -124,7 +125,9 @@ class Row:
 
     def answer(self, value: str, values: Values) -> Answer:
         """Return the value of our flag, or why there is none. Raises ValueError."""
-        return self.by(value, values) if self.ours else Unsaid(self.note, self.lost)
+        if self.ours or self.by is not same:
+            return self.by(value, values)
+        return Unsaid(self.note, self.lost)
 
     def matches(self, name: str) -> bool:
         return fnmatchcase(name, self.theirs)

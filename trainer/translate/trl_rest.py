@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from trainer.translate.rows import Table, several
+from trainer.translate.rows import Answer, Row, Table, Values, absent, needless, several
 from trainer.translate.trl import KEYS, LAUNCHER
 
 ROLLCALL = "Rollcall's own supervision, run directory and nodes replace it"
+
+
+def _optimizer(value: str, values: Values) -> Answer:
+    if value.startswith(("adamw_torch", "adamw_hf", "adamw_apex")) and "bit" not in value:
+        return needless("AdamW, in both")
+    return absent("AdamW is the only optimizer")
+
 
 NEEDLESS = [
     *several(
@@ -16,7 +23,7 @@ NEEDLESS = [
         lost=False,
     ),
     *several(
-        "optim average_tokens_across_devices prediction_loss_only "
+        "average_tokens_across_devices prediction_loss_only "
         "gradient_checkpointing_kwargs tf32 torch_compile torch_compile_backend torch_compile_mode "
         "use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps "
         "auto_find_batch_size logging_strategy logging_first_step logging_nan_inf_filter "
@@ -85,6 +92,7 @@ ABSENT = [
     *several("bnb_4bit_quant_storage", "weights are bf16 or fp32"),
     *several("lora_target_parameters lora_modules_to_save", "adapters are on --target_modules"),
     *several("use_rslora use_dora", "adapters are plain LoRA", default="False"),
+    Row("optim", by=_optimizer, note="AdamW is the only optimizer"),
     *several("optim_args optim_target_modules neftune_noise_alpha lr_scheduler_kwargs",
              "it is absent"),
     *several("label_smoothing_factor", "it is absent", default="0.0"),

@@ -12,32 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import ROOT
+from tests.support.translate import MODEL, TRL, VERL, flags, run
 from trainer.config.parse import parse
-from trainer.translate.__main__ import main
-
-VERL = "python3 -m verl.trainer.main_ppo data.train_files=gsm8k.parquet"
-MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B"
-TRL = "trl grpo --model_name_or_path m/m --dataset_name o/d --reward_funcs accuracy_reward"
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    try:
-        code = main(words)
-    except SystemExit as ended:
-        code = int(str(ended.code))
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-def flags(out: str) -> dict[str, list[str]]:
-    words = shlex.split(out.replace("\\\n", " "))
-    found: dict[str, list[str]] = {}
-    for word in words[words.index("--") + 1 :]:
-        if word.startswith("--"):
-            found[word] = []
-        else:
-            found[[*found][-1]].append(word)
-    return found
 
 
 def translate(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, list[str]]:
@@ -205,152 +181,12 @@ def test_the_command_is_what_our_parser_takes(
     assert config.updates_per_step == 4
 
 
-CONFIG = """
-model_name_or_path: m/m
-dataset_name: o/d
-reward_funcs: [accuracy_reward, my.rewards.short]
-learning_rate: 1.0e-6
-use_vllm: true
-run_name: null
-env: {TOKENIZERS_PARALLELISM: "false"}
-num_processes: 4
-"""
-
-
-def test_trl_s_config_file_is_read_and_typed_flags_count_more(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "grpo.yaml").write_text(CONFIG)
-    command = ["trl", "grpo", "--config", f"{tmp_path}/grpo.yaml", "--learning_rate", "2e-6"]
-    code, out, err = run(capsys, "--", *command)
-    made = flags(out)
-    assert code == 0, err
-    assert made["--pretrain"] == ["m/m"]
-    assert made["--reward"] == ["math-verify:1", "my/rewards.py:short:1"]
-    assert made["--actor_learning_rate"] == ["2e-6"]
-    assert made["--rollout_engine"] == ["vllm"]
-    assert made["--actor_num_gpus_per_node"] == ["4"]
-    assert "TOKENIZERS_PARALLELISM: set in the script" in err
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "No such file or directory. It has flags of the command: copy it to here"),
-        ("- a\n", "give a YAML file of NAME: VALUE"),
-        ("a: [", "is no YAML"),
-    ],
-)
-def test_a_config_file_that_cannot_be_read_ends_with_64(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None, said: str
-) -> None:
-    file = tmp_path / "grpo.yaml"
-    if text is not None:
-        file.write_text(text)
-    code, out, err = run(capsys, "--", "trl", "grpo", "--config", str(file))
-    assert (code, out) == (64, "")
-    assert err.startswith(f"rollcall translate: --config {file}: {said}")
-
-
-@pytest.mark.parametrize(
-    ("word", "lost"),
-    [
-        ("--config-path=config", ""),
-        ("--config-name=ppo_trainer", ""),
-        ("--config-name=ppo_megatron_trainer.yaml", "Megatron's kinds of parallelism are absent"),
-        ("--config-name=mine", "the file is not read: give its keys that differ"),
-    ],
-)
-def test_hydra_s_own_files(capsys: pytest.CaptureFixture[str], word: str, lost: str) -> None:
-    code, _, err = run(capsys, "--", *VERL.split(), MODEL, word)
-    assert code == (1 if lost else 0)
-    assert lost in err
-    assert "belongs to no flag" not in err
-
-
-@pytest.mark.parametrize("word", ["actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-                                  "actor_rollout_ref.rollout.expert_parallel_size"])  # fmt: skip
-def test_one_gpu_for_a_sequence_and_a_layer_is_not_lost(
-    capsys: pytest.CaptureFixture[str], word: str
-) -> None:
-    assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=1")[0] == 0
-    assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=2")[0] == 1
-
-
-def test_a_sum_of_the_script_is_a_number(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    script = tmp_path / "a.sh"
-    script.write_text(f"prompt=$((1024 * 2))\n{VERL} {MODEL} data.max_prompt_length=${{prompt}}\n")
-    _, out, _ = run(capsys, str(script))
-    assert flags(out)["--prompt_max_len"] == ["2048"]
-    script.write_text(f"{VERL} {MODEL} data.max_prompt_length=$((N * 2))\n")
-    assert "give the number, as in --set N=2" in run(capsys, str(script))[2]
-    _, out, _ = run(capsys, "--set", "N=3", str(script))
-    assert flags(out)["--prompt_max_len"] == ["6"]
-
-
-def test_a_key_of_w_and_b_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "--pretrain m/m --prompt_data o/d --reward gsm8k --use_wandb 0123abcd"
-    _, out, err = run(capsys, "--", *command.split())
-    assert "0123abcd" not in out + err
-    assert flags(out)["--use_wandb"] == ["yes"]
-    assert "--use_wandb: give the key by WANDB_API_KEY on the head" in err
-
-
-def test_a_flag_without_its_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--", *TRL.replace(" m/m", "").split())
-    assert code == 1
-    assert "model_name_or_path: needs a value" in err
-    assert "--pretrain" not in flags(out)
-
-
-def test_a_sentence_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, err = run(capsys, "--", *TRL.split(), "--per_device_train_batch_size", "x")
-    assert err.count("per_device_train_batch_size=x: its value cannot be read") == 1
-
-
-def test_a_generation_that_is_no_multiple_of_the_group_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, _, err = run(capsys, "--", *TRL.split(), "--per_device_train_batch_size", "2")
-    assert code == 1
-    assert "2 completions are no multiple of num_generations 8" in err
-
-
-def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--", f"{VERL} {MODEL}") == run(capsys, "--", *VERL.split(), MODEL)
-
-
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--json", "--", *VERL.split(), "trainer.val_only=True")
     row = json.loads(out)
     assert code == 1
     assert row["lost"] == ["trainer.val_only=True: evaluation is a part of a run"]
     assert [one.partition(":")[0] for one in row["needed"]] == ["--pretrain"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "give one of both"),
-        (["x.sh", "--", "a"], "give one of both"),
-        (["missing.sh"], "missing.sh: No such file or directory"),
-        (["--", "ls", "-l"], "there is no command of a trainer"),
-        (["--", "trl", "sft", "--x", "1"], "there is no command of a trainer"),
-        (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is no PPO or GRPO"),
-        (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
-         "fully_async_main is another program than verl's main_ppo, and has keys of its own"),
-        (["--set", "1=2", "x.sh"], "give NAME=VALUE"),
-        (["--form", "verl"], "unrecognized arguments"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_ends_with_64(
-    capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (64, "")
-    assert said in err
 
 
 def test_two_commands_in_a_script_are_refused(
@@ -384,13 +220,3 @@ def test_the_help_says_the_exit_codes_and_the_command_is_rollcalls() -> None:
         check=True,
     )
     assert done.stdout.startswith("rollcall up -- --pretrain")
-
-
-def test_a_reader_that_leaves_early_causes_no_traceback() -> None:
-    rollcall = Path(sys.executable).with_name("rollcall")
-    done = subprocess.run(
-        ["bash", "-c", f"exec 3>&1; {{ sleep 1; '{rollcall}' translate -- {VERL} 2>&3; }} | true"],
-        capture_output=True,
-        text=True,
-    )
-    assert "Traceback" not in done.stdout
