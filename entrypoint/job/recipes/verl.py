@@ -23,6 +23,7 @@ from entrypoint.job.recipes.verl_words import (
     LOGGER,
     RESUME_MODE,
     RESUME_PATH,
+    WORKERS_PYTHON,
     VerlCommand,
     parse,
 )
@@ -123,6 +124,9 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     elif logger is not None and "console" not in logger:
         others = logger.strip("[]")
         command = command.having(trainer__logger=f"[console,{others}]")
+    other = command.interpreter if command.interpreter != sys.executable else None
+    if other and command.value(WORKERS_PYTHON) is None:  # Ray would start workers by its own Python
+        command = command.having(**{WORKERS_PYTHON: other})
     if found := verl_checkpoints.newest(directory):
         values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
         return command.having(**values)

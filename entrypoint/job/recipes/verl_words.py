@@ -20,6 +20,7 @@ DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq",
 NOT_A_PATH = re.compile(r"\$\{|['\",]")
 """What Hydra reads as an interpolation, as a quoted text, or as several values."""
 RESUME_MODE, RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
+WORKERS_PYTHON = "ray_kwargs.ray_init.runtime_env.py_executable"
 HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 
 

@@ -21,6 +21,7 @@ from tests.support.verl_checkpoints import checkpoint
 
 GUIDE = (ROOT / "tests/data/verl-multinode.txt").read_text().replace("\\\n", " ")
 """Of verl's page on several nodes, with its `tee` in the middle."""
+PYTHON = "ray_kwargs.ray_init.runtime_env.py_executable"
 CONFIG = ROOT / ".oracles/verl/trainer/config/_generated_ppo_trainer.yaml"
 """The configuration of the released verl, with all defaults."""
 
@@ -54,12 +55,28 @@ def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:
     assert lacking == "verl wants 8 GPUs on each of 2 nodes; the nodes offer 8, 4"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("python3 -m verl.trainer.main_ppo", None),
+        (f"{sys.executable} -m verl.trainer.main_ppo", None),
+        ("/bin/python3 -m verl.trainer.main_ppo", "/bin/python3"),
+        (f"/bin/python3 -m verl.trainer.main_ppo {PYTHON}=/a/python", "/a/python"),
+    ],
+)
+def test_workers_run_in_the_environment_of_the_named_python(
+    tmp_path: Path, words: str, expected: str | None
+) -> None:
+    assert overrides(settings(tmp_path, *words.split())).get(PYTHON) == expected
+
+
 def test_each_override_is_one_that_the_released_verl_has(tmp_path: Path) -> None:
     row: Mapping[str, Any] = yaml.safe_load(CONFIG.read_text())
     checkpoint(tmp_path / "verl", 7)
     short = RECIPE.placed(settings(tmp_path, "data.train_batch_size=8"), nodes(2)).settings
     given = settings(tmp_path, *shlex.split(GUIDE))
-    for key in {**overrides(given), **overrides(short)}:
+    other = settings(tmp_path, "/bin/python3", "-m", "verl.trainer.main_ppo")
+    for key in {**overrides(given), **overrides(short), **overrides(other)}:
         section: Any = row
         for name in key.split("."):
             assert name in section, key
