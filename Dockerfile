@@ -15,6 +15,8 @@
 ARG BASE_IMAGE
 # What compiles for CUDA: the same distribution and Python, with nvcc.
 ARG CUDA_BUILD_IMAGE
+# 1: the cuda image has verl too, in an environment of its own at /opt/verl.
+ARG WITH_VERL=0
 
 # ---- cpu
 # libnuma: what vLLM for CPUs binds its memory with.
@@ -119,7 +121,7 @@ RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
  && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall . \
  && install entrypoint/run/ray.sh /opt/rollcall/bin/ray
 
-FROM cuda-venv AS cuda
+FROM cuda-venv AS cuda-verl-0
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
 RUN mkdir --mode=1777 /checkpoints /workspace \
@@ -139,3 +141,29 @@ COPY --from=cuda-source /opt/rollcall /opt/rollcall
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
       org.opencontainers.image.licenses="Apache-2.0"
+
+# ---- cuda with verl, for --build-arg WITH_VERL=1; without it, no line below is built
+FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-verl-build
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends build-essential python3-dev python3-venv
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV PATH=/opt/verl/bin:$PATH
+COPY requirements/verl.lock requirements/verl-build.lock /requirements/
+RUN python3 -m venv /opt/verl \
+ && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/verl.lock
+# As in cuda-build.
+ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
+ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
+ARG MAX_JOBS=4
+RUN FLASH_ATTENTION_FORCE_BUILD=TRUE \
+    pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
+      -r /requirements/verl-build.lock \
+ && cat /requirements/*.lock | sha256sum | cut --characters=1-8 > /opt/verl/digest
+
+FROM cuda-verl-0 AS cuda-verl-1
+COPY --from=cuda-verl-build /opt/verl /opt/verl
+# The roll call tells this image from the one without verl.
+RUN sed --in-place "s/$/-verl-$(cat /opt/verl/digest)/" /opt/rollcall/entrypoint/config/image.digest
+
+FROM cuda-verl-$WITH_VERL AS cuda

@@ -101,7 +101,10 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
 	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \
 	  -o requirements/platforms.lock
-	for name in cuda rocm; do \
+	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
+	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+	  --override requirements/verl-overrides.txt -o requirements/verl.lock
+	for name in cuda rocm verl; do \
 	  $(COMPILE) requirements/$$name-build.in --no-deps --python-version 3.12 \
 	    -o requirements/$$name-build.lock || exit; \
 	done

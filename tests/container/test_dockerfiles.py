@@ -10,6 +10,8 @@ from entrypoint.run.token import RAY_OF_IMAGE, SHELLS
 from tests.container.dockerfiles import stages
 from tests.support.repository import ROOT
 
+LAST = {"cpu": "cpu", "cuda": "cuda-verl-0", "rocm": "rocm"}
+"""Target → its last stage, without verl."""
 TARGETS = {"cpu": "Dockerfile", "cuda": "Dockerfile", "rocm": "Dockerfile.rocm"}
 
 
@@ -17,7 +19,7 @@ TARGETS = {"cpu": "Dockerfile", "cuda": "Dockerfile", "rocm": "Dockerfile.rocm"}
 @pytest.mark.parametrize("stage", ["", "-source"])
 def test_every_image_is_made_of_the_same_last_layers(target: str, stage: str) -> None:
     cpu = stages("Dockerfile")[f"cpu{stage}"]
-    other = stages(TARGETS[target])[f"{target}{stage}"]
+    other = stages(TARGETS[target])[f"{target}{stage}" if stage else LAST[target]]
     assert other.replace(f"{target}-", "cpu-") == cpu
 
 
@@ -53,6 +55,53 @@ def test_cudas_headers_are_those_of_torchs_cuda() -> None:
     locked = (ROOT / "requirements" / "cuda.lock").read_text()
     found = re.findall(r"^nvidia-cuda-(crt|nvrtc|runtime)==(\d+\.\d+)", locked, flags=re.MULTILINE)
     assert dict(found) == dict.fromkeys(("crt", "nvrtc", "runtime"), "13.0")
+
+
+def test_verl_is_built_only_if_it_is_asked_for() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    bases = dict(reversed(pair) for pair in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.M))
+    assert "\nARG WITH_VERL=0\n" in text.partition("FROM")[0]
+    assert bases["cuda"] == "cuda-verl-$WITH_VERL"
+    assert stages("Dockerfile")["cuda"] == ""  # the default image is that of cuda-verl-0
+    before, _, verl = text.partition("# ---- cuda with verl")
+    assert "verl.lock" not in before
+    assert [name for name in bases if f" AS {name}\n" in verl] == [
+        *("cuda-verl-build", "cuda-verl-1", "cuda")
+    ]
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions of a lock."""
+    text = (ROOT / "requirements" / f"{name}.lock").read_text()
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, flags=re.MULTILINE))
+
+
+def test_verl_has_the_image_s_ray_and_the_versions_that_its_release_names() -> None:
+    verl, cuda, oracles = locked("verl"), locked("cuda"), locked("oracles")
+    assert (verl["ray"], verl["verl"]) == (cuda["ray"], oracles["verl"])
+    metadata = (ROOT / f".oracles/verl-{verl['verl']}.dist-info/METADATA").read_text()
+    named = dict(re.findall(r"^Requires-Dist: (\w+)==(\S+); extra == \"vllm\"", metadata, re.M))
+    assert set(named) > {"torch", "vllm", "transformers"}
+    assert {name: verl[name] for name in named} == named
+    built = locked("verl-build")
+    assert built["flash-attn"] == locked("cuda-build")["flash-attn"]
+    wanted = re.findall(r"^Requires-Dist: flash-attn==(\S+);", metadata, flags=re.MULTILINE)
+    assert {built["flash-attn"]} == set(wanted)
+
+
+def test_the_page_on_extending_the_image_names_the_locked_versions() -> None:
+    page = " ".join((ROOT / "docs" / "extend-the-image.md").read_text().split())
+    verl, main = locked("verl"), locked("cuda")
+    assert f"verl {verl['verl']} in `/opt/verl`" in page
+    named = f"torch {verl['torch']}, vLLM {verl['vllm']} and transformers {verl['transformers']}"
+    assert named in page
+    assert f'"ray[default]=={main["ray"]}"' in page
+    assert f"TRL {main['trl']} is in every image" in page
+    assert f"OpenRLHF {main['openrlhf']} is in the main environment" in page
+    assert locked("rocm")["openrlhf"] == main["openrlhf"]
+    assert locked("cpu")["trl"] == locked("rocm")["trl"] == main["trl"]
+    deepspeed = locked("cuda-build")["deepspeed"]
+    assert f"Rollcall pins DeepSpeed {deepspeed}, and OpenRLHF asks for" in page
 
 
 def test_the_build_context_has_what_the_dockerfiles_copy_and_no_tests() -> None:
