@@ -14,7 +14,7 @@ NAME ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults chaos lint bench hosts lock clean
+.PHONY: help setup demo test units faults chaos lint docs bench hosts lock clean
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF and verl in .oracles
 
@@ -42,7 +42,7 @@ test: setup  ## lint, then run the tests that this machine can run, without thos
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm) and not faults"
 
 # The unit tests run while podman builds the images.
-units: lint .platforms/.done  ## lint, then run the tests that start no node
+units: lint .platforms/.done .docs/.done  ## lint, then run the tests that start no node
 	$(PYTHON) -m pytest -q
 
 # docs/faults.md describes both targets.
@@ -59,6 +59,9 @@ lint: setup  ## check style, types and the direction of imports
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+docs: .docs/.done  ## build the site of docs/ into build/docs; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
 
 hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root on Debian or Ubuntu: packages, images
 	$(PYTHON) tests/container/host/prepare.py
@@ -77,6 +80,13 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 	python3 -m venv .platforms
 	$(UV) pip install --quiet --python .platforms --no-deps --require-hashes \
 	  -r requirements/platforms.lock
+	touch $@
+
+# mkdocs and its theme, in an environment of their own.
+.docs/.done: requirements/docs.lock $(VENV)/.done
+	rm -rf .docs
+	python3 -m venv .docs
+	$(UV) pip install --quiet --python .docs --no-deps --require-hashes -r requirements/docs.lock
 	touch $@
 
 bench: setup .peers/.done  ## measure against baselines: NAME=step for one benchmark, else all
@@ -101,6 +111,7 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
 	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \
 	  -o requirements/platforms.lock
+	$(COMPILE) requirements/docs.in --universal --python-version 3.11 -o requirements/docs.lock
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 	  --override requirements/verl-overrides.txt -o requirements/verl.lock
@@ -117,4 +128,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .oracles .peers .platforms build dist *.egg-info
+	rm -rf $(VENV) .docs .oracles .peers .platforms build dist *.egg-info
