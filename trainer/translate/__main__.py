@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a variable that the script takes from outside, such as SLURM_NNODES=2",
     )
+    add("--number", type=int, metavar="N", help="which command, if the script has several")
     add("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -100,7 +101,7 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
     if words:
         return commands.of_words(words, trainer)
     text = sys.stdin.read() if str(options.script) == "-" else options.script.read_text()
-    return commands.of_script(text, variables, trainer)
+    return commands.of_script(text, variables, trainer, options.number)
 
 
 def _fail(sentence: str, options: argparse.Namespace) -> int:

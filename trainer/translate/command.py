@@ -58,8 +58,10 @@ def of_words(words: Sequence[str], trainer: str = "") -> Command:
     return found
 
 
-def of_script(text: str, variables: Mapping[str, str], trainer: str = "") -> Command:
-    """Return the one command of a trainer in a script. Raises TranslateError."""
+def of_script(
+    text: str, variables: Mapping[str, str], trainer: str = "", number: int | None = None
+) -> Command:
+    """Return a script's one command of a trainer, or the numbered one. Raises TranslateError."""
     script = shell.read(text, variables)
     known = {**script.variables, **variables}
     commands = list(_with_inner(script.commands, known))
@@ -68,9 +70,15 @@ def of_script(text: str, variables: Mapping[str, str], trainer: str = "") -> Com
         found = [one for one in [_command(commands[0], trainer)] if one]
     if not found:
         raise TranslateError(_why_none(commands))
-    if len(found) > 1 and any(one != found[0] for one in found):
+    if number is not None and not 1 <= number <= len(found):
+        raise TranslateError(f"--number {number}: the script has the commands 1 to {len(found)}")
+    if number is not None:
+        found = [found[number - 1]]
+    elif any(one != found[0] for one in found):
         named = ", ".join(one.program for one in found)
-        raise TranslateError(f"the script has {len(found)} commands ({named}): give one of them")
+        raise TranslateError(
+            f"the script has {len(found)} commands ({named}): choose one, as in --number 1"
+        )
     if not script.exported:
         return found[0]
     one = found[0]

@@ -53,8 +53,9 @@ NO_JOB = (
     "after the image's name, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
 )
 NOT_HERE = (
-    "this image's Python has no verl: use an image that has it, and give the path of its Python, "
-    "as in /opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
+    "this image's Python has no verl: build the CUDA image with WITH_VERL=1, or use an image that "
+    "has it, and give the path of its Python, as in /opt/verl/bin/python -m "
+    "verl.trainer.main_ppo; it needs the cluster's version of Ray"
 )
 
 

@@ -189,7 +189,7 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.partition(":")[0] for one in row["needed"]] == ["--pretrain"]
 
 
-def test_two_commands_in_a_script_are_refused(
+def test_of_two_commands_in_a_script_one_is_chosen(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     script = tmp_path / "a.sh"
@@ -197,7 +197,12 @@ def test_two_commands_in_a_script_are_refused(
     assert run(capsys, str(script))[::2] == (
         64,
         "rollcall translate: the script has 2 commands (verl.trainer.main_ppo, "
-        "openrlhf.cli.train_ppo_ray): give one of them\n",
+        "openrlhf.cli.train_ppo_ray): choose one, as in --number 1\n",
+    )
+    assert flags(run(capsys, "--number", "2", str(script))[1])["--pretrain"] == ["a/b"]
+    assert run(capsys, "--number", "3", str(script))[::2] == (
+        64,
+        "rollcall translate: --number 3: the script has the commands 1 to 2\n",
     )
 
 
