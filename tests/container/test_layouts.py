@@ -10,7 +10,7 @@ import pytest
 
 from env.prepare.__main__ import main as prepare
 from tests.container.cluster import Cluster
-from trainer.supervised import main as supervised
+from trainer.supervised.__main__ import main as supervised
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 

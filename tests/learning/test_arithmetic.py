@@ -32,7 +32,7 @@ from env.rewards import arithmetic
 from tests.learning.algorithms import ALGORITHMS
 from tests.learning.episode import Goal, learn
 from tests.support.tiny_run import Tiny
-from trainer.supervised import main as supervised
+from trainer.supervised.__main__ import main as supervised
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from env.prepare.__main__ import main as prepare
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.supervised import main as supervised
+from trainer.supervised.__main__ import main as supervised
 
 FLAGS: dict[str, Any] = {
     "environment": "search",

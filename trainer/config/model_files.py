@@ -31,6 +31,7 @@ VOCABULARIES = (
 )
 """Files with the vocabulary of a tokeniser; one is enough."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
 SEEING = ("qwen2_5_vl",)
 """Types of models that are trained on images."""
 PROCESSOR = "preprocessor_config.json"
@@ -79,6 +80,16 @@ def faults(directory: Path, *, tokenizer: bool, images: bool = False) -> Iterato
     yield from _weight_faults(directory)
     if tokenizer:
         yield from _tokenizer_faults(directory)
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Return whether the tokeniser of a model on this disk has a chat template."""
+    if any((directory / name).is_file() for name in TEMPLATES):
+        return True
+    try:
+        return bool(_json_object(directory / "tokenizer_config.json").get("chat_template"))
+    except (ValueError, OSError):
+        return False
 
 
 def _json_object(path: Path) -> dict[str, Any]:

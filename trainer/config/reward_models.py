@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.config import model_files
 from trainer.config.config import Config
 from trainer.config.schema import Fault
 
@@ -76,10 +77,7 @@ def _faults_of(model: Path, *, chat: bool) -> Iterator[Fault]:
     if HEAD in architecture and labels != 1:
         remedy = "Give a model with num_labels 1"
         yield Fault(flag, str(model), f"gives {labels} numbers for a text; a reward is one", remedy)
-    tokenizer = _read(model / "tokenizer_config.json")
-    files = ("chat_template.jinja", "chat_template.json")
-    templated = tokenizer.get("chat_template") or any((model / name).is_file() for name in files)
-    if chat and not templated:
+    if chat and not model_files.has_chat_template(model):
         said = "has no chat template, and --apply_chat_template makes every prompt a chat"
         remedy = "Add a chat_template to its tokeniser: chats are written anew for each model"
         yield Fault(flag, str(model), said, remedy)

@@ -116,6 +116,21 @@ def flag(default: Any, **about: Any) -> Any:
     return field(default=default, metadata={"flag": declared}, repr=not declared.secret)
 
 
+KEPT: Any = object()
+"""In `shared`: the default stays."""
+
+
+def shared(owner: type[Any], name: str, default: Any = KEPT, **changes: Any) -> Any:
+    """Return a field with the flag that `owner` declares, for another command.
+
+    `changes`: fields of Flag that differ there.
+    """
+    declared = owner.__dataclass_fields__[name]
+    about = replace(declared.metadata["flag"], **changes)
+    value = declared.default if default is KEPT else default
+    return field(default=value, metadata={"flag": about}, repr=not about.secret)
+
+
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """How the flags of settings are spelt in the command that the settings are part of."""

@@ -49,9 +49,9 @@ def _missing_files(config: Config) -> Iterator[Fault]:
             )
     for name in ("pretrain", "critic_pretrain"):
         given: str = getattr(config, name)
-        yield from _missing_model(f"--{name}", given)
+        yield from missing_model(f"--{name}", given)
     for model in reward_models.names(config) if config.has_reward_model else ():
-        yield from _missing_model("--reward_pretrain", model)
+        yield from missing_model("--reward_pretrain", model)
     yield from environments.faults(config)
     yield from _reward_faults(config)
 
@@ -85,7 +85,7 @@ def reward_files(config: Config) -> list[str]:
     return [one["file"] for one in found if one]
 
 
-def _missing_model(flag: str, model: str) -> Iterator[Fault]:
+def missing_model(flag: str, model: str) -> Iterator[Fault]:
     """Yield a fault unless the model is on disk, or may be a hub name: at most one slash."""
     on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
     if model and on_disk and (why := why_absent(Path(model) / "config.json")):

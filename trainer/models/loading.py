@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSequenceClassification,
+)
 from transformers.utils import logging
 
 from trainer.algorithms import batching
@@ -62,12 +68,30 @@ def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) 
     return _loaded(AutoModel, model, dtype, attention)
 
 
-def _loaded(kind: Any, model: str, dtype: torch.dtype, attention: str | None) -> Any:
+def load_scorer(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+    """Return the model with one output for a text, from a language model or a reward model.
+
+    A language model gets a new head. Raises UnfitModelError as `load_causal_lm` does.
+    """
+    kind = AutoModelForSequenceClassification
+    return _loaded(kind, model, dtype, attention, new={"score.weight"}, num_labels=1)
+
+
+def _loaded(
+    kind: Any,
+    model: str,
+    dtype: torch.dtype,
+    attention: str | None,
+    *,
+    new: Set[str] = frozenset(),
+    **config: Any,
+) -> Any:
+    """`new`: weights that the files may lack. `config`: what differs from config.json."""
     with unfit_model_errors(model):
         loaded, info = kind.from_pretrained(
-            model, dtype=dtype, attn_implementation=attention, output_loading_info=True
+            model, dtype=dtype, attn_implementation=attention, output_loading_info=True, **config
         )
-    if missing := sorted(info["missing_keys"]):
+    if missing := sorted(set(info["missing_keys"]) - new):
         # transformers would draw them at random, and only warn.
         some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some}")

@@ -25,7 +25,7 @@ is_peft_available()  # transformers remembers the answer, and TRL asks it: it mu
 
 with empty_modules(*PACKAGES):
     from openrlhf.models import utils
-    from openrlhf.models.loss import PolicyLoss, ValueLoss
+    from openrlhf.models.loss import DPOLoss, LogExpLoss, PairWiseLoss, PolicyLoss, ValueLoss
     from openrlhf.models.model import get_llm_for_sequence_regression
     from openrlhf.trainer.ppo_utils.experience import Experience
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -70,6 +70,20 @@ def value_loss(values: Array, arrays: dict[str, Array], settings: dict[str, Any]
     now = leaf(values)
     value = ValueLoss(**settings)(now, **tensors(arrays))
     return {"value": value.item(), "gradient": gradient(value, now)}
+
+
+def pair_loss(arrays: dict[str, Array], settings: dict[str, Any]) -> float:
+    """The loss of a reward model on the rewards of pairs, with a margin if `arrays` has one."""
+    losses = {"sigmoid": PairWiseLoss, "logexp": LogExpLoss}
+    given = tensors(arrays)
+    loss = losses[settings["loss"]]()
+    return float(loss(given["chosen"], given["rejected"], given.get("margin")))
+
+
+def dpo_loss(arrays: dict[str, Array], settings: dict[str, Any]) -> float:
+    """DPOLoss(**settings) of the summed log-probabilities of answers."""
+    loss, _, _ = DPOLoss(**settings)(**tensors(arrays))
+    return float(loss)
 
 
 def policy_step(

@@ -1,0 +1,63 @@
+"""`python -m trainer.supervised sft|rm|dpo FLAGS`: one rank of a supervised stage, through TRL.
+
+Each rank finds itself by torchrun's variables; without them it is the only one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from contract.exit_codes import ExitCode
+from trainer.config.schema import ConfigError
+from trainer.supervised.parse import content_faults, parse
+from trainer.supervised.stages import DESCRIPTIONS, STAGES
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    stage, *rest = (sys.argv[1:] if argv is None else argv) or [""]
+    if stage in ("-h", "--help"):
+        print(_help())
+        return ExitCode.FINISHED
+    if stage not in STAGES:
+        words = ", ".join(STAGES)
+        return _end(f"{stage or 'nothing'}: no such command. Known: {words}", ExitCode.USAGE)
+    run_dir = os.environ.get("ROLLCALL_RUN_DIR")
+    try:
+        command = parse(stage, rest, Path(run_dir) if run_dir else None)
+        if faults := list(content_faults(command.flags)):
+            raise ConfigError(faults)
+    except ConfigError as error:
+        return _end(error, ExitCode.USAGE)
+    except OSError as error:
+        return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+    if os.environ.get("RANK", "0") == "0":
+        for warning in command.warnings:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+    # Imported only after the flags are valid, so that --help and a typing error answer at once.
+    from trainer.supervised import run
+
+    try:
+        run.run(command)
+    except Exception as error:
+        if (code := run.exit_code(error)) is None:
+            raise
+        return _end(error, code)
+    return ExitCode.FINISHED
+
+
+def _help() -> str:
+    lines = [f"  {stage}  {DESCRIPTIONS[stage]}" for stage in STAGES]
+    usage = "usage: python -m trainer.supervised STAGE [--FLAG VALUE …]"
+    return "\n".join([usage, "", *lines, "", "STAGE --help lists the flags of a stage."])
+
+
+def _end(error: Exception | str, code: ExitCode) -> ExitCode:
+    print(error, file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

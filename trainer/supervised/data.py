@@ -1,0 +1,132 @@
+"""Rows → data sets with the columns that TRL's trainers read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from env.prompts import PromptError
+from env.rows import Row, read_rows
+from trainer.models import hub
+from trainer.supervised.options import StageFlags
+from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat, is_hub_name
+from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlags
+
+Record = dict[str, Any]
+"""A row with TRL's names: prompt, completion, messages, text, chosen, rejected, margin."""
+
+
+def load(flags: StageFlags, names: str, into: Path) -> Dataset:
+    """Return the rows of the data sets that a flag names.
+
+    `into`: where rows of the hub's are kept. Raises PromptError and HubError.
+    """
+    records = [record for name in datasets_of(names) for record in _records(flags, name, into)]
+    if not records:
+        raise PromptError(f"{names}: holds no rows")
+    first = {name: _kind(value) for name, value in records[0].items()}
+    for number, record in enumerate(records, 1):
+        if (kinds := {name: _kind(value) for name, value in record.items()}) != first:
+            raise PromptError(
+                f"{names}: row {number} has {_said(kinds)}, and the first row has {_said(first)}. "
+                "Make all rows alike"
+            )
+    return Dataset.from_dict({name: [record[name] for record in records] for name in first})
+
+
+def _records(flags: StageFlags, name: str, into: Path) -> Iterator[Record]:
+    path = hub.rows(name, into) if is_hub_name(name) else Path(name)
+    make = _maker(flags)
+    rows = islice(read_rows(path, list(columns(flags).values())), flags.max_samples)
+    for row in rows:
+        values = {flag: row.value(column) for flag, column in columns(flags).items()}
+        yield make(row, values)
+
+
+def _maker(flags: StageFlags) -> Callable[[Row, Mapping[str, Any]], Record]:
+    """Return what makes TRL's record of a row and its values by flag."""
+    if isinstance(flags, SFTFlags):
+        return lambda row, values: _example(flags, row, values)
+    assert isinstance(flags, PreferenceStageFlags)
+    return lambda row, values: _pair(flags, row, values)
+
+
+def _example(flags: SFTFlags, row: Row, values: Mapping[str, Any]) -> Record:
+    prompt = _turns(flags, row, "user", values["--input_key"])
+    if flags.answers_apart:
+        answer = _turns(flags, row, "assistant", values["--output_key"], answers=True)
+        if flags.multiturn:
+            return {"messages": prompt + answer}
+        return {"prompt": prompt, "completion": answer}
+    if isinstance(prompt, str):
+        if not flags.pretrain_mode:
+            raise PromptError(f"{row.where}: has no answer: '{flags.input_key}' is a text")
+        return {"text": prompt}
+    if flags.multiturn or flags.pretrain_mode:
+        return {"messages": prompt}
+    if len(prompt) < 2 or prompt[-1]["role"] != "assistant":
+        raise PromptError(f"{row.where}: the last of several messages is to be the assistant's")
+    return {"prompt": prompt[:-1], "completion": prompt[-1:]}
+
+
+def _pair(flags: PreferenceStageFlags, row: Row, values: Mapping[str, Any]) -> Record:
+    record: Record = {}
+    if "--prompt_key" in values:
+        record["prompt"] = _turns(flags, row, "user", values["--prompt_key"])
+    for name in ("chosen", "rejected"):
+        answer = values[f"--{name}_key"]
+        record[name] = _turns(flags, row, "assistant", answer, answers=True)
+    if isinstance(flags, RewardFlags) and flags.margin_loss:
+        margin = values["--margin_loss"]
+        if (
+            isinstance(margin, bool)
+            or not isinstance(margin, int | float)
+            or not math.isfinite(margin)
+        ):
+            raise PromptError(f"{row.where}: '{MARGIN}' holds {margin}, where a number is wanted")
+        record["margin"] = float(margin)
+    return record
+
+
+def _turns(flags: StageFlags, row: Row, role: str, said: Any, *, answers: bool = False) -> Any:
+    """Return a text, or a list of messages. The chat template makes a text one message.
+
+    `answers`: the text is what the model is to say, which no template for prompts changes.
+    """
+    if isinstance(said, str) and (messages := _messages_of(said)) is not None:
+        said = messages
+    if isinstance(said, str):
+        if flags.apply_chat_template:
+            return [{"role": role, "content": said}]
+        template = None if answers else flags.input_template
+        return template.replace("{}", said) if template else said
+    if not is_chat(said):
+        raise PromptError(f"{row.where}: {said!r:.60} is neither a text nor a list of messages")
+    return said
+
+
+def _messages_of(text: str) -> Any:
+    """Return the messages that a JSON text holds; None for any other text."""
+    if not text.startswith("[{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if is_chat(value) else None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return "a number"
+    return "a text" if isinstance(value, str) else "messages"
+
+
+def _said(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{kind} as {name}" for name, kind in kinds.items())

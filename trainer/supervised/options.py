@@ -1,0 +1,315 @@
+"""The flags that all supervised stages have, by concern, in OpenRLHF's spellings. Torch-free.
+
+Flags of the trainer's own options mean the same here (`shared`).
+"""
+
+# ruff: noqa: RUF009 - `flag` and `shared` make dataclass fields
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from contract.run_dir import RunFiles
+from trainer.config.options.data import DataFlags, ModelFlags
+from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
+from trainer.config.options.optimizer import OptimizerFlags, OptimizerSettings
+from trainer.config.options.parallelism import DeepSpeedFlags, LayoutFlags, Sharding
+from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
+from trainer.config.schema import (
+    CHECKPOINTS,
+    DATA,
+    MODELS,
+    OPTIMIZER,
+    TRAIN,
+    flag,
+    shared,
+)
+
+SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr")
+ONE_SPLIT = "A data set has its split `train` here; give a directory or a file of the split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageModel:
+    pretrain: str = shared(
+        ModelFlags,
+        "pretrain",
+        dotted="model.model_name_or_path",
+        help="the model to begin with: a Hugging Face directory, or a name on the hub",
+    )
+    save_path: Path | None = shared(
+        CheckpointFlags,
+        "save_path",
+        group=MODELS,
+        help="where the trained model is written; default: RUN/hf in a run of Rollcall",
+    )
+    use_ms: bool = shared(ModelFlags, "use_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageData:
+    dataset: str = flag(
+        "",
+        group=DATA,
+        dotted="data.dataset",
+        required=True,
+        help="JSONL, Parquet, a data set's directory, or its name on the hub; several with commas",
+    )
+    dataset_probs: str = flag(
+        "",
+        group=DATA,
+        dotted="data.dataset_probs",
+        help="sampling weights of several data sets",
+        unsupported="All rows are used once an epoch; mix the data sets into one file",
+    )
+    dataset_split: str = flag(
+        "train",
+        group=DATA,
+        dotted="data.dataset_split",
+        help="split of the data set",
+        unsupported=ONE_SPLIT,
+    )
+    input_template: str | None = shared(DataFlags, "input_template")
+    apply_chat_template: bool = shared(
+        DataFlags,
+        "apply_chat_template",
+        help="make texts turns of user and assistant by the chat template; messages are always",
+    )
+    tokenizer_chat_template: str | None = flag(
+        None,
+        group=DATA,
+        dotted="data.tokenizer_chat_template",
+        help="a chat template in place of the tokeniser's: its text, or a .jinja file",
+    )
+    max_len: int = flag(
+        1024, group=DATA, dotted="data.max_len", unit="tokens", at_least=2, help="longest example"
+    )
+    max_samples: int | None = shared(
+        DataFlags, "max_samples", help="use only the first rows of each data set"
+    )
+    disable_fast_tokenizer: bool = shared(DataFlags, "disable_fast_tokenizer")
+    dataloader_num_workers: int = shared(
+        DataFlags, "dataloader_num_workers", no_effect="", help="processes of a rank that load data"
+    )
+    eval_dataset: str = flag(
+        "",
+        group=DATA,
+        dotted="eval.dataset",
+        help="held-out rows, as --dataset names them",
+    )
+    eval_split: str = shared(EvaluationFlags, "eval_split", group=DATA, unsupported=ONE_SPLIT)
+    eval_steps: int = shared(
+        EvaluationFlags,
+        "eval_steps",
+        group=DATA,
+        help="steps between evaluations of --eval_dataset; -1: one after each epoch",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTraining:
+    train_batch_size: int = shared(
+        TrainSettings, "train_batch_size", help="samples of one optimizer step, of all ranks"
+    )
+    micro_train_batch_size: int | None = flag(
+        None,
+        group=TRAIN,
+        dotted="train.micro_batch_size",
+        unit="samples",
+        at_least=1,
+        help="samples of one pass of a rank; default: what divides the rank's share of a step",
+    )
+    max_epochs: int = shared(TrainSettings, "max_epochs", help="passes over the data")
+    max_steps: int | None = shared(TrainSettings, "max_steps", help="stop after so many steps")
+    seed: int = shared(TrainSettings, "seed", help="order of the data, and new weights")
+    full_determinism: bool = shared(TrainSettings, "full_determinism")
+    aux_loss_coef: float | None = flag(
+        None,
+        group=TRAIN,
+        dotted="model.aux_loss_coef",
+        at_least=0,
+        help="weight of the balance of a mixture of experts; default: the model's own",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOptimizer:
+    learning_rate: float = flag(
+        5e-6, group=OPTIMIZER, dotted="adam.lr", above=0, help="peak learning rate"
+    )
+    lr_scheduler: str = shared(OptimizerSettings, "lr_scheduler", dotted=(), choices=SCHEDULERS)
+    lr_warmup_ratio: float = shared(OptimizerSettings, "lr_warmup_ratio", dotted=())
+    min_lr_ratio: float = shared(OptimizerSettings, "min_lr_ratio", dotted=())
+    l2: float = shared(OptimizerSettings, "l2")
+    adam_betas: tuple[float, float] = shared(OptimizerSettings, "adam_betas")
+    adam_eps: float = shared(OptimizerSettings, "adam_eps")
+    max_norm: float = shared(OptimizerSettings, "max_norm", dotted=(), endless=False)
+    optim: str = shared(OptimizerFlags, "optim", dotted=())
+    muon_lr: float | None = shared(OptimizerFlags, "muon_lr", dotted="muon.lr")
+    muon_momentum: float | None = shared(OptimizerFlags, "muon_momentum", dotted="muon.momentum")
+    muon_ns_steps: int | None = shared(OptimizerFlags, "muon_ns_steps", dotted="muon.ns_steps")
+    muon_nesterov: bool = shared(OptimizerFlags, "muon_nesterov", dotted="muon.nesterov")
+    muon_no_nesterov: bool = shared(OptimizerFlags, "muon_no_nesterov", dotted="muon.no_nesterov")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    param_dtype: str = shared(
+        MemoryFlags,
+        "param_dtype",
+        "",
+        choices=("", "fp32", "bf16"),
+        help="bf16: compute in bf16, with fp32 weights; default: bf16 on GPUs, else fp32",
+    )
+    bf16: bool = shared(MemoryFlags, "bf16")
+    gradient_checkpointing: bool = shared(
+        MemoryFlags, "gradient_checkpointing", dotted="model.gradient_checkpointing_enable"
+    )
+    gradient_checkpointing_use_reentrant: bool = shared(
+        MemoryFlags,
+        "gradient_checkpointing_use_reentrant",
+        dotted="model.gradient_checkpointing_reentrant",
+    )
+    packing_samples: bool = shared(MemoryFlags, "packing_samples")
+    attn_implementation: str | None = shared(MemoryFlags, "attn_implementation")
+    flash_attn: bool = shared(MemoryFlags, "flash_attn")
+    experts_implementation: str | None = shared(MemoryFlags, "experts_implementation")
+    use_liger_kernel: bool = shared(MemoryFlags, "use_liger_kernel")
+    load_in_4bit: bool = shared(MemoryFlags, "load_in_4bit")
+    lora_rank: int = shared(LoRASettings, "rank", dotted="ds.lora.rank")
+    lora_alpha: int = shared(LoRASettings, "alpha", dotted="ds.lora.alpha")
+    lora_dropout: float = shared(LoRASettings, "dropout", dotted="ds.lora.dropout")
+    target_modules: tuple[str, ...] = shared(
+        LoRASettings, "target_modules", dotted="ds.lora.target_modules"
+    )
+
+    @property
+    def lora(self) -> LoRASettings:
+        return LoRASettings(
+            rank=self.lora_rank,
+            alpha=self.lora_alpha,
+            dropout=self.lora_dropout,
+            target_modules=self.target_modules,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSharding:
+    zero_stage: int = shared(Sharding, "zero_stage", dotted="ds.zero_stage")
+    zpg: int = shared(Sharding, "zpg", dotted="ds.zpg")
+    adam_offload: bool = shared(Sharding, "adam_offload", dotted="ds.adam_offload")
+    overlap_comm: bool = shared(Sharding, "overlap_comm", dotted="ds.overlap_comm")
+    grad_accum_dtype: str = shared(Sharding, "grad_accum_dtype", dotted="ds.grad_accum_dtype")
+    deepcompile: bool = shared(DeepSpeedFlags, "deepcompile")
+    ds_tensor_parallel_size: int = shared(DeepSpeedFlags, "ds_tensor_parallel_size")
+    use_ds_universal_ckpt: bool = shared(
+        DeepSpeedFlags,
+        "use_ds_universal_ckpt",
+        no_effect="a resume under ZeRO needs as many ranks as the checkpoint has",
+    )
+    dist_timeout: int = shared(DeepSpeedFlags, "dist_timeout")
+    ring_attn_size: int = shared(LayoutFlags, "ring_attn_size")
+    ring_head_stride: int = shared(LayoutFlags, "ring_head_stride")
+    local_rank: int = shared(
+        LayoutFlags, "local_rank", no_effect="ranks are told by torchrun's variables"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCheckpoints:
+    run_dir: Path | None = shared(
+        CheckpointFlags,
+        "run_dir",
+        required=False,
+        help="run directory; Rollcall gives it: ROLLCALL_RUN_DIR",
+    )
+    ckpt_path: Path | None = shared(
+        CheckpointFlags,
+        "ckpt_path",
+        help="checkpoints to resume from, in checkpoint-STEP; default: RUN/checkpoints",
+    )
+    save_steps: int = shared(
+        CheckpointFlags,
+        "save_steps",
+        help="steps between checkpoints; -1: only when the run is stopped",
+    )
+    max_ckpt_num: int = shared(CheckpointFlags, "max_ckpt_num", help="checkpoints to keep")
+    max_ckpt_mem: float = shared(
+        CheckpointFlags, "max_ckpt_mem", no_effect="--max_ckpt_num limits the checkpoints"
+    )
+    save_hf_ckpt: bool = shared(
+        CheckpointFlags,
+        "save_hf_ckpt",
+        no_effect="a checkpoint without ZeRO and LoRA is a Hugging Face directory already",
+    )
+    disable_ds_ckpt: bool = shared(
+        CheckpointFlags,
+        "disable_ds_ckpt",
+        unsupported="A checkpoint without the optimizer's state would not resume as it was",
+    )
+    load_checkpoint: bool = shared(
+        CheckpointFlags,
+        "load_checkpoint",
+        help="resume from the newest complete checkpoint",
+        no_effect="a run of Rollcall resumes; to begin again, take another run directory",
+    )
+    resume_from_checkpoint: Path | None = flag(
+        None,
+        group=CHECKPOINTS,
+        help="a directory checkpoint-STEP to go on from; Rollcall gives the newest complete one",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageLogger:
+    logging_steps: int = shared(LoggerFlags, "logging_steps", help="steps between lines of the log")
+    use_wandb: str = shared(LoggerFlags, "use_wandb")
+    wandb_project: str = shared(LoggerFlags, "wandb_project")
+    wandb_run_name: str | None = shared(LoggerFlags, "wandb_run_name")
+    wandb_group: str | None = shared(LoggerFlags, "wandb_group")
+    wandb_org: str | None = shared(LoggerFlags, "wandb_org")
+    use_tensorboard: Path | None = shared(LoggerFlags, "use_tensorboard")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFlags(  # from the last concern to the first: a dataclass takes its bases in that order
+    StageSharding,
+    StageLogger,
+    StageCheckpoints,
+    StageMemory,
+    StageOptimizer,
+    StageTraining,
+    StageData,
+    StageModel,
+):
+    """What every stage has."""
+
+    LARGEST_PASS: ClassVar[int] = 8
+    """Samples of a pass, unless a flag says."""
+
+    @property
+    def exported(self) -> Path:
+        """Where the trained model is written."""
+        if self.save_path is None:
+            assert self.run_dir is not None
+            return RunFiles(self.run_dir).exported
+        return self.save_path
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the checkpoints."""
+        if self.ckpt_path is None and self.run_dir is not None:
+            return RunFiles(self.run_dir).checkpoints
+        return self.ckpt_path or self.exported.with_name(f"{self.exported.name}-checkpoints")
+
+    @property
+    def mixed_precision(self) -> bool | None:
+        """Whether the model computes in bf16; None: on GPUs."""
+        return self.bf16 or (self.param_dtype == "bf16" if self.param_dtype else None)
+
+    @property
+    def attention(self) -> str | None:
+        """transformers' name of an attention; None: its own choice."""
+        flash = "flash_attention_2" if self.flash_attn else None
+        return self.attn_implementation or flash

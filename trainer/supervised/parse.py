@@ -1,0 +1,251 @@
+"""Parses a stage's command line, and says what is wrong with it before anything starts. Torch-free.
+
+`parse` looks at flags and names of files, `content_faults` into the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from contract.os_errors import why_absent
+from env.prompts import PromptError
+from env.rows import Row, column_of, read_rows
+from trainer.config import model_files
+from trainer.config.parse import DATA_FILES, read
+from trainer.config.schema import OVER, ConfigError, Fault, MissingFile
+from trainer.config.validate import missing_model
+from trainer.supervised import batches
+from trainer.supervised.options import StageFlags
+from trainer.supervised.stages import (
+    DESCRIPTIONS,
+    STAGES,
+    DPOFlags,
+    PreferenceStageFlags,
+    RewardFlags,
+    SFTFlags,
+)
+
+PROG = "rollcall"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+UNDER_ZERO = ("adam_offload", "overlap_comm", "grad_accum_dtype", "zpg")
+OF_LORA = ("lora_alpha", "lora_dropout", "target_modules")
+MARGIN = "margin"
+"""Column of the lead of the better answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A stage with its flags."""
+
+    stage: str
+    flags: StageFlags
+    warnings: tuple[str, ...] = ()
+    """One sentence for each flag that was given and has no effect."""
+
+
+def parse(stage: str, argv: Sequence[str], run_dir: Path | None = None) -> Command:
+    """Return the command line of a stage. Raises ConfigError with every fault.
+
+    `run_dir`: the run directory if the flags name none. Prints the help and exits if `argv` asks
+    for it.
+    """
+    reading = read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
+    flags = _settled(reading.config, reading.given, run_dir)
+    between = [
+        fault
+        for fault in _faults(flags, reading.given)
+        if fault.flag.removeprefix("--") not in reading.at_fault
+    ]
+    if faults := [*reading.faults, *between]:
+        raise ConfigError(faults)
+    return Command(stage, flags, (*reading.warnings, *_warnings(flags, reading.given)))
+
+
+def with_flags(argv: Sequence[str], *words: str) -> tuple[str, ...]:
+    """Return a command line with these flags added, which win over its own."""
+    return (*argv, *(() if OVER in argv else (OVER,)), *words)
+
+
+def datasets_of(text: str) -> list[str]:
+    """Return the names of data sets that a flag gives: paths, or names on the hub."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a data set that is not on this disk may be one of the hub."""
+    named = HUB_NAME.fullmatch(name) and Path(name).suffix not in DATA_FILES
+    return bool(named) and why_absent(Path(name)) is not None
+
+
+def columns(flags: StageFlags) -> dict[str, str]:
+    """Return the columns that the stage reads: flag → column."""
+    if isinstance(flags, SFTFlags):
+        answer = {"--output_key": flags.output_key} if flags.answers_apart else {}
+        return {"--input_key": flags.input_key, **answer}
+    assert isinstance(flags, PreferenceStageFlags)
+    prompt = {"--prompt_key": flags.prompt_key} if flags.prompt_key else {}
+    margin = (
+        {"--margin_loss": MARGIN} if isinstance(flags, RewardFlags) and flags.margin_loss else {}
+    )
+    pair = {"--chosen_key": flags.chosen_key, "--rejected_key": flags.rejected_key}
+    return {**prompt, **pair, **margin}
+
+
+def is_chat(value: Any) -> bool:
+    """Return whether a value is a list of messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+    )
+
+
+def content_faults(flags: StageFlags) -> Iterator[Fault]:
+    """Yield what is wrong inside the files of model and data on this disk.
+
+    Raises OSError if the disk fails.
+    """
+    models = {"--pretrain": flags.pretrain}
+    if isinstance(flags, DPOFlags) and flags.ref_pretrain:
+        models["--ref_pretrain"] = flags.ref_pretrain
+    for flag, model in models.items():
+        if Path(model).is_dir():
+            own = flag == "--pretrain"
+            for sentence in model_files.faults(Path(model), tokenizer=own):
+                yield Fault(flag, model, sentence.removesuffix("."), "")
+    yield from _attention_faults(flags)
+    for flag in ("--dataset", "--eval_dataset"):
+        for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
+            if not is_hub_name(name):
+                yield from _data_faults(flags, flag, name)
+
+
+def _settled(flags: StageFlags, given: Set[str], run_dir: Path | None) -> StageFlags:
+    """Fold flags that stand for others into those."""
+    flags = replace(flags, run_dir=flags.run_dir or run_dir)
+    if isinstance(flags, SFTFlags) and (flags.multiturn or flags.pretrain_mode):
+        return flags if "output_key" in given else replace(flags, output_key="")
+    return flags
+
+
+def _faults(flags: StageFlags, given: Set[str]) -> Iterator[Fault]:
+    yield from _path_faults(flags)
+    yield from batches.faults(flags, 1)
+    if flags.bf16 and flags.param_dtype == "fp32":
+        yield Fault("--bf16", "", "contradicts --param_dtype fp32", "Give one of the two")
+    for name in OF_LORA:
+        if name in given and not flags.lora_rank:
+            yield Fault(f"--{name}", "", "is of LoRA, and --lora_rank is 0", "Give --lora_rank 8")
+    if isinstance(flags, RewardFlags) and flags.margin_loss and flags.loss == "logexp":
+        yield Fault("--margin_loss", "", "is no part of --loss logexp", "Give --loss sigmoid")
+    template = flags.input_template
+    if template is not None and "{}" not in template:
+        remedy = "Give a text such as 'User: {}'"
+        yield Fault("--input_template", template, "has no {} for the prompt", remedy)
+    if template is not None and flags.apply_chat_template:
+        problem = "is not used with --apply_chat_template"
+        yield Fault("--input_template", template, problem, "Give one of the two")
+
+
+def _path_faults(flags: StageFlags) -> Iterator[Fault]:
+    yield from missing_model("--pretrain", flags.pretrain)
+    if isinstance(flags, DPOFlags):
+        yield from missing_model("--ref_pretrain", flags.ref_pretrain)
+    for flag in ("--dataset", "--eval_dataset"):
+        for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
+            if not is_hub_name(name) and (why := why_absent(Path(name))):
+                remedy = "Give a path that all nodes see, or a data set of the hub as owner/name"
+                yield MissingFile(flag, name, why, remedy)
+    resume = flags.resume_from_checkpoint
+    if resume is not None and why_absent(resume / "trainer_state.json"):
+        problem = "is no checkpoint: it has no trainer_state.json"
+        remedy = "Give a directory checkpoint-STEP"
+        yield MissingFile("--resume_from_checkpoint", str(resume), problem, remedy)
+    if flags.save_path is None and flags.run_dir is None:
+        yield Fault("--save_path", "", "is required outside a run", "Say where the model goes")
+    elif flags.exported == flags.checkpoints or flags.exported in flags.checkpoints.parents:
+        problem = f"the model in {flags.exported} would replace the checkpoints there"
+        yield Fault("--ckpt_path", str(flags.checkpoints), problem, "Give another directory")
+
+
+def _warnings(flags: StageFlags, given: Set[str]) -> Iterator[str]:
+    if not flags.zero_stage:
+        for name in UNDER_ZERO:
+            if name in given:
+                yield f"--{name} has no effect: it is of ZeRO, and --zero_stage is 0"
+    elif flags.zpg > 1 and flags.zero_stage < 3:
+        yield f"--zpg has no effect: it is of ZeRO stage 3, and --zero_stage is {flags.zero_stage}"
+    if flags.save_steps < 1 and flags.run_dir is not None:
+        yield "--save_steps -1: without checkpoints, an attempt after a crash begins at step 1"
+    if flags.eval_steps > 0 and not flags.eval_dataset:
+        yield "--eval_steps has no effect: there is no --eval_dataset"
+
+
+def _attention_faults(flags: StageFlags) -> Iterator[Fault]:
+    wanted = flags.attention or ""
+    if wanted.startswith("flash_attention") and find_spec("flash_attn") is None:
+        flag = "--flash_attn" if flags.flash_attn else "--attn_implementation"
+        remedy = "The CUDA image has it; without the flag torch's own attention does the same"
+        yield Fault(flag, wanted, "flash-attn is not installed here", remedy)
+
+
+def _data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
+    """Yield the faults of a data set by its first row."""
+    try:
+        first = list(islice(read_rows(Path(name), (), whole=True), 1))
+    except PromptError as error:
+        yield Fault(flag, "", str(error), "Correct the data")
+        return
+    if not first:
+        yield Fault(flag, name, "has no rows", "Give data with at least one row")
+        return
+    row = first[0]
+    wanted = columns(flags)
+    lacking = {
+        own: column for own, column in wanted.items() if column_of(column, row.fields) is None
+    }
+    for own, column in lacking.items():
+        has = f"It has {', '.join(row.fields)}"
+        chat = own == "--output_key" and is_chat(row.fields.get(wanted["--input_key"]))
+        hint = "; --output_key none takes the last message as the answer" if chat else ""
+        yield Fault(own, column, f"{name} has no such column", has + hint)
+    if not lacking:
+        yield from _value_faults(flags, row)
+
+
+def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
+    """Yield the faults of a row's values."""
+    try:
+        values = {own: row.value(column) for own, column in columns(flags).items()}
+    except PromptError as error:
+        yield Fault("--dataset", "", str(error), "Correct the row")
+        return
+    margin = values.pop("--margin_loss", 0)
+    if isinstance(margin, bool) or not isinstance(margin, int | float):
+        remedy = f"Make the column {MARGIN} a number"
+        yield Fault("--margin_loss", "", f"{row.where}: the margin is no number", remedy)
+    for own, value in values.items():
+        if not (isinstance(value, str) or is_chat(value)):
+            problem = f"{row.where}: is neither a text nor a list of messages"
+            yield Fault(own, "", problem, "Messages have role and content")
+    whole = values.get("--input_key")
+    if isinstance(flags, SFTFlags) and not flags.answers_apart and not is_chat(whole):
+        if flags.multiturn:
+            yield Fault("--multiturn", "", f"{row.where}: is a text", "Give messages")
+        elif not flags.pretrain_mode:
+            problem = f"{row.where}: has no answer: it is a text"
+            yield Fault("--output_key", "", problem, "Name its column, or give --pretrain_mode")
+    needs = flags.apply_chat_template or any(map(is_chat, values.values()))
+    local = Path(flags.pretrain)
+    if needs and not flags.tokenizer_chat_template and local.is_dir():
+        if model_files.has_chat_template(local):
+            return
+        problem = f"the tokeniser of {flags.pretrain} has no chat template"
+        remedy = "Take a model that has one, or give --tokenizer_chat_template"
+        yield Fault("--apply_chat_template", "", problem, remedy)

@@ -1,0 +1,154 @@
+"""One rank of a stage: data and model → training → the exported model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, disable_progress_bars
+from transformers import AutoTokenizer
+from trl.trainer.utils import global_then_local_main_first
+
+from contract.exit_codes import ExitCode
+from env.prompts import PromptError
+from trainer.config.schema import ConfigError, Fault
+from trainer.models import hf_export, hub, lora
+from trainer.models.loading import prepare_process
+from trainer.supervised import arguments, batches, data, loggers
+from trainer.supervised.options import StageFlags
+from trainer.supervised.parse import Command
+from trainer.supervised.stages import STAGES, DPOFlags
+from trainer.supervised.trainers import TRAINERS, Inputs
+from trainer.types import TrainingError, UnfitModelError
+
+EXIT_CODES: Mapping[type[Exception], ExitCode] = {
+    ConfigError: ExitCode.USAGE,
+    PromptError: ExitCode.USAGE,
+    UnfitModelError: ExitCode.USAGE,
+    hub.HubUnreachableError: ExitCode.UNREACHABLE,
+    hub.HubError: ExitCode.USAGE,
+    TrainingError: ExitCode.JOB_FAILED,
+}
+"""Errors whose sentence is enough for the user. The first entry that matches an error counts."""
+
+
+def exit_code(error: Exception) -> ExitCode | None:
+    """Return None if the error is a bug of this program."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
+
+
+def run(command: Command) -> None:
+    """Train, and write the model. Raises the errors of EXIT_CODES."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if faults := list(batches.faults(command.flags, world)):
+        raise ConfigError(faults)
+    flags = _with_local_models(command.flags)
+    device = prepare_process(deterministic=flags.full_determinism)
+    disable_progress_bars()
+    _set_up_loggers(flags)
+    if flags.zero_stage:
+        _prepare_deepspeed()
+    make_arguments, build = TRAINERS[command.stage]
+    largest = STAGES[command.stage].LARGEST_PASS
+    common = arguments.of_trainer(flags, largest, world, cpu=device.type == "cpu")
+    with _process_group_ended():
+        made = make_arguments(flags, common)  # it begins the process group
+        tokenizer = _tokenizer(flags)
+        rows, held_out = _rows(flags)
+        try:
+            trainer = build(flags, Inputs(made, tokenizer, rows, held_out))
+        except ValueError as error:
+            raise _told(flags, error) from error
+        if len(trainer.train_dataset) == 0:
+            raise PromptError(
+                f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
+            )
+        resume = flags.resume_from_checkpoint
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        _export(trainer, tokenizer, flags)
+
+
+def _with_local_models(flags: StageFlags) -> StageFlags:
+    """Return flags whose models are directories of this node. Raises HubError."""
+    if isinstance(flags, DPOFlags):
+        flags = replace(flags, ref_pretrain=_local(flags.ref_pretrain))
+    return replace(flags, pretrain=_local(flags.pretrain))
+
+
+def _local(model: str) -> str:
+    return hub.fetch(model) if model and hub.is_name(model) else model
+
+
+def _set_up_loggers(flags: StageFlags) -> None:
+    keeps = flags.run_dir is not None and loggers.wandb_wanted(flags, os.environ)
+    first = os.environ.get("RANK", "0") == "0"
+    run_id = loggers.run_id(flags.run_dir) if keeps and first and flags.run_dir else None
+    os.environ.update(loggers.variables(flags, run_id))
+
+
+def _prepare_deepspeed() -> None:
+    """Set up DeepSpeed before it is imported."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    import deepspeed
+
+    # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def _tokenizer(flags: StageFlags) -> Any:
+    """Return the tokeniser, with the chat template of the flags. Raises UnfitModelError."""
+    with hub.unfit_model_errors(flags.pretrain):
+        tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
+    if given := flags.tokenizer_chat_template:
+        file = Path(given) if given.endswith(".jinja") else None
+        tokenizer.chat_template = file.read_text() if file else given
+    return tokenizer
+
+
+def _rows(flags: StageFlags) -> tuple[Dataset, Dataset | None]:
+    """Return the rows to train on, and the held-out ones. Raises PromptError and HubError."""
+    with tempfile.TemporaryDirectory() as temporary:
+        into = flags.run_dir / "data" if flags.run_dir else Path(temporary)
+        with global_then_local_main_first():  # one rank downloads
+            rows = data.load(flags, flags.dataset, into)
+            held_out = data.load(flags, flags.eval_dataset, into) if flags.eval_dataset else None
+    return rows, held_out
+
+
+def _told(flags: StageFlags, error: ValueError) -> Exception:
+    """Return TRL's refusal of a chat template as a fault of the flag; any other error as it is."""
+    if "template" not in str(error):
+        return error
+    flag = "--multiturn" if getattr(flags, "multiturn", False) else "--apply_chat_template"
+    remedy = "Give --tokenizer_chat_template a template that fits"
+    return ConfigError([Fault(flag, "", " ".join(str(error).split()), remedy)])
+
+
+def _export(trainer: Any, tokenizer: Any, flags: StageFlags) -> None:
+    """Write model and tokeniser on the first rank, with the adapters merged into the weights."""
+    sharded = trainer.is_deepspeed_enabled
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if sharded else None
+    if trainer.is_world_process_zero():
+        if flags.lora_rank:
+            weights = lora.merged(trainer.model, weights or trainer.model.state_dict())
+        hf_export.write(trainer.model, tokenizer, flags.exported, weights=weights)
+    trainer.accelerator.wait_for_everyone()
+
+
+@contextmanager
+def _process_group_ended() -> Iterator[None]:
+    """End the process group after the block: torch may abort a rank that exits with one."""
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
