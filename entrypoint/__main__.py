@@ -37,7 +37,7 @@ def _run() -> int:
 
 def _do(call: cli.Invocation) -> int:
     """Do what the words ask for; return the exit code. Raises SettingsError."""
-    environ: Mapping[str, str] = os.environ
+    environ: Mapping[str, str] = {**os.environ, **call.variables}
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
     match call.command:
@@ -61,6 +61,8 @@ def _do(call: cli.Invocation) -> int:
             os.execv(
                 sys.executable, programs.program("trainer.models.serve_reward", *call.arguments)
             )
+        case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
+            os.execv(sys.executable, programs.program("trainer.supervised", stage, *call.arguments))
         case "translate":
             os.execv(sys.executable, programs.program("trainer.translate", *call.arguments))
         case "demo":
@@ -78,7 +80,7 @@ def _do(call: cli.Invocation) -> int:
         case "plan":
             from entrypoint.commands import plan
 
-            settings_or_error = _settings_or_error({**environ, **call.variables}, call.arguments)
+            settings_or_error = _settings_or_error(environ, call.arguments)
             return plan.main(settings_or_error, call.as_json, call.planned)
     if call.command in cli.REMOTE:
         return _ask(call, environ)

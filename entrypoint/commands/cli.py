@@ -15,6 +15,9 @@ COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
     "plan": "say what this node, or a cluster of others, would do, and do nothing",
     "doctor": "check this node",
+    "sft": "run this node with a supervised stage: sft --pretrain MODEL --dataset DATA",
+    "rm": "the same with the training of a reward model",
+    "dpo": "the same with direct preference optimization",
     "submit": "bring a job to a cluster that waits for jobs: submit -- python train.py",
     "list": "the jobs of a cluster, oldest first",
     "status": "what the head knows of the run or of a job: nodes, progress, outcome, the page",
@@ -60,7 +63,7 @@ class Invocation:
     as_json: bool = False
     waits_for_jobs: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    """The variables that flags of `plan` stand for."""
+    """The variables that a stage and the flags of `plan` stand for."""
     planned: PlannedNodes = LIKE_THIS_ONE
 
 
@@ -94,15 +97,20 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return VERSION
     if first in ("up", "plan", "doctor", "completion") and rest[:1] in (("-h",), ("--help",)):
         return Invocation("help", (first,))
+    if first in parsers.STAGES:
+        if {"-h", "--help"} & set(rest):
+            return Invocation(first, ("--help",))
+        return _with_stage(_start("up", tuple(words)), recipe_takes_command)
     if first == "up":
-        return _start("up", rest[1:] if rest[:1] == ("--",) else rest)
+        job = rest[1:] if rest[:1] == ("--",) else rest
+        return _with_stage(_start("up", job), recipe_takes_command)
     if first == "translate":
         return Invocation(first, rest)  # it tells a command by the -- before it
     if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", "bundle", *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
     if first == "plan":
-        return _plan(rest)
+        return _with_stage(_plan(rest), recipe_takes_command)
     if first == "completion" and rest:
         raise UsageError(f"completion does not take {' '.join(rest)}")
     if first in COMMANDS:
@@ -117,6 +125,16 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     if recipe_takes_command and ("/" in first or not is_near):
         return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
     raise UsageError(f"{first} is neither a command nor a program in this image: {_meant(first)}")
+
+
+def _with_stage(call: Invocation, recipe_takes_command: bool) -> Invocation:
+    """Return the call with the recipe `supervised` if its job is a stage of that recipe.
+
+    Recipes that take a command, such as `trl`, may have stages of these names.
+    """
+    if recipe_takes_command or call.arguments[:1] not in {(stage,) for stage in parsers.STAGES}:
+        return call
+    return replace(call, variables={**call.variables, "ROLLCALL_RECIPE": parsers.SUPERVISED})
 
 
 def _meant(word: str) -> str:

@@ -132,11 +132,10 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
 
 
 def _layout_faults(placed: PlacedJob) -> tuple[Fault, ...]:
-    less = (
-        "Ask for less, share GPUs (--colocate_all_models), or add nodes"
-        if placed.settings.recipe == "builtin"
-        else "Start fewer processes on each node"
-    )
+    less = {
+        "builtin": "Ask for less, share GPUs (--colocate_all_models), or add nodes",
+        "supervised": "Change the flag, or the nodes",
+    }.get(placed.settings.recipe, "Start fewer processes on each node")
     remedy = (
         f"{less}; every node is taken to be like this one, with ROLLCALL_NUM_GPUS GPUs (plan "
         "--nodes 3 --gpus 8 --gpu-memory 80GB --memory 1000GB)"

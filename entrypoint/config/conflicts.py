@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
-from entrypoint.config.parsers import BUILTIN
+from entrypoint.config.parsers import OURS
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
 from entrypoint.config.variables import Fault, shown
@@ -94,10 +94,10 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
             problem = "is set, and the cluster waits for jobs, each of which has its own"
             remedy = "leave it out, and give it with `rollcall submit --runtime-env`"
             yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
-    elif settings.recipe == BUILTIN:
+    elif settings.recipe in OURS:
         for name in OF_OTHER_PROGRAMS:
             if getattr(settings, name):
-                problem = f"is set, and the recipe is {BUILTIN}, which takes none"
+                problem = f"is set, and the recipe is {settings.recipe}, which takes none"
                 remedy = "set ROLLCALL_RECIPE=command or torchrun, or leave it out"
                 yield Fault(dict(declared())[name].name, None, problem, remedy)
     if settings.checkpoints is None and any(CHECKPOINT in word for word in settings.resume_args):

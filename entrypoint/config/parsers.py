@@ -204,8 +204,12 @@ def debug_ray(raw: str) -> DebugRay:
         raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
 
 
-RECIPES = ("builtin", "command", "torchrun", "trl", "verl")
-BUILTIN = RECIPES[0]
+RECIPES = ("builtin", "command", "supervised", "torchrun", "trl", "verl")
+BUILTIN, SUPERVISED = "builtin", "supervised"
+OURS = (BUILTIN, SUPERVISED)
+"""Recipes of the trainer of this product, which takes flags of ours."""
+STAGES = ("sft", "rm", "dpo")
+"""The first word of a job of the recipe `supervised`."""
 
 
 def recipe(raw: str) -> str:

@@ -46,6 +46,17 @@ def zero_ranks(checkpoint: Path) -> int:
     return 0
 
 
+def other_world(checkpoint: Path, world: int) -> str:
+    """Return why DeepSpeed's ZeRO cannot resume on `world` ranks; "" if it can."""
+    saved = zero_ranks(checkpoint)
+    if saved in (0, world):
+        return ""
+    return (
+        f"{checkpoint.name} was saved by {saved} ranks of DeepSpeed's ZeRO, which cannot load "
+        f"it on {world}: bring the nodes back, or remove the checkpoint to begin again"
+    )
+
+
 def _holds_weights(file: Path) -> bool:
     """Return whether the file is of weights: safetensors, torch's, DeepSpeed's or FSDP's."""
     name = file.name

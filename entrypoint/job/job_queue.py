@@ -24,6 +24,7 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
 from entrypoint.config import runtime_env as environments
 from entrypoint.config import wandb_key
+from entrypoint.config.parsers import OURS, STAGES, SUPERVISED
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.torchrun import starts_all_nodes
@@ -70,12 +71,15 @@ class Job:
 def recipe_of(words: Sequence[str]) -> str:
     """Return the recipe: flags are the builtin trainer's, anything else is a program.
 
-    The launchers torchrun, deepspeed, `accelerate launch` and `trl` start ranks on all nodes.
+    The stages sft, rm and dpo, and the launchers torchrun, deepspeed, `accelerate launch` and
+    `trl` start ranks on all nodes.
     """
     if words[0].startswith("-"):
         return "builtin"
     if words[0] == "trl":
         return "trl"
+    if words[0] in STAGES:
+        return SUPERVISED
     return "torchrun" if starts_all_nodes(words) else "command"
 
 
@@ -169,12 +173,12 @@ class JobQueue:
     def _faults(self, job: Job) -> list[str]:
         faults = list(environments.faults(job.runtime_env))
         settings = self.settings_of(job)
-        if settings.recipe == "builtin" and job.runtime_env:
+        if settings.recipe in OURS and job.runtime_env:
             faults.append(
-                "the builtin trainer takes no runtime environment: give a program, such as "
-                "python train.py"
+                f"the {settings.recipe} trainer takes no runtime environment: give a program, such "
+                "as python train.py"
             )
-        if settings.recipe == "builtin" and wandb_key.taken_from(job.words)[1]:
+        if settings.recipe in OURS and wandb_key.taken_from(job.words)[1]:
             faults.append(KEY_IN_WORDS)
         return faults or list(recipes.load(settings.recipe).faults(settings))
 

@@ -6,6 +6,7 @@ import platform
 from importlib import metadata
 
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.parsers import OURS
 from entrypoint.machine.inventory import installed
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -41,10 +42,10 @@ def pinned(package: str) -> str | None:
 def torch(context: Context) -> Finding:
     if version := installed("torch"):
         return Finding(Verdict.PASS, f"torch {version}")
-    if context.settings.recipe != "builtin":
+    if context.settings.recipe not in OURS:
         return Finding(Verdict.SKIP, "torch is not installed; this recipe may not need it")
     remedy = "install the trainer's requirements: pip install 'rollcall[trainer]'"
-    return Finding(Verdict.FAIL, "torch is not installed, and the builtin trainer needs it", remedy)
+    return Finding(Verdict.FAIL, "torch is not installed, and the trainer needs it", remedy)
 
 
 CHECKS = (

@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from the code: variables, models of GPUs, and metrics.
+"""The tables in docs/ that are made from the code: variables, models of GPUs, metrics, stages.
 
 `python -m tests.support.doc_pages` renews them.
 """
@@ -9,7 +9,12 @@ from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
 from entrypoint.machine.gpus.models import MODELS
 from tests.support.repository import ROOT
+from trainer.config.parity import markdown, with_tables
+from trainer.config.schema import Declared, flags_of
+from trainer.supervised.options import StageFlags
+from trainer.supervised.stages import STAGES
 
+SUPERVISED = ROOT / "docs" / "supervised.md"
 PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "reference.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 MODELS_HEADER = (
@@ -72,7 +77,32 @@ def _with_table(page: str, header: str, table: str) -> str:
     return f"{before}{table}\n{after}"
 
 
+def of_stages() -> dict[str, list[Declared]]:
+    """The flags of all stages by concern, and those that a stage has besides or otherwise."""
+    common = flags_of(StageFlags)
+    groups: dict[str, list[Declared]] = {}
+    for flag in common.values():
+        groups.setdefault(f"all stages: {flag.about.group}", []).append(flag)
+    for stage, flags in STAGES.items():
+        groups[f"`{stage}` alone"] = [
+            flag
+            for name, flag in flags_of(flags).items()
+            if name not in common or _meaning(flag) != _meaning(common[name])
+        ]
+    return groups
+
+
+def _meaning(flag: Declared) -> object:
+    return flag.default, flag.about
+
+
+def with_stages(page: str) -> str:
+    """`page` with the present tables of the stages' flags."""
+    return with_tables(page, markdown(of_stages()))
+
+
 if __name__ == "__main__":
+    SUPERVISED.write_text(with_stages(SUPERVISED.read_text()))
     PREFLIGHT.write_text(with_models(PREFLIGHT.read_text()))
     REFERENCE.write_text(with_variables(REFERENCE.read_text()))
     MONITORING.write_text(with_metrics(MONITORING.read_text()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from trainer.config.schema import Declared, Flag, by_group
 BEGIN, END = "<!-- flags: from here -->", "<!-- flags: to here -->"
 
 
-def markdown() -> str:
+def markdown(groups: Mapping[str, Iterable[Declared]]) -> str:
     """Return one table for each concern: both spellings, the default, and the flag's effect."""
-    tables = (_table(group, flags) for group, flags in by_group(Config).items())
+    tables = (_table(group, flags) for group, flags in groups.items())
     return "\n".join(line for table in tables for line in table)
 
 
@@ -59,10 +59,15 @@ def continued(sentence: str) -> str:
 
 
 def renewed(page: str) -> str:
-    """Return the page with the current tables between its marks."""
+    """Return the page with the trainer's current tables between its marks."""
+    return with_tables(page, markdown(by_group(Config)))
+
+
+def with_tables(page: str, tables: str) -> str:
+    """Return the page with these tables between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -169,14 +169,10 @@ def _warnings(settings: Settings) -> Iterator[str]:
 
 def _other_world(settings: Settings, nodes: Sequence[NodeResources]) -> Iterator[str]:
     """Refuse a resume that DeepSpeed's ZeRO cannot do: at another number of ranks."""
-    if (found := _newest(settings)) is None or not (saved := hf_checkpoints.zero_ranks(found.path)):
-        return
-    world = ranks.world_size(parse(_launched(settings).job), nodes)
-    if world != saved:
-        yield (
-            f"{found.path.name} was saved by {saved} ranks of DeepSpeed's ZeRO, which cannot load "
-            f"it on {world}: bring the nodes back, or remove the checkpoint to begin again"
-        )
+    if found := _newest(settings):
+        world = ranks.world_size(parse(_launched(settings).job), nodes)
+        if sentence := hf_checkpoints.other_world(found.path, world):
+            yield sentence
 
 
 RECIPE = Trl()

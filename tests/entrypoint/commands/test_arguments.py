@@ -14,7 +14,7 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.commands import arguments, cli, completion
 from entrypoint.commands.cli import COMMANDS, Invocation
 
-OTHER_PROGRAMS = ("prepare", "serve-retriever", "serve-reward", "translate")
+OTHER_PROGRAMS = ("prepare", "serve-retriever", "serve-reward", "translate", "sft", "rm", "dpo")
 """Their modules parse their arguments: tests/env and tests/trainer."""
 OWN = [name for name in COMMANDS if name not in OTHER_PROGRAMS]
 

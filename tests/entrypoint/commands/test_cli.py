@@ -15,6 +15,8 @@ from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageErr
 from entrypoint.config.parsers import BUILTIN, RECIPES
 from entrypoint.config.read import read_settings
 
+SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
+
 
 @pytest.mark.parametrize(
     ("words", "meaning"),
@@ -69,6 +71,13 @@ from entrypoint.config.read import read_settings
         ("stop", Invocation("stop")),
         ("prepare arithmetic --out d", Invocation("prepare", ("arithmetic", "--out", "d"))),
         ("demo --crash", Invocation("demo", ("--crash",))),
+        ("sft --x", Invocation("up", ("sft", "--x"), variables=SUPERVISED)),
+        ("up rm --x", Invocation("up", ("rm", "--x"), variables=SUPERVISED)),
+        ("help dpo", Invocation("dpo", ("--help",))),
+        (
+            "plan --nodes 3 rm --x",
+            Invocation("plan", ("rm", "--x"), variables={"EXPECTED_WORKERS": "2", **SUPERVISED}),
+        ),
         ("--help", Invocation("help")),
         ("-h", Invocation("help")),
         ("help", Invocation("help")),
@@ -100,6 +109,17 @@ def test_with_any_recipe_but_builtin_a_program_is_the_job(recipe: str) -> None:
     takes = recipe_takes_command({"ROLLCALL_RECIPE": recipe})
     meaning = "exec" if recipe == BUILTIN else "up"
     assert parse([sys.executable, "-m", "x"], recipe_takes_command=takes).command == meaning
+
+
+def test_with_a_recipe_that_has_stages_of_these_names_they_are_that_recipes() -> None:
+    assert parse(["sft", "--x"], recipe_takes_command=True) == Invocation("up", ("sft", "--x"))
+
+
+def test_the_help_of_a_stage_has_its_flags() -> None:
+    done = run("dpo", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: rollcall dpo [--config FILE]")
+    assert "--beta NUMBER" in done.stdout
 
 
 def test_with_the_command_recipe_a_command_is_still_a_command() -> None:

@@ -177,19 +177,19 @@ class DataFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceFlags:
-    """Flags of DPO and reward model training: errors here, each with a remedy."""
+    """Flags of the stages dpo and rm: errors here, each with a remedy."""
 
     dataset: str = flag(
         "",
         group=PREFERENCES,
         help="preference pairs",
-        unsupported="It belongs to DPO, which is absent; PPO takes --prompt_data",
+        unsupported="It belongs to `rollcall dpo`; PPO takes --prompt_data",
     )
     beta: float | None = flag(
         None,
         group=PREFERENCES,
         help="DPO's temperature",
-        unsupported="It belongs to DPO, which is absent; PPO takes --init_kl_coef",
+        unsupported="It belongs to `rollcall dpo`; PPO takes --init_kl_coef",
     )
     learning_rate: float | None = flag(
         None,
@@ -201,11 +201,11 @@ class PreferenceFlags:
         "",
         group=PREFERENCES,
         help="column of the better answer",
-        unsupported="It belongs to DPO, which is absent; PPO takes --input_key",
+        unsupported="It belongs to `rollcall dpo`; PPO takes --input_key",
     )
     rejected_key: str = flag(
         "",
         group=PREFERENCES,
         help="column of the worse answer",
-        unsupported="It belongs to DPO, which is absent; PPO takes --input_key",
+        unsupported="It belongs to `rollcall dpo`; PPO takes --input_key",
     )

@@ -1,0 +1,156 @@
+"""Recipe `supervised`: the stages sft, rm and dpo of this product, on all nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from contract.resources import NodeResources
+from entrypoint.config.parsers import STAGES, one_of
+from entrypoint.config.settings import Settings
+from entrypoint.job import hf_checkpoints
+from entrypoint.job.found_checkpoints import FoundCheckpoint
+from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.torchrun import TorchRun
+from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
+from trainer.launch import ranks
+from trainer.launch.words import parse as launch_of
+
+if TYPE_CHECKING:
+    from trainer.supervised.parse import Command
+
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=supervised has nothing to train: give a stage "
+    "after the image's name, or in ROLLCALL_JOB, such as `sft --pretrain … --dataset …`"
+)
+HELP = ("-h", "--help")
+
+
+class Supervised(TorchRun):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.schema import ConfigError
+        from trainer.supervised.parse import content_faults
+
+        if not settings.job:
+            return (NO_JOB,)
+        if (stage := settings.job[0]) not in STAGES:
+            return (f"{stage} is no stage: give {one_of(STAGES)}",)
+        if asked := next((word for word in settings.job if word in HELP), ""):
+            return (f"{asked} trains nothing: `rollcall {stage} --help` lists the flags",)
+        if find_spec("trl") is None:
+            return (NOT_HERE,)
+        try:
+            flags = _parsed(settings).flags
+            found = [str(fault) for fault in content_faults(flags)]
+        except ConfigError as error:
+            return [str(fault) for fault in error.faults]
+        except OSError as error:
+            return [f"{error.filename}: {error.strerror or error}"]
+        if flags.run_dir != settings.run_dir:
+            found.append(
+                f"--run_dir {flags.run_dir} is not ROLLCALL_RUN_DIR={settings.run_dir}, which "
+                "counts. Set ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+        return found
+
+    def look_for_files(self, settings: Settings) -> None:
+        _command(settings)
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        shared = (
+            "all ranks read checkpoints, which lie in the run directory: all nodes must share it"
+        )
+        found = _command(settings).warnings
+        return found if settings.shares_run_dir else (*found, shared)
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        from trainer.supervised import batches
+
+        command, launch = _command(settings), launch_of(_words(settings))
+        world = ranks.world_size(launch, nodes)
+        lacking = [str(fault) for fault in batches.faults(command.flags, world)]
+        found = _newest(command)
+        if found and (sentence := hf_checkpoints.other_world(found.path, world)):
+            lacking.append(sentence)
+        layout = None if lacking else _layout(command, nodes, world)
+        return PlacedJob(settings=settings, lacking=tuple(lacking), layout=layout)
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        from trainer.supervised.parse import with_flags
+
+        added = ["--run_dir", str(settings.run_dir)]
+        found = _newest(_command(settings)) if resume_from is not None else None
+        if found is not None:
+            added += ["--resume_from_checkpoint", str(found.path)]
+        launched = replace(settings, job=with_flags(_words(settings), *added))
+        command = super().command(launched, resume_from)
+        at = command.argv.index("trainer.launch") + 1
+        return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
+
+    def latest(self, settings: Settings) -> int | None:
+        found = _newest(_command(settings))
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return STEP_PATTERN
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "It holds from the next step on; the Trainer restores optimizer and schedule"
+
+
+def _words(settings: Settings) -> tuple[str, ...]:
+    """Return what each rank runs."""
+    return ("-m", "trainer.supervised", *settings.job)
+
+
+def _parsed(settings: Settings) -> Command:
+    """Return the job's stage and flags. Raises ConfigError."""
+    from trainer.supervised.parse import parse
+
+    stage, *flags = settings.job
+    return parse(stage, flags, settings.run_dir)
+
+
+def _command(settings: Settings) -> Command:
+    """Return the job's stage and flags. Raises FilesGoneError and ArgumentsError."""
+    from trainer.config.schema import ConfigError, MissingFile
+
+    try:
+        return _parsed(settings)
+    except ConfigError as error:
+        missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
+        if not missing:
+            raise ArgumentsError("; ".join(map(str, error.faults))) from None
+        raise FilesGoneError("; ".join(missing)) from None
+
+
+def _newest(command: Command) -> FoundCheckpoint | None:
+    return hf_checkpoints.newest(command.flags.checkpoints)
+
+
+def _layout(command: Command, nodes: Sequence[NodeResources], world: int) -> Mapping[str, Any]:
+    """Return the ranks of the nodes, and their passes, for `plan`."""
+    from trainer.supervised import batches
+
+    chosen = ranks.members(nodes)
+    passes = batches.passes(command.flags, command.flags.LARGEST_PASS, world)
+    per_node = sorted({max(1, node.gpus) for node in chosen}, reverse=True)
+    group = {
+        "role": command.stage,
+        "nodes": len(chosen),
+        "per_node": " or ".join(map(str, per_node)),
+        "on": [node.name for node in chosen],
+        "shares_with": [],
+    }
+    times = f"{passes.count} passes" if passes.count > 1 else "one pass"
+    note = (
+        f"{world} ranks; a step is {command.flags.train_batch_size} samples: "
+        f"{times} of {passes.samples} on each rank"
+    )
+    return {"groups": [group], "memory": [], "chosen": None, "note": note, "idle": None}
+
+
+RECIPE = Supervised()
