@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,11 +27,47 @@ Record = dict[str, Any]
 """A row with TRL's names: prompt, completion, messages, text, chosen, rejected, margin."""
 
 
-def load(flags: StageFlags, names: str, into: Path) -> Dataset:
+def load(flags: StageFlags, names: str, into: Path | None) -> Dataset:
     """Return the rows of the data sets that a flag names.
 
-    `into`: where rows of the hub's are kept. Raises PromptError and HubError.
+    `into`: a directory of all ranks, where the first one keeps the rows: then the others, and later
+    attempts, need not read them again. None: the rows are in memory. Raises PromptError and
+    HubError.
     """
+    if into is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            return Dataset.from_dict(_columns(flags, names, Path(temporary)))
+    kept = into / _name(flags, names)
+    if not (kept / "state.json").exists():
+        partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+        Dataset.from_dict(_columns(flags, names, into)).save_to_disk(partial)
+        with suppress(OSError):  # another rank was first
+            partial.rename(kept)
+        shutil.rmtree(partial, ignore_errors=True)
+    return Dataset.load_from_disk(str(kept))
+
+
+def _name(flags: StageFlags, names: str) -> str:
+    """Return a name for the rows that these flags make of these files, as they are now."""
+    files = [file for name in datasets_of(names) for file in _files(name)]
+    stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    shape = (flags.apply_chat_template, flags.input_template, flags.max_samples)
+    made = (type(flags).__name__, names, columns(flags), shape, _kind_of_example(flags), stats)
+    return f"rows-{hashlib.sha256(repr(made).encode()).hexdigest()[:16]}"
+
+
+def _kind_of_example(flags: StageFlags) -> object:
+    return (flags.multiturn, flags.pretrain_mode) if isinstance(flags, SFTFlags) else None
+
+
+def _files(name: str) -> list[Path]:
+    """Return the files of a data set on this disk."""
+    path = Path(name)
+    return sorted(path.rglob("*.arrow")) if path.is_dir() else [path] if path.exists() else []
+
+
+def _columns(flags: StageFlags, names: str, into: Path) -> dict[str, list[Any]]:
+    """Return the values of each of TRL's columns. `into`: where rows of the hub's are kept."""
     records = [record for name in datasets_of(names) for record in _records(flags, name, into)]
     if not records:
         raise PromptError(f"{names}: holds no rows")
@@ -37,7 +78,7 @@ def load(flags: StageFlags, names: str, into: Path) -> Dataset:
                 f"{names}: row {number} has {_said(kinds)}, and the first row has {_said(first)}. "
                 "Make all rows alike"
             )
-    return Dataset.from_dict({name: [record[name] for record in records] for name in first})
+    return {name: [record[name] for record in records] for name in first}
 
 
 def _records(flags: StageFlags, name: str, into: Path) -> Iterator[Record]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -60,6 +59,8 @@ def run(command: Command) -> None:
     common = arguments.of_trainer(flags, largest, world, cpu=device.type == "cpu")
     with _process_group_ended():
         made = make_arguments(flags, common)  # it begins the process group
+        if flags.zero_stage:
+            _join_deepspeed()
         tokenizer = _tokenizer(flags)
         rows, held_out = _rows(flags)
         try:
@@ -104,6 +105,14 @@ def _prepare_deepspeed() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def _join_deepspeed() -> None:
+    """Tell DeepSpeed of the process group before a model is split, which accelerate does on GPUs."""
+    import deepspeed
+
+    if not torch.cuda.is_available():
+        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+
+
 def _tokenizer(flags: StageFlags) -> Any:
     """Return the tokeniser, with the chat template of the flags. Raises UnfitModelError."""
     with hub.unfit_model_errors(flags.pretrain):
@@ -116,11 +125,10 @@ def _tokenizer(flags: StageFlags) -> Any:
 
 def _rows(flags: StageFlags) -> tuple[Dataset, Dataset | None]:
     """Return the rows to train on, and the held-out ones. Raises PromptError and HubError."""
-    with tempfile.TemporaryDirectory() as temporary:
-        into = flags.run_dir / "data" if flags.run_dir else Path(temporary)
-        with global_then_local_main_first():  # one rank downloads
-            rows = data.load(flags, flags.dataset, into)
-            held_out = data.load(flags, flags.eval_dataset, into) if flags.eval_dataset else None
+    into = flags.run_dir / "data" if flags.run_dir else None
+    with global_then_local_main_first():  # one rank downloads and reads
+        rows = data.load(flags, flags.dataset, into)
+        held_out = data.load(flags, flags.eval_dataset, into) if flags.eval_dataset else None
     return rows, held_out
 
 
