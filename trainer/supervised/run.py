@@ -106,7 +106,7 @@ def _prepare_deepspeed() -> None:
 
 
 def _join_deepspeed() -> None:
-    """Tell DeepSpeed of the process group before a model is split, which accelerate does on GPUs."""
+    """Tell DeepSpeed of the process group before a model is split. On GPUs accelerate does it."""
     import deepspeed
 
     if not torch.cuda.is_available():

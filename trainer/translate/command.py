@@ -172,6 +172,10 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
     return given, tuple(strange)
 
 
+STAGE = re.compile(r"openrlhf\S*train_(sft|rm|dpo)(?:\.py)?$")
+"""OpenRLHF's commands whose flags a supervised stage takes."""
+
+
 def _why_none(commands: Sequence[Sequence[str]]) -> str:
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
     inner = [found[0] for words in commands for w in words if (found := OTHERS.search(w))]
@@ -185,7 +189,13 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             f"{relatives[0]} is another program than verl's main_ppo, and has keys of its own. Run "
             "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
-    if named := next(iter([*others, *inner]), ""):
+    named = next(iter([*others, *inner]), "")
+    if stage := STAGE.search(named):
+        return (
+            f"{named} is no PPO or GRPO: give its flags as they are to `rollcall {stage[1]}` "
+            "(docs/supervised.md)"
+        )
+    if named:
         return (
             f"{named} is no PPO or GRPO: the builtin trainer has no such command. Run it as it is "
             f"by a recipe (docs/recipes), or {what}"
