@@ -204,7 +204,10 @@ def debug_ray(raw: str) -> DebugRay:
         raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
 
 
-RECIPES = ("builtin", "command", "supervised", "torchrun", "trl", "verl")
+RECIPES = (
+    *("builtin", "command", "openrlhf", "search-r1"),
+    *("supervised", "torchrun", "trl", "verl"),
+)
 BUILTIN, SUPERVISED = "builtin", "supervised"
 OURS = (BUILTIN, SUPERVISED)
 """Recipes of the trainer of this product, which takes flags of ours."""

@@ -52,7 +52,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
         problem = "is set, and the command line has job arguments too"
         reader.fault("ROLLCALL_JOB", problem, "give one of the two")
     values["job"] = tuple(job) or values["job"]
-    if values["recipe"] in parsers.OURS:  # other frameworks ask for the key in their arguments
+    if values["recipe"] in wandb_key.RECIPES:
         values["job"], key = wandb_key.taken_from(values["job"])
         values["wandb_api_key"] = key or values["wandb_api_key"]
     settings = Settings(environ=dict(environ), platform=platform, **values)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from entrypoint.config.variables import Secret
 
+RECIPES = ("builtin", "openrlhf", "supervised")
+"""Their flag asks for the key, and takes any word for it if WANDB_API_KEY has the key."""
 FLAGS = ("--use_wandb", "--logger.wandb.key")
 SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 ON = "yes"
 
 
 def taken_from(job: Sequence[str]) -> tuple[tuple[str, ...], Secret | None]:
-    """The builtin trainer's arguments without the key, logging still asked for; and the key."""
+    """Return the arguments without the key, logging still asked for; and the key."""
     arguments, key = list(job), None
     for place, argument in enumerate(job):
         flag, equals, value = argument.partition("=")

@@ -105,6 +105,7 @@ class Attempt:
         before = self._progress()  # first: the job may report its first step at once
         step = before.step if before else 0
         self._told = LogProgress(run.recipe, run.settings, run.journal, before)
+        self._told.added = plan.resume_from if run.recipe.counts_anew else 0
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
         try:

@@ -43,6 +43,8 @@ class LogProgress:
     before: Progress | None
     """The progress of earlier attempts."""
     clock: Callable[[], float] = time.monotonic
+    added: int = field(init=False, default=0)
+    """Steps before those that the log counts."""
     _pattern: Any = field(init=False)
     """Of the library `regex`, whose searches have a time limit and leave other threads running."""
     _opening: Progress | None = None
@@ -112,13 +114,15 @@ class LogProgress:
             self._written = newest
 
     def _progress(self, values: Mapping[str, float]) -> Progress:
-        step, now = int(values["step"]), self.clock()
+        step, now = int(values["step"]) + self.added, self.clock()
         before = self._newest or self.before or Progress(step=0)
         if self._first is None or step < self._first[0]:
             self._first = step, now
         first, since = self._first
         seconds = values.get("step_seconds", (now - since) / (step - first) if step > first else 0)
-        total = int(values.get("total_steps", before.total_steps))
+        total = before.total_steps
+        if "total_steps" in values:
+            total = int(values["total_steps"]) + self.added
         left = max(0, total - step) * seconds
         reward = values.get("reward", before.reward)
         return Progress(

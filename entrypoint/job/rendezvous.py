@@ -6,7 +6,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,6 +76,8 @@ class Rendezvous:
     """The workers of the last roll; None before this head's first roll."""
     _told_layout: tuple[str, str] = ("", "")
     """The flags and the idle GPUs of the newest event of the layout."""
+    _told_warnings: tuple[str, ...] = ()
+    """Of a job whose recipe does not say its layout."""
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
@@ -217,6 +219,9 @@ class Rendezvous:
             raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(placed.lacking)}")
         if placed.layout and not placed.lacking:
             self._tell_layout(placed, placed.layout)
+        elif not placed.lacking and placed.warnings != self._told_warnings:
+            self._told_warnings = placed.warnings
+            self._tell_warnings(placed.warnings)
         return not placed.lacking
 
     def _tell_layout(self, placed: PlacedJob, layout: Mapping[str, Any]) -> None:
@@ -236,7 +241,10 @@ class Rendezvous:
         sentences = [*why, *([idle] if idle else [])]
         if sentences:
             self.run.journal.record("layout", "; ".join(sentences), flags=flags, idle=idle)
-        for warning in placed.warnings:
+        self._tell_warnings(placed.warnings)
+
+    def _tell_warnings(self, warnings: Sequence[str]) -> None:
+        for warning in warnings:
             self.run.journal.record("layout-warning", warning)
 
     def _whole_roll(self, waited: float) -> RollState:

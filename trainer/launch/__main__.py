@@ -23,7 +23,9 @@ from trainer.launch.words import LaunchError
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.launch", description=__doc__)
     parser.add_argument("--threads", help="OMP_NUM_THREADS of each rank; default: as torchrun")
-    parser.add_argument("--steps", action="store_true", help="tell the steps of TRL's scripts")
+    parser.add_argument(
+        "--steps", action="store_true", help="tell the steps of TRL's scripts, and OpenRLHF's"
+    )
     parser.add_argument("words", nargs="+", help="the script, or a launcher's command line")
     options = parser.parse_args(argv)
     try:

@@ -2,6 +2,7 @@
 
 `python -m trainer.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each training step.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
+OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from contract.exit_codes import ExitCode
+from trainer.launch import openrlhf_steps
 
 MEASURES = ("reward", "kl")
 """Numbers of the Trainer's log that are progress, in the order in which a line has them."""
@@ -85,6 +87,7 @@ def main() -> None:
     torch.serialization.register_package(0, lambda _: None, on_any_cpu)
     trainer.DEFAULT_CALLBACKS.append(Steps)
     if words[0] == "-m":
+        openrlhf_steps.tell_steps(words[1])
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:

@@ -62,6 +62,8 @@ class Recipe(Protocol):
 
     tells_phases: bool
     """The framework reports each finished part of a step in `RUN/.phase`."""
+    counts_anew: bool
+    """A resumed job's log begins with step 1: the steps of its checkpoint are added."""
 
     def faults(self, settings: Settings) -> Sequence[str]:
         """Return the faults of the job's arguments, a sentence each, before anything starts."""

@@ -38,6 +38,7 @@ KEPT: Mapping[tuple[str, ...], str] = {
 
 class Builtin:
     tells_phases = True
+    counts_anew = False
 
     def faults(self, settings: Settings) -> Sequence[str]:
         from trainer.config.installed import data_faults, engine_faults, model_faults

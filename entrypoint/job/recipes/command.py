@@ -35,6 +35,7 @@ NO_JOB = (
 
 class AnyCommand:
     tells_phases = False
+    counts_anew = False
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:

@@ -17,6 +17,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
 from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.typed_words import no_effect
 from entrypoint.job.recipes.verl_words import (
     DIRECTORY,
     FREQUENCY,
@@ -83,7 +84,7 @@ class Verl(AnyCommand):
         if command == given:
             return PlacedJob(settings=settings, lacking=lacking)
         job = replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(_dropped(given)))
+        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(no_effect(given.dropped)))
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))
@@ -119,14 +120,10 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
         command = command.having(trainer__default_local_dir=directory)
     if command.value(FREQUENCY) is None:
         command = command.having(trainer__save_freq=SAVE_EVERY)
-    logger = command.value(LOGGER)
-    if logger is None and settings.wandb_api_key is None:
-        command = command.having(trainer__logger="[console]")
-    elif logger is not None and "console" not in logger:
-        others = logger.strip("[]")
-        command = command.having(trainer__logger=f"[console,{others}]")
+    command = verl_words.console_added(command, wandb=settings.wandb_api_key is not None)
     other = command.interpreter if command.interpreter != sys.executable else None
-    if other and command.value(WORKERS_PYTHON) is None:  # Ray would start workers by its own Python
+    named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
+    if other and named is None:  # Ray would start workers by its own Python
         command = command.having(**{WORKERS_PYTHON: other})
     if found := verl_checkpoints.newest(directory):
         values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
@@ -137,7 +134,7 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    yield from _dropped(command)
+    yield from no_effect(command.dropped)
     directory, given = _directory(settings, command), command.value(DIRECTORY)
     if given and given != str(directory):
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
@@ -152,11 +149,6 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
             f"{RESUME_MODE}={mode} {own}".rstrip()
             + " holds until the run has a checkpoint of its own; then it resumes from that"
         )
-
-
-def _dropped(command: VerlCommand) -> Iterator[str]:
-    if command.dropped:
-        yield f"{' '.join(command.dropped)}: no effect here; the log is in RUN/logs"
 
 
 def _no_interpreter(settings: Settings, command: VerlCommand) -> str:

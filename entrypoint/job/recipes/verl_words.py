@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from entrypoint.job.recipes.command import OPERATOR
+from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 MODULE = "verl.trainer.main_ppo"
-PYTHON = re.compile(r"(?:[^=]*/)?python[0-9.]*")
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
 NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
@@ -62,18 +61,10 @@ class VerlCommand:
 
 def parse(words: Sequence[str]) -> VerlCommand:
     """Return the command; words without a program are overrides of verl's PPO trainer."""
-    rest = list(words)
-    dropped: list[str] = []
-    if rest[:3] == ["ray", "job", "submit"] and "--" in rest:
-        end = rest.index("--")
-        dropped += rest[:end]
-        rest = rest[end + 1 :]
-    if operators := [n for n, word in enumerate(rest) if OPERATOR.fullmatch(word)]:
-        dropped += rest[operators[0] :]
-        rest = rest[: operators[0]]
+    rest, dropped = unwrapped(words)
     place = next((n for n, word in enumerate(rest) if PYTHON.fullmatch(word)), None)
     if place is None:
-        return VerlCommand(None, ("-m", MODULE), tuple(rest), dropped=tuple(dropped))
+        return VerlCommand(None, ("-m", MODULE), tuple(rest), dropped=dropped)
     variables = dict(word.split("=", 1) for word in rest[:place] if "=" in word)
     interpreter = rest[place] if "/" in rest[place] else None
     rest = rest[place + 1 :]
@@ -81,7 +72,7 @@ def parse(words: Sequence[str]) -> VerlCommand:
     first = next((n for n, word in enumerate(rest) if word == "-m" or word[:1] != "-"), len(rest))
     end = first + (2 if rest[first : first + 1] == ["-m"] else 1)
     program, overrides = tuple(rest[:end]), tuple(rest[end:])
-    return VerlCommand(interpreter, program, overrides, variables, tuple(dropped))
+    return VerlCommand(interpreter, program, overrides, variables, dropped)
 
 
 def faults(command: VerlCommand) -> list[str]:
@@ -103,15 +94,21 @@ def faults(command: VerlCommand) -> list[str]:
         )
     elif mode == "resume_path" and not (path and "global_step_" in path):
         found.append(f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N")
-    if (given := command.value(DIRECTORY)) and (wrong := NOT_A_PATH.search(given)):
-        found.append(
-            f"{DIRECTORY}={given} has {wrong[0]}, which Hydra resolves, and the recipe verl "
-            "looks for checkpoints there: give the path itself, or leave it out"
-        )
-    if value := command.value(HDFS):
-        found.append(f"{HDFS}={value}: verl cannot resume from there, so leave it out")
     if value := command.value(RAY_CPUS):
         found.append(f"{RAY_CPUS}={value}: Ray refuses it on a cluster that runs, so leave it out")
+    return [*found, *common_faults(command, "verl")]
+
+
+def common_faults(command: VerlCommand, recipe: str) -> list[str]:
+    """Return the faults of overrides that verl and what is built on its code have."""
+    found = []
+    if (given := command.value(DIRECTORY)) and (wrong := NOT_A_PATH.search(given)):
+        found.append(
+            f"{DIRECTORY}={given} has {wrong[0]}, which Hydra resolves, and the recipe "
+            f"{recipe} looks for checkpoints there: give the path itself, or leave it out"
+        )
+    if value := command.value(HDFS):
+        found.append(f"{HDFS}={value}: {recipe} cannot resume from there, so leave it out")
     found += [
         f"{key}={value} is not a number of 1 or more"
         for key in (NNODES, GPUS)
@@ -142,9 +139,20 @@ def lacking(command: VerlCommand, gpus: Sequence[int]) -> str:
     return f"verl wants {each} GPUs on each of {nodes} nodes; the nodes offer {offered}"
 
 
-def directory(command: VerlCommand, run_dir: PurePath) -> PurePath:
+def directory(command: VerlCommand, run_dir: PurePath, default: str = "verl") -> PurePath:
     """Return where checkpoints lie: a relative directory is below the run directory."""
-    return run_dir / (command.value(DIRECTORY) or "verl")
+    return run_dir / (command.value(DIRECTORY) or default)
+
+
+def console_added(command: VerlCommand, *, wandb: bool) -> VerlCommand:
+    """Return the command with the logger `console`, whose lines tell the steps."""
+    logger = command.value(LOGGER)
+    if logger is None:
+        return command if wandb else command.having(trainer__logger="[console]")
+    if "console" in logger:
+        return command
+    others = logger.strip("[]")
+    return command.having(trainer__logger=f"[console,{others}]")
 
 
 def _no_override(words: Sequence[str]) -> str:

@@ -82,13 +82,9 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
         (
             "ROLLCALL_RECIPE",
-            "openrlhf",
-            "is no recipe: give builtin, command, supervised, torchrun, trl or verl",
-        ),
-        (
-            "ROLLCALL_RECIPE",
             "vrl",
-            "is no recipe: give builtin, command, supervised, torchrun, trl or verl",
+            "is no recipe: give builtin, command, openrlhf, search-r1, supervised, torchrun, "
+            "trl or verl",
         ),
         ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),
         ("ROLLCALL_JOB", "python a.py 2>&1 | tee log", "has the shell syntax 2>&1"),

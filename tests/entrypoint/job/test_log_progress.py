@@ -198,6 +198,8 @@ def test_patterns_of_known_programs(tmp_path: Path, pattern: str, line: str, ste
     [
         ("trl", " 10%|#  | rollcall: step 3/40 reward 0.5 kl 0.01"),
         ("verl", "step:3 - critic/rewards/mean:np.float64(0.5) - timing_s/step:9.5"),
+        ("search-r1", "step:3 - critic/rewards/mean:0.500 - timing_s/step:9.500"),
+        ("openrlhf", "INFO ppo_trainer.py:1] ✨ Global step 3: {'reward': 0.5, 'kl': 0.1}"),
     ],
 )
 def test_patterns_of_the_recipes(tmp_path: Path, recipe: str, line: str) -> None:
@@ -271,6 +273,18 @@ def test_a_program_that_does_not_resume_from_its_checkpoint_is_stopped(tmp_path:
     world = understood(tmp_path, says(DIED, range(1, 5), saves=[3]), goes_on([0, 1, 2]))
     assert world.lives().name == "failed"
     assert "was to go on after step 3, and its first step was step 1" in world.sentences("stop")[0]
+
+
+def test_steps_of_a_program_that_counts_anew_are_added_to_those_of_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts = (says(DIED, range(1, 5), saves=[3]), says(FINISHED, [1, 2, 3]))
+    world = understood(tmp_path, *acts)
+    monkeypatch.setattr(type(world.context.recipe), "counts_anew", True)
+    assert world.lives().name == "finished"
+    result = json.loads(world.run.progress.read_text())
+    assert (result["step"], result["total_steps"], result["attempt"]) == (6, 103, 2)
+    assert report.from_journal(world.journal.events()).steps == 6
 
 
 def test_a_program_that_tells_no_step_any_more_hangs(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import search_r1
 from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
 from entrypoint.job.rendezvous import UnplaceableError
@@ -155,6 +158,19 @@ def test_savings_that_a_layout_by_flags_gets_are_a_warning(
     assert "gets --zero_stage 2" in event["sentence"]
     (line,) = [row for row in caplog.records if row.message == event["sentence"]]
     assert line.levelname == "WARNING"
+
+
+def test_warnings_of_a_job_without_a_told_layout_are_told_once(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, SMALL)
+    words = (sys.executable, "train.py", "a.b=1", "2>&1", "|", "tee", "x.log")
+    nodes.context.settings = replace(nodes.context.settings, recipe="search-r1", job=words)
+    nodes.context.recipe = search_r1.RECIPE
+    nodes.rendezvous.complete()
+    nodes.rendezvous.complete()
+    told = [event["sentence"] for event in nodes.journal.events("layout-warning")]
+    assert told[0] == "2>&1 | tee x.log: no effect here; the log is in RUN/logs"
+    assert told.count(search_r1.WEIGHTS_ALONE) == 1
+    assert nodes.rendezvous.job.job[-1] == "trainer.n_gpus_per_node=8"
 
 
 def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:

@@ -204,6 +204,13 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
     assert fault in found
 
 
+def test_a_python_of_the_runtime_environment_runs_the_workers(tmp_path: Path) -> None:
+    job = ("/opt/verl/bin/python", "-m", "verl.trainer.main_ppo", "a.b=1")
+    named = settings(tmp_path, *job, ROLLCALL_RUNTIME_ENV='{"py_executable": "/own"}')
+    assert RECIPE.command(named, None).runtime_env["py_executable"] == "/own"
+    assert PYTHON not in overrides(named)
+
+
 def test_an_image_without_verl_is_said(tmp_path: Path) -> None:
     (fault,) = RECIPE.faults(settings(tmp_path, "a.b=1"))
     assert "this image's Python has no verl" in fault

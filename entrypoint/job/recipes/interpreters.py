@@ -1,0 +1,67 @@
+"""Which Python of the image has a framework, and its version."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from entrypoint.processes import process
+
+PLACES = ("opt/*/bin/python", "root/*/bin/python", "venv/bin/python", "workspace/*/bin/python")
+"""Where images have their environments, below the root directory."""
+PROBE_SECONDS = 20.0
+VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+FOUND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]).name)"
+
+
+def version_in(python: str, package: str) -> str | None:
+    """Return the version of an installed package; None if that Python is not there or lacks it."""
+    return _said(python, VERSION, package)
+
+
+def has_module(python: str, module: str) -> bool:
+    """Return whether that Python finds a module, installed or in the working directory."""
+    return _said(python, FOUND, module) is not None
+
+
+@cache
+def _said(python: str, program: str, name: str) -> str | None:
+    """Return what a program prints; None if it fails."""
+    try:
+        code, said = process.output([python, "-c", program, name], timeout=PROBE_SECONDS)
+    except process.StartError:
+        return None
+    return said if code == 0 else None
+
+
+def interpreter_for(typed: str | None, module: str) -> str:
+    """Return the path of the Python that runs a command.
+
+    `typed`: as in the command. A name without a directory means Rollcall's own Python, or if only
+    the one on PATH has the module, that one.
+    """
+    if typed and "/" in typed:
+        return typed
+    on_path = shutil.which(typed or "python3")
+    if on_path and not has_module(sys.executable, module) and has_module(on_path, module):
+        return on_path
+    return sys.executable
+
+
+def for_actors(environment: Mapping[str, Any], python: str) -> dict[str, Any]:
+    """Return the runtime environment with the driver's Python for Ray's actors, too.
+
+    Ray starts actors with the Python of its own processes. A Python that the user names stays.
+    """
+    own = {} if python == sys.executable else {"py_executable": python}
+    return {**own, **environment}
+
+
+def others_with(module: str, root: Path = Path("/")) -> list[str]:
+    """Return the Pythons at the usual places of images that have the module."""
+    found = sorted(str(python) for place in PLACES for python in root.glob(place))
+    return [python for python in found if has_module(python, module)]

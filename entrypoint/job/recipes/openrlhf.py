@@ -1,0 +1,351 @@
+"""Recipe `openrlhf`: OpenRLHF's trainers.
+
+train_ppo_ray has a driver on the head and uses Ray. train_sft, train_rm and train_dpo run once for
+each GPU of all nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from contract.resources import NodeResources
+from contract.run_dir import RunFiles
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import openrlhf_checkpoints
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.openrlhf_checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
+from entrypoint.job.recipes import openrlhf_flags, openrlhf_layout, openrlhf_words
+from entrypoint.job.recipes.base import FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.interpreters import (
+    for_actors,
+    interpreter_for,
+    others_with,
+    version_in,
+)
+from entrypoint.job.recipes.openrlhf_flags import Flag
+from entrypoint.job.recipes.openrlhf_words import (
+    DIRECTORY,
+    EVERY,
+    LOAD,
+    MOST,
+    NO_STATE,
+    OUTPUT,
+    PPO,
+    UNIVERSAL,
+    WANDB,
+    OpenRLHFCommand,
+    parse,
+)
+from entrypoint.job.recipes.torchrun import TorchRun
+from entrypoint.job.recipes.typed_words import no_effect
+from trainer.launch import ranks
+from trainer.launch.words import LaunchError, telling_steps
+from trainer.launch.words import parse as parse_launch
+
+PACKAGE = "openrlhf"
+SAVE_EVERY = 20
+"""Steps between two checkpoints, if the user does not say: OpenRLHF's default is never."""
+NEEDED = (("data.prompt_dataset", "prompts"), ("actor.model_name_or_path", "a model"))
+"""Flags of train_ppo_ray without a default that works."""
+DOTTED_SINCE = (0, 11)
+NUMBER = r"(?P<{}>[-+.\de]+)"
+STEP_PATTERN = re.compile(
+    r"Global step (?P<step>\d+): \{"
+    + "".join(
+        f"(?=(?:{'|'.join(f'.*{key!r}' for key in keys)}): {NUMBER.format(name)}|)"
+        for name, keys in (
+            ("reward", ("rollout/reward_mean", "reward")),
+            ("kl", ("kl",)),
+            ("step_seconds", ("timing/step_total",)),
+        )
+    )
+)
+"""A line of train_ppo_ray's logger, since 0.9."""
+RANK_PATTERN = re.compile(r"rollcall: step (?P<step>\d+)$")
+"""The line of trainer.launch.with_steps, often behind a progress bar without an end of its own."""
+USAGE = re.compile(
+    r"train_\w+\.py: error: |AssertionError: (num_nodes and num_gpus_per_node must be the same"
+    r"|actor_num_nodes \* actor_num_gpus_per_node must be equal|\w+ requires n_samples_per_prompt"
+    r"|Only support `--packing_samples` with vLLM|The number of sample batches must be greater"
+    r"|(VLM|Async RLHF|--|`--|packing_samples|rollout_|n_samples_per_prompt|remote_rm_url).*)"
+    r"|ZeRORuntimeException: The checkpoint being loaded used a DP"
+    r"|num_update_steps_per_epoch must be positive"
+)
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=openrlhf has nothing to train: give OpenRLHF's "
+    "command after the image's name, or in ROLLCALL_JOB, such as "
+    "`python3 -m openrlhf.cli.train_ppo_ray …`"
+)
+RANKS = TorchRun()
+
+
+class OpenRLHF(AnyCommand):
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        command = parse(settings.job)
+        found = [no_directory(settings), _no_interpreter(settings, command)]
+        for name in ("checkpoints", "resume_args"):
+            if getattr(settings, name):
+                variable = f"ROLLCALL_{name.upper()}"
+                found.append(f"{variable} is set, and the recipe openrlhf knows it: leave it out")
+        found += openrlhf_words.faults(command)
+        if command.ppo:
+            found += openrlhf_layout.faults(command)
+        found += _of_another_release(settings, command)
+        if command.on_ranks and not any(found):
+            found += _launch_faults(command)
+        return [sentence for sentence in found if sentence]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return tuple(_warnings(settings, parse(settings.job)))
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        given = parse(settings.job)
+        if given.on_ranks:
+            lacking = [*RANKS.placed(_launched(settings, given), nodes).lacking]
+            world = ranks.world_size(parse_launch(_launch(given)), nodes)
+            parallel = given.number("ds.tensor_parallel_size") or 1
+            lacking += _other_world(settings, given, world // parallel)
+            warnings = self.warnings(settings)
+            return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=tuple(warnings))
+        gpus = [node.gpus for node in nodes if node.gpus]
+        chosen = openrlhf_layout.placed(given, gpus)
+        lacking = openrlhf_layout.lacking(chosen.command, gpus)
+        if not lacking:
+            world = openrlhf_layout.ranks_of_actor(chosen.command)
+            lacking += _other_world(settings, chosen.command, world)
+        warnings = (*self.warnings(settings), *chosen.warnings)
+        if chosen.command == given:
+            return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=warnings)
+        dotted = _is_dotted(settings, given)
+        flags = openrlhf_flags.flat(chosen.command.flags, ppo=True)
+        command = chosen.command if dotted else replace(chosen.command, flags=flags)
+        job = replace(settings, job=command.words)
+        return PlacedJob(settings=job, lacking=tuple(lacking), warnings=warnings)
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        given = parse(settings.job)
+        found = _newest(settings, given) if resume_from is not None else None
+        if found is not None:
+            try:
+                openrlhf_checkpoints.choose(found)
+            except OSError as error:
+                raise FilesGoneError(f"{found.path} cannot be chosen: {error}") from None
+        command = _completed(settings, given, found)
+        if given.on_ranks:
+            launched = _launched(settings, command)
+            job = RANKS.command(launched, resume_from)
+            at = job.argv.index("trainer.launch") + 1
+            return replace(job, argv=(*job.argv[:at], "--steps", *job.argv[at:]))
+        python = interpreter_for(command.interpreter, PACKAGE)
+        env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        # its own runtime environment may have variables of the job's
+        env["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        environment = for_actors(runtime_environment(settings), python)
+        argv = (python, *command.options, *command.program, *command.flag_words)
+        return JobCommand(argv, env, environment)
+
+    def latest(self, settings: Settings) -> int | None:
+        found = _newest(settings, parse(settings.job))
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        own = RANK_PATTERN if parse(settings.job).on_ranks else STEP_PATTERN
+        return settings.step_pattern or own
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if USAGE.search(line) else None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return (
+            "It holds from the next step on; OpenRLHF restores weights, optimizer, schedule and "
+            "data, and begins anew with the KL coefficient and the moving average"
+        )
+
+
+def _directory(settings: Settings, command: OpenRLHFCommand) -> Path:
+    return Path(openrlhf_words.directory(command, settings.run_dir))
+
+
+def _places(settings: Settings, command: OpenRLHFCommand) -> list[Path]:
+    """Return where the checkpoints of each role lie."""
+    directory = _directory(settings, command)
+    if not command.ppo:
+        return [directory]
+    roles = [ACTOR, CRITIC] if openrlhf_layout.has_critic(command) else [ACTOR]
+    return [directory / role for role in roles]
+
+
+def _newest(settings: Settings, command: OpenRLHFCommand) -> OpenRLHFCheckpoint | None:
+    if command.has(NO_STATE):
+        return None
+    # with --train.async_enable, that of the best evaluation may be of a later step than its name
+    best = not command.has(openrlhf_layout.ASYNC)
+    return openrlhf_checkpoints.newest(_places(settings, command), with_best=best)
+
+
+def _completed(
+    settings: Settings, given: OpenRLHFCommand, found: OpenRLHFCheckpoint | None
+) -> OpenRLHFCommand:
+    """Return the command with checkpoints, resume and output as the supervision needs them."""
+    command = given.without(LOAD, UNIVERSAL)
+    directory, output = _directory(settings, given), _output(settings, given)
+    for key, path in ((DIRECTORY, directory), (OUTPUT, output)):
+        if command.value(key) != str(path):
+            command = command.having(Flag(key, (str(path),)))
+    if not command.has(EVERY):
+        command = command.adding(Flag(EVERY, (str(SAVE_EVERY),)))
+    if settings.wandb_api_key is not None and not command.has(WANDB):
+        command = command.adding(Flag(WANDB, ("yes",)))  # WANDB_API_KEY has the key
+    if found is not None:
+        command = command.adding(Flag(LOAD))
+    return command.spelt(dotted=_is_dotted(settings, given))
+
+
+def _output(settings: Settings, command: OpenRLHFCommand) -> Path:
+    given = command.value(OUTPUT)
+    return settings.run_dir / given if given else RunFiles(settings.run_dir).exported
+
+
+def _launch(command: OpenRLHFCommand) -> tuple[str, ...]:
+    """Return the words of the launch on all nodes, with the node's Python."""
+    variables = tuple(f"{name}={value}" for name, value in command.variables.items())
+    program = command.program
+    if not command.launcher and program[0] != "-m":
+        program = ("python", *program)
+    options = ("python", *command.options) if command.options else ()
+    return (*variables, *command.launcher, *options, *program, *command.flag_words)
+
+
+def _launched(settings: Settings, command: OpenRLHFCommand) -> Settings:
+    return replace(settings, job=_launch(command))
+
+
+def _launch_faults(command: OpenRLHFCommand) -> list[str]:
+    try:
+        telling_steps(parse_launch(_launch(command)))
+    except LaunchError as error:
+        return list(error.faults)
+    return []
+
+
+def _is_dotted(settings: Settings, command: OpenRLHFCommand) -> bool:
+    """Return whether the installed OpenRLHF has 0.11's flags; if none is found, as typed."""
+    found = _version(settings, command)
+    return command.dotted if found is None else _number_of(found) >= DOTTED_SINCE
+
+
+def _version(settings: Settings, command: OpenRLHFCommand) -> str | None:
+    """Return the version that will run; None if the runtime environment brings its own."""
+    if set(NEEDS_INSTALL) & set(settings.runtime_env):
+        return None
+    return version_in(interpreter_for(command.interpreter, PACKAGE), PACKAGE)
+
+
+def _number_of(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def _no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
+    python = interpreter_for(command.interpreter, PACKAGE)
+    if not Path(python).is_file():
+        return f"{python} is not there: give the path of a Python"
+    if set(NEEDS_INSTALL) & set(settings.runtime_env):
+        return ""
+    module = openrlhf_words.MODULE.fullmatch(command.program[-1])
+    if module and version_in(python, PACKAGE) is None:
+        others = others_with(PACKAGE)
+        has = f"{others[0]} has it" if others else "the image `cuda` has it"
+        return (
+            f"{python} has no OpenRLHF, and {has}: give the path of a Python that has it, as in "
+            f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {module[0]}"
+        )
+    if command.on_ranks and python != sys.executable:
+        return (
+            f"{command.program[-1]} runs on every node with Rollcall's Python, {sys.executable}, "
+            f"and not with {python}: install Rollcall in that one (docs/platforms/jobs.md)"
+        )
+    return ""
+
+
+def _of_another_release(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
+    """Yield a sentence for each flag that the installed release does not have."""
+    version = _version(settings, command)
+    if version is None:
+        return
+    dotted = _number_of(version) >= DOTTED_SINCE
+    table = openrlhf_flags.dotted_of(ppo=command.ppo)
+    back = {new: old for old, news in table.items() for new in news}
+    for flag in command.flags:
+        if dotted and flag.name in openrlhf_flags.LOST:
+            yield (
+                f"--{flag.name} is a flag of older releases, and OpenRLHF {version} has none that "
+                "does the same: leave it out"
+            )
+        if not dotted and "." in flag.name:
+            old = f", where it is --{back[flag.name]}" if flag.name in back else ""
+            yield f"--{flag.name} is a flag of OpenRLHF 0.11; installed is {version}{old}"
+
+
+def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
+    yield from no_effect(command.dropped)
+    for key, path in (
+        (DIRECTORY, _directory(settings, command)),
+        (OUTPUT, _output(settings, command)),
+    ):
+        value = command.value(key)
+        if value and value != str(path):
+            yield f"--{command.given(key)[-1].name} {value} is relative: it is {path}"
+    if command.on_ranks:
+        yield from parse_launch(_launch(command)).warnings
+    if _is_dotted(settings, command) and (old := _flat_names(command)):
+        yield f"{old}: spelt as before 0.11, and passed on as OpenRLHF 0.11 spells it"
+    for key, what in NEEDED if command.program[-1] == PPO else ():
+        if not command.has(key):
+            yield f"--{key} is missing: OpenRLHF cannot start without {what}"
+    never = command.has(EVERY) and (command.number(EVERY) or 0) < 1
+    for key, holds in ((EVERY, never), (NO_STATE, command.has(NO_STATE))):
+        if holds:
+            words = " ".join(command.given(key)[-1].words)
+            yield f"{words}: without checkpoints, each attempt begins at step 1"
+    if command.number(MOST) == 1:
+        words = " ".join(command.given(MOST)[-1].words)
+        yield f"{words}: OpenRLHF deletes it before it writes the next, so give 2 or more"
+    if command.has(LOAD):
+        name = command.given(LOAD)[-1].name
+        yield f"--{name}: the recipe adds it when there is a complete checkpoint"
+    if command.has(UNIVERSAL):
+        name = command.given(UNIVERSAL)[-1].name
+        yield f"--{name}: no effect here, because OpenRLHF writes no universal checkpoints"
+    if not settings.shares_run_dir:
+        yield f"all ranks write checkpoints and read them: all nodes must share --{DIRECTORY}"
+
+
+def _flat_names(command: OpenRLHFCommand) -> str:
+    """Return the first flags that are spelt as before 0.11; "" if there are none."""
+    upgraded = {flag.name for flag in command.spelt(dotted=True).flags}
+    names = [f"--{flag.name}" for flag in command.flags if flag.name not in upgraded]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _other_world(settings: Settings, command: OpenRLHFCommand, world: int) -> Iterator[str]:
+    """Refuse a resume that DeepSpeed's ZeRO cannot do: at another number of ranks."""
+    found = _newest(settings, command)
+    saved = openrlhf_checkpoints.zero_ranks(found) if found else 0
+    if found is not None and saved and saved != world:
+        yield (
+            f"{found.tag} was saved by {saved} ranks of DeepSpeed's ZeRO, which cannot load it on "
+            f"{world}: bring the nodes back, or remove the checkpoints to begin again"
+        )
+
+
+RECIPE = OpenRLHF()

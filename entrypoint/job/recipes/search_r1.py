@@ -1,0 +1,218 @@
+"""Recipe `search-r1`: Search-R1's trainer, on its old copy of verl, with a retriever on every node.
+
+It saves weights and cannot resume. A new attempt begins with the newest weights: optimizer,
+schedule, order of the data and the reference of the KL begin anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from contract.resources import NodeResources
+from entrypoint.config.parsers import ServiceOn
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import search_r1_checkpoints
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.recipes import verl, verl_words
+from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.interpreters import (
+    for_actors,
+    has_module,
+    interpreter_for,
+    others_with,
+)
+from entrypoint.job.recipes.typed_words import no_effect
+from entrypoint.job.recipes.verl_words import (
+    DIRECTORY,
+    FREQUENCY,
+    HDFS,
+    LOGGER,
+    RESUME_MODE,
+    RESUME_PATH,
+    VerlCommand,
+    parse,
+)
+from entrypoint.job.search_r1_checkpoints import ACTOR, CRITIC, SearchR1Checkpoint
+
+NAME, MODULE = "search-r1", "search_r1"
+TOTAL, URL, SEARCHES = "trainer.total_training_steps", "retriever.url", "do_search"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=search-r1 has nothing to train: give Search-R1's "
+    "command after the image's name, or in ROLLCALL_JOB, such as "
+    "`python3 -m verl.trainer.main_ppo …`"
+)
+WEIGHTS_ALONE = (
+    "Search-R1 cannot resume: a new attempt begins with the newest weights, which are then the "
+    "reference of the KL, too; optimizer, schedule and data begin anew"
+)
+
+
+class SearchR1(AnyCommand):
+    counts_anew = True
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        command = parse(settings.job)
+        found = [_no_interpreter(settings, command), no_directory(settings)]
+        for name in ("checkpoints", "resume_args"):
+            if getattr(settings, name):
+                variable = f"ROLLCALL_{name.upper()}"
+                found.append(f"{variable} is set, and the recipe {NAME} knows it: leave it out")
+        found += [
+            f"{key}={value}: Search-R1's copy of verl has no such key, and the recipe {NAME} goes "
+            "on from the newest weights itself: leave it out"
+            for key in (RESUME_MODE, RESUME_PATH)
+            if (value := command.value(key))
+        ]
+        found += verl_words.common_faults(command, NAME)
+        found += _retriever_faults(settings, command)
+        return [sentence for sentence in found if sentence]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return tuple(_warnings(settings, parse(settings.job)))
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        given = parse(settings.job)
+        gpus = [node.gpus for node in nodes if node.gpus]
+        command = verl_words.placed(given, gpus)
+        found = verl_words.lacking(command, gpus).replace("verl wants", "Search-R1 wants")
+        lacking = (found,) if found else ()
+        warnings = tuple(self.warnings(settings))
+        if command == given:
+            return PlacedJob(settings=settings, lacking=lacking, warnings=warnings)
+        job = replace(settings, job=command.words)
+        return PlacedJob(settings=job, lacking=lacking, warnings=warnings)
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        given = parse(settings.job)
+        found = _newest(settings, given) if resume_from is not None else None
+        command = _completed(settings, given, found)
+        python = interpreter_for(command.interpreter, MODULE)
+        env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        # its own runtime environment may have variables of the job's
+        env["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+        if found is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(found.step)
+        environment = for_actors(runtime_environment(settings), python)
+        return JobCommand((python, *command.program, *command.overrides), env, environment)
+
+    def latest(self, settings: Settings) -> int | None:
+        found = _newest(settings, parse(settings.job))
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return settings.step_pattern or verl.STEP_PATTERN
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if verl.USAGE.search(line) else None
+
+    def effect(self, changed: Collection[str]) -> str:
+        return f"It holds from the next step on. {WEIGHTS_ALONE}"
+
+
+def _directory(settings: Settings, command: VerlCommand) -> Path:
+    return Path(verl_words.directory(command, settings.run_dir, NAME))
+
+
+def _has_critic(command: VerlCommand) -> bool:
+    return (command.value("algorithm.adv_estimator") or "gae") == "gae"
+
+
+def _newest(settings: Settings, command: VerlCommand) -> SearchR1Checkpoint | None:
+    roles = [ACTOR, CRITIC] if _has_critic(command) else [ACTOR]
+    return search_r1_checkpoints.newest(_directory(settings, command), roles)
+
+
+def _completed(
+    settings: Settings, command: VerlCommand, found: SearchR1Checkpoint | None
+) -> VerlCommand:
+    """Return the command with checkpoints, weights, log and retriever as the supervision needs."""
+    done = found.step if found else 0
+    directory = search_r1_checkpoints.directory_after(_directory(settings, command), done)
+    if command.value(DIRECTORY) != str(directory):
+        command = command.having(trainer__default_local_dir=directory)
+    if command.value(FREQUENCY) is None:
+        command = command.having(trainer__save_freq=verl.SAVE_EVERY)
+    if not any(word.partition("=")[0] == HDFS for word in command.overrides):
+        command = command.having(trainer__default_hdfs_dir="null")  # its default is a path
+    command = verl_words.console_added(command, wandb=settings.wandb_api_key is not None)
+    if settings.retriever_url and command.value(URL) is None:
+        command = command.having(retriever__url=settings.retriever_url)
+    if found is None:
+        return command
+    command = command.having(actor_rollout_ref__model__path=found.of(ACTOR))
+    if _has_critic(command):
+        command = command.having(critic__model__path=found.of(CRITIC))
+    if total := command.number(TOTAL):
+        command = command.having(trainer__total_training_steps=max(1, total - done))
+    return command
+
+
+def _retriever_faults(settings: Settings, command: VerlCommand) -> Iterator[str]:
+    own, ours = command.value(URL), settings.retriever_url
+    if not _searches(command):
+        return
+    if own and ours and own.strip("'\"") != ours:
+        yield (
+            f"{URL}={own} and ROLLCALL_RETRIEVER_URL={ours} contradict each other: leave {URL} out"
+        )
+    host = urlsplit((own or ours or "").strip("'\"")).hostname
+    on_head = settings.retriever_command and settings.retriever_on is ServiceOn.HEAD
+    if on_head and host in LOOPBACK:
+        yield (
+            f"ROLLCALL_RETRIEVER_ON=head starts the retriever on the head alone, and {own or ours} "
+            "is the server of each node: leave ROLLCALL_RETRIEVER_ON out, or give the head's "
+            "address"
+        )
+
+
+def _searches(command: VerlCommand) -> bool:
+    return (command.value(SEARCHES) or "true").lower() != "false"
+
+
+def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
+    yield from no_effect(command.dropped)
+    yield WEIGHTS_ALONE
+    if command.number(TOTAL) is None:
+        yield f"without {TOTAL}, a new attempt trains all epochs again: give the number of steps"
+    directory, given = _directory(settings, command), command.value(DIRECTORY)
+    if given and given != str(directory):
+        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
+    if (every := command.number(FREQUENCY)) is not None and every < 1:
+        yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
+    logger = command.value(LOGGER)
+    if logger is not None and "console" not in logger:
+        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+    if _searches(command) and settings.retriever_url is None:
+        yield (
+            "ROLLCALL_RETRIEVER_URL is not set, so the job starts whether its retriever answers or "
+            "not: set it, and ROLLCALL_RETRIEVER_COMMAND on every node, to start the retriever"
+        )
+
+
+def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
+    python = interpreter_for(command.interpreter, MODULE)
+    if not Path(python).is_file():
+        return f"{python} is not there: give the path of a Python"
+    if command.program[0] != "-m" or set(NEEDS_INSTALL) & set(settings.runtime_env):
+        return ""
+    if has_module(python, MODULE):
+        return ""
+    others = others_with(MODULE)
+    has = f", and {others[0]} has it" if others else ""
+    return (
+        f"{python} has no Search-R1{has}: use an image that has it, and give the path of its "
+        f"Python, as in {others[0] if others else '/opt/search-r1/bin/python'} -m "
+        "verl.trainer.main_ppo, or start the nodes in the directory of its repository"
+    )
+
+
+RECIPE = SearchR1()

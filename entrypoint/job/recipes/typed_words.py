@@ -1,0 +1,51 @@
+"""Pure: a command as a guide has it → the command, without what a shell or Ray's client reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from entrypoint.job.recipes.command import OPERATOR
+
+PYTHON = re.compile(r"(?:[^=]*/)?python[0-9.]*")
+ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+RUNTIME_ENV = ("--runtime-env", "--working-dir")
+"""What flags of `ray job submit` begin with that say the job's runtime environment."""
+
+
+def unwrapped(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the command, and the words that have no effect here.
+
+    Those are `ray job submit … --` before it, and a redirection or a pipe behind it.
+    """
+    rest = list(words)
+    dropped: list[str] = []
+    client = [PurePath(word).name for word in rest[:1]] + rest[1:3]
+    if client == ["ray", "job", "submit"] and "--" in rest:
+        end = rest.index("--")
+        dropped += rest[:end]
+        rest = rest[end + 1 :]
+    if operators := [n for n, word in enumerate(rest) if OPERATOR.fullmatch(word)]:
+        dropped += rest[operators[0] :]
+        rest = rest[: operators[0]]
+    return rest, tuple(dropped)
+
+
+def no_effect(dropped: Sequence[str]) -> list[str]:
+    """Return a sentence that names the dropped words, and what replaces them."""
+    if not dropped:
+        return []
+    instead = "the log is in RUN/logs"
+    if any(word.startswith(RUNTIME_ENV) for word in dropped):
+        instead += ", and a runtime environment is given in ROLLCALL_RUNTIME_ENV"
+    return [f"{' '.join(dropped)}: no effect here; {instead}"]
+
+
+def variables_before(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the assignments before a program, as in `NCCL_DEBUG=INFO python3 …`, and the rest."""
+    variables, rest = {}, list(words)
+    while rest and (match := ASSIGNMENT.fullmatch(rest[0])):
+        variables[match["name"]] = match["value"]
+        rest.pop(0)
+    return variables, rest

@@ -1,0 +1,31 @@
+"""Settings of the recipe `openrlhf`, nodes, and what OpenRLHF gets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from contract.resources import NodeResources
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.openrlhf import RECIPE
+
+DRIVER = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
+RANKS = (sys.executable, "-P", "-m", "trainer.launch", "--steps", "--")
+SHORT = ("--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--reward.remote_url=u")
+
+
+def settings(run: Path, *job: str, **environ: str) -> Settings:
+    given = {"ROLLCALL_RECIPE": "openrlhf", "ROLLCALL_RUN_DIR": str(run), **environ}
+    return read_settings(given, job)
+
+
+def nodes(*gpus: int) -> list[NodeResources]:
+    return [NodeResources(name=f"gn{n}", gpus=count) for n, count in enumerate(gpus)]
+
+
+def flags(given: Settings) -> list[str]:
+    """What the driver gets behind the module."""
+    argv = RECIPE.command(given, RECIPE.latest(given)).argv
+    assert argv[:3] == DRIVER
+    return list(argv[3:])
