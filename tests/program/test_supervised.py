@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from safetensors.torch import load_file
 
 from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
@@ -31,11 +32,14 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "dpo": ("dpo", PAIRS, {"prompt_key": "prompt"}),
     "zero": ("sft", SUMS, {"zero_stage": 2}),
 }
+SPLIT = ("rm", PAIRS, {"prompt_key": "prompt", "zero_stage": 3})
 
 
-def follow(tiny: Tiny, root: Path, case: str, stop: StopRequest | None = None) -> ExitCode:
+def follow(
+    tiny: Tiny, root: Path, case: str, stop: StopRequest | None = None, nodes: int = 2
+) -> ExitCode:
     """One attempt, which resumes from the newest complete checkpoint."""
-    stage, rows, flags = CASES[case]
+    stage, rows, flags = CASES.get(case, SPLIT)
     root.mkdir(exist_ok=True)
     (root / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     given = {
@@ -54,7 +58,7 @@ def follow(tiny: Tiny, root: Path, case: str, stop: StopRequest | None = None) -
     assert RECIPE.faults(settings) == []
     argv = RECIPE.command(settings, RECIPE.latest(settings)).argv
     words = argv[argv.index("--") + 1 :]
-    return start(LocalAgents(2), words, root, stop or StopRequest(), steps=True).follow()
+    return start(LocalAgents(nodes), words, root, stop or StopRequest(), steps=True).follow()
 
 
 def losses(root: Path) -> list[tuple[int, float]]:
@@ -117,3 +121,27 @@ def test_a_stopped_stage_saves_first(tiny: Tiny, tmp_path: Path) -> None:
     saved = max(steps_told(tmp_path / "run"))
     assert (tmp_path / "run/checkpoints" / f"checkpoint-{saved}").is_dir()
     assert not (tmp_path / "run/hf").exists(), "what is half trained is not exported"
+
+
+def test_a_stopped_stage_goes_on_with_fewer_ranks_and_the_same_batches(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    assert follow(tiny, tmp_path / "whole", "rm") is ExitCode.FINISHED
+    stop = StopRequest()
+    codes = in_thread(tiny, tmp_path / "run", "rm", stop)
+    stop.requested = True
+    eventually(lambda: bool(codes), 300)
+    assert follow(tiny, tmp_path / "run", "rm", nodes=1) is ExitCode.FINISHED
+    assert steps_told(tmp_path / "run") == list(range(1, STEPS + 1))
+    whole, fewer = (dict(losses(tmp_path / name)) for name in ("whole", "run"))
+    assert fewer[STEPS] == pytest.approx(whole[STEPS], rel=0.05)
+
+
+def test_a_model_that_zero_has_split_is_written_whole(tiny: Tiny, tmp_path: Path) -> None:
+    for case in ("rm", "split"):
+        assert follow(tiny, tmp_path / case, case) is ExitCode.FINISHED
+    plain, split = (
+        load_file(tmp_path / case / "hf" / "model.safetensors") for case in ("rm", "split")
+    )
+    assert plain.keys() == split.keys()
+    assert all(plain[name].allclose(split[name], atol=1e-4) for name in plain)

@@ -268,3 +268,15 @@ def test_rows_that_differ_in_kind_are_named(
     argv = ["sft", "--pretrain", str(tiny.model), "--dataset", str(file)]
     assert main([*argv, "--save_path", str(tmp_path / "x")]) == ExitCode.USAGE
     assert "row 17 has messages as prompt" in capsys.readouterr().err
+
+
+def test_a_template_that_marks_no_turns_is_refused(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": TALK}))
+    argv = ["sft", "--pretrain", str(tiny.model), "--dataset", str(file), "--multiturn"]
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    argv += ["--tokenizer_chat_template", template, "--save_path", str(tmp_path / "x")]
+    assert main(argv) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("--multiturn: ")
