@@ -123,3 +123,9 @@ def test_a_key_of_wandb_leaves_the_command_line() -> None:
 def test_settings_of_other_programs_are_refused() -> None:
     with pytest.raises(SettingsError, match="the recipe is supervised, which takes none"):
         settings(*SFT, ROLLCALL_RESUME_ARGS="--x")
+
+
+def test_a_stage_may_come_from_the_environment() -> None:
+    given = settings(ROLLCALL_JOB=" ".join(SFT))
+    assert RECIPE.faults(given) == []
+    assert given.job == SFT
