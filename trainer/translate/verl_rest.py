@@ -26,6 +26,26 @@ SUPERVISED = "Rollcall's own supervision and run directory replace it"
 ONE_GPU = "a sequence and a layer lie on one GPU or, with ZeRO-3, on all"
 SPEED = "another implementation of the same numbers"
 
+SANDBOX = "code is run by the reward `code`, in a sandbox of its own"
+BEFORE = [
+    *several("reward_model.sandbox_fusion.*", SANDBOX, old=True),
+    *several(
+        "critic.model.lora.rank", "--lora_rank is for policy and critic", default="0", old=True
+    ),
+    *several(
+        "critic.model.trust_remote_code",
+        "code that a model brings along is never run",
+        default="False",
+    ),
+    *several(
+        "reward_model.overlong_buffer.* reward_model.reward_kwargs.overlong_buffer_cfg.* "
+        "reward.reward_kwargs.overlong_buffer_cfg.*",
+        "--overlong_buffer_len is the switch, and the metrics have the penalty",
+        lost=False,
+        old=True,
+    ),
+]
+"""They count before the patterns of NEEDLESS."""
 NEEDLESS = [
     *several(
         "trainer.balance_batch trainer.val_before_train trainer.device trainer.use_v1 "
@@ -112,7 +132,6 @@ ABSENT = [
         "AdamW is the only optimizer",
         default="torch.optim",
     ),
-    *several("reward.reward_manager.name", "--remote_rm_url is the reward", default="naive"),
     *several("reward.reward_manager.*", "--remote_rm_url is the reward"),
     *several(f"{ROLLOUT}.val_kwargs.top_k", "all tokens may be sampled", default="-1"),
     *several(f"{ROLLOUT}.val_kwargs.top_p", "evaluation has only a temperature", default="1.0"),
@@ -167,7 +186,7 @@ ABSENT = [
              "weights or masks within bounds, by token or sequence: --is_correction_level"),
     *several("algorithm.use_pf_ppo algorithm.pf_ppo.*", "PF-PPO is absent"),
     *several("reward.sandbox_fusion.* sandbox_fusion.*",
-             "code is run by the reward `code`, in a sandbox of its own"),
+             SANDBOX),
     *several("trainer.val_only", "evaluation is a part of a run"),
     *several("trainer.v1.*", "--async_train, --max_staleness and --partial_rollout"),
     *several("distillation.* skip.*", "it is absent"),
@@ -178,9 +197,6 @@ OLD = [
     *several("data.datagen.* data.sampler.*", "prompts are rows of a file", old=True),
 
     Row("algorithm.kl_ctrl.target", note="the name is target_kl", old=True),
-    *several(
-        "reward_model.overlong_buffer.*", "give --overlong_buffer_len", lost=False, old=True
-    ),
     *several("critic.model.fsdp_config.* critic.model.use_remove_padding", SPEED, lost=False,
              old=True),
     *several(
@@ -191,7 +207,7 @@ OLD = [
     ),
 ]  # fmt: skip
 
-VERL = Table("verl 0.9", [*KEYS, *NEEDLESS, *ABSENT, *OLD])
+VERL = Table("verl 0.9", [*KEYS, *BEFORE, *NEEDLESS, *ABSENT, *OLD])
 
 
 def _turns(value: str, values: Values) -> Answer:

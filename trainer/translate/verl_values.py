@@ -24,6 +24,26 @@ MEGATRON = (
 )
 
 
+def overlong_penalty(prefix: str) -> tuple[Row, ...]:
+    """Return the rows of a penalty that verl takes by the switch beside its numbers."""
+
+    def convert(value: str, values: Values) -> Answer:
+        on = values.on(f"{prefix}.enable")
+        return number(value, values) if on else needless(f"{prefix}.enable is off")
+
+    return (
+        Row(f"{prefix}.len", "overlong_buffer_len", by=convert, old=True, note="with enable"),
+        Row(f"{prefix}.penalty_factor", "overlong_penalty_factor", by=convert, old=True,
+            note="with enable"),
+    )  # fmt: skip
+
+
+def reward_manager(value: str, values: Values) -> Answer:
+    if value in ("naive", "dapo", "batch", "prime"):
+        return needless("--remote_rm_url is the reward, and --overlong_buffer_len the penalty")
+    return absent("--remote_rm_url is the reward")
+
+
 def one_file(value: str, values: Values) -> Answer:
     found = items(value)
     if len(found) == 1:

@@ -82,6 +82,47 @@ def test_one_gpu_for_a_sequence_and_a_layer_is_not_lost(
     assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=2")[0] == 1
 
 
+OVERLONG = [
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+]
+
+
+@pytest.mark.parametrize("prefix", OVERLONG)
+@pytest.mark.parametrize("switch", ["True", "False"])
+def test_dapo_s_penalty_is_taken_over_if_it_is_on(
+    capsys: pytest.CaptureFixture[str], prefix: str, switch: str
+) -> None:
+    given = {"enable": switch, "len": "128", "penalty_factor": "0.5", "log": "False"}
+    words = [f"{prefix}.{name}={value}" for name, value in given.items()]
+    code, out, err = run(
+        capsys, "--", *VERL.split(), MODEL, *words, "reward_model.reward_manager=dapo"
+    )
+    assert code == 0, err
+    expected = (["128"], ["0.5"]) if switch == "True" else (None, None)
+    made = flags(out)
+    assert (made.get("--overlong_buffer_len"), made.get("--overlong_penalty_factor")) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("reward_model.reward_manager=mine", "--remote_rm_url is the reward"),
+        ("reward.reward_manager.name=mine", "--remote_rm_url is the reward"),
+        ("reward_model.sandbox_fusion.url=http://a/run", "code is run by the reward `code`"),
+        ("critic.model.trust_remote_code=True", "code that a model brings along is never run"),
+        ("critic.model.lora.rank=8", "--lora_rank is for policy and critic"),
+    ],
+)
+def test_no_pattern_of_needless_keys_hides_what_is_lost(
+    capsys: pytest.CaptureFixture[str], word: str, said: str
+) -> None:
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, word)
+    assert code == 1
+    assert f"{word}: {said}" in err.partition("# defaults")[0]
+
+
 def test_a_sum_of_the_script_is_a_number(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
