@@ -126,7 +126,9 @@ def growing(run: RunFiles) -> Iterator[None]:
             with run.metrics.open("a") as metrics, run.journal.open("ab") as journal:
                 metrics.write(row(step))
                 journal.write(line(step))
-            done = Progress(step=step, total_steps=2 * STEPS, attempt=3, reward=0.5, eta_seconds=1e5)
+            done = Progress(
+                step=step, total_steps=2 * STEPS, attempt=3, reward=0.5, eta_seconds=1e5
+            )
             done.write(run.progress)
 
     thread = threading.Thread(target=grow)

@@ -1,8 +1,9 @@
-// The timeline: the journal's newest events, each once, the newest first.
+// The timeline: the attempts, and the journal's newest events, each once, the newest first.
 "use strict";
 
-const KEPT = 500, SHOWN = 200;
-const ROUTINE = new Set(["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "service", "command", "step-found"]);
+const KEPT = 500, SHOWN = 200, MOST_ATTEMPTS = 5;
+const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "service", "command", "step-found"];
+const REPAIRS = new Set(["rank-replaced", "engine-replaced", "engine-left-out"]);
 const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "layout-warning": "warn", "upload-failed": "warn"};
 let source, entries = [], due = false;
 
@@ -11,7 +12,8 @@ function listen(job) {
   source?.close();
   entries = [];
   draw();
-  const query = new URLSearchParams({without: "step", last: KEPT, ...(job ? {job} : {})});
+  const without = by("routine").checked ? ["step"] : ["step", ...ROUTINE];
+  const query = new URLSearchParams({without: without.join(), last: KEPT, ...(job ? {job} : {})});
   const opened = source = new EventSource(`v1/events?${query}`);
   opened.onmessage = message => {
     entries.push(JSON.parse(message.data));
@@ -33,13 +35,15 @@ function soon() {
 }
 
 function draw() {
-  const wanted = by("faults").checked ? entries.filter(event => !ROUTINE.has(event.kind)) : entries;
-  const shown = wanted.slice(-SHOWN).reverse();
+  const shown = entries.slice(-SHOWN).reverse();
+  by("attempts").replaceChildren(...attempts(entries).slice(-MOST_ATTEMPTS).reverse()
+    .map(one => make("li", {className: one.colour}, spokenAttempt(one))));
+  if (state) showVerdict(state);
   by("events").replaceChildren(...shown.map(event => make("li", {},
-    make("time", {dateTime: event.at, title: event.at}, clock(event.at)),
+    make("time", {dateTime: event.at, title: event.at}, moment(event.at)),
     make("span", {className: colourOf(event)}, `${event.node}: ${event.sentence}`),
   )));
-  by("older").textContent = wanted.length > SHOWN ? "rollcall events shows the older ones." : "";
+  by("older").textContent = entries.length > SHOWN ? "rollcall events shows the older ones." : "";
 }
 
 function colourOf(event) {
@@ -49,3 +53,34 @@ function colourOf(event) {
 
 /** The sentence with which the run has ended. */
 const ending = () => entries.findLast(event => event.kind === "outcome")?.sentence ?? "";
+
+/** Pure: the attempts that the events know of, the oldest first. */
+function attempts(events) {
+  const found = [];
+  for (const event of events) {
+    const last = found.at(-1);
+    if (event.kind === "attempt") found.push({number: event.attempt, began: event.at, repairs: 0, colour: "busy", end: "runs"});
+    else if (!last || last.ended) continue;
+    else if (REPAIRS.has(event.kind)) last.repairs += 1;
+    else if (event.kind === "failure") Object.assign(last, {ended: event.at, colour: "bad", end: event.details.failure});
+    else if (event.kind === "outcome") Object.assign(last, {ended: event.at, colour: colourOf(event), end: event.details.outcome});
+  }
+  return found;
+}
+
+function spokenAttempt({number, began, ended, repairs, end}) {
+  const lasted = ended ? `, ${duration((Date.parse(ended) - Date.parse(began)) / 1000)}` : "";
+  const repaired = repairs ? ` · ${repairs} repair${repairs > 1 ? "s" : ""}` : "";
+  return `Attempt ${number} · ${moment(began)}${ended ? `–${moment(ended)}` : ""}${lasted} · ${end}${repaired}`;
+}
+
+/** Pure: what the head did about the failures of the last hour, if the run goes on. */
+function lately(events, at) {
+  const recent = events.filter(event => Date.parse(at) - Date.parse(event.at) < 3600e3);
+  const failures = recent.filter(event => event.kind === "failure");
+  if (!failures.length) return [];
+  const last = failures.at(-1), answer = recent.findLast(event => event.kind === "decision");
+  const often = failures.length > 1 ? `${failures.length} attempts failed in the last hour, the last one` : "an attempt failed";
+  const done = answer && Date.parse(answer.at) >= Date.parse(last.at) ? ` The head's answer: ${answer.sentence}.` : "";
+  return [["warn", `${often} at ${moment(last.at)}: ${last.sentence}.${done}`]];
+}

@@ -2,7 +2,7 @@
 "use strict";
 
 const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
-let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false;
+let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false, troubled = "";
 const seconds = since => (performance.now() - since) / 1000;
 
 async function refresh() {
@@ -13,8 +13,9 @@ async function refresh() {
     const isBrief = state?.expected_workers > MANY_NODES && !isSlow;
     const answer = await ask(`v1/state${isBrief ? "?brief=1" : ""}`);
     if (answer.status === 401) return void say("The key opens this run no longer. Open the page by a new link: rollcall open.");
-    if (!answer.ok) return;
     const news = await answer.json();
+    if (!answer.ok) return void (troubled = news.error);
+    troubled = "";
     state = news;
     heard = performance.now();
     const isBack = !by("lost").hidden;
@@ -31,7 +32,7 @@ async function refresh() {
     showNodes(whole);
     refreshDetails(isSlow, news.progress?.step);
   } catch {
-    // The banner says since when.
+    troubled = ""; // the banner says since when
   } finally {
     answering = false;
   }
@@ -69,25 +70,33 @@ function show(news) {
   const name = news.job ?? news.run.name;
   by("name").textContent = `${name} on ${news.head}`;
   document.title = `${mark} ${word}: ${name}`;
-  by("sentence").textContent = (news.outcome && ending()) || news.sentence;
   const p = news.progress;
   by("bar").hidden = !p?.total_steps;
   by("bar").value = p?.total_steps ? p.step / p.total_steps : 0;
   by("facts").replaceChildren(...facts(news).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
-  const found = [...attention(news), ...(news.outcome ? [] : slowRewards(curves))], more = found.length - MOST_SAID;
+  by("controls").hidden = !news.may_stop || Boolean(news.outcome);
+  showVerdict(news);
+  tick();
+}
+
+/** Say whether the run is well, and what needs attention. */
+function showVerdict(news) {
+  const found = news.outcome ? [] : [...attention(news), ...slowRewards(curves), ...lately(entries, news.at)];
+  const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
+  by("verdict").className = colour;
+  if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
+  by("sentence").textContent = (news.outcome && ending()) || news.sentence;
   by("attention").hidden = !found.length;
   by("attention").querySelector("ul").replaceChildren(
     ...found.slice(0, MOST_SAID).map(([kind, sentence]) => make("li", {className: kind}, sentence)),
     ...(more > 0 ? [make("li", {className: "warn"}, `and ${more} more: the nodes' filter finds them`)] : []),
   );
-  by("controls").hidden = !news.may_stop || Boolean(news.outcome);
-  tick();
 }
 
 /** Say how old the answer is. */
 function tick() {
   if (!state) {
-    if (seconds(asked) > LOST_SECONDS) say("The head has not answered yet.");
+    if (seconds(asked) > LOST_SECONDS) say(troubled ? `The head answers, but cannot read the run: ${troubled}.` : "The head has not answered yet.");
     return;
   }
   const age = seconds(heard), at = clock(state.at);
@@ -95,6 +104,9 @@ function tick() {
   // Browsers run the clocks of a hidden page once a minute.
   if (age < (document.hidden ? 5 * HIDDEN_SECONDS : LOST_SECONDS) || seconds(asked) < LOST_SECONDS) return;
   if (state.outcome) return void (by("updated").textContent = `The head has ended. This is the state of ${at}.`);
+  by("verdict").className = "bad";
+  by("verdict").textContent = troubled ? "Look at the run directory's storage." : "Start the head again.";
+  if (troubled) return void say(`The head answers, but it has not been able to read the run since ${at}: ${troubled}. What you see is from then.`);
   by("state").className = "chip bad";
   by("state").textContent = "Head lost";
   by("state").dataset.mark = "✕";
@@ -136,7 +148,7 @@ by("confirm").addEventListener("close", async () => {
   by("stop").textContent = answer?.ok ? "It saves and stops" : "The head did not take the stop: try again";
 });
 by("filter").addEventListener("input", () => whole && showNodes(whole));
-by("faults").addEventListener("change", draw);
+by("routine").addEventListener("change", () => listen(shownJob));
 document.addEventListener("visibilitychange", () => {
   asked = performance.now();
   refresh();

@@ -2,6 +2,7 @@
 "use strict";
 
 const MOST_ROWS = 100;
+let drawnNodes = "";
 
 function stateOf(node) {
   if (!node.present) return [`silent for ${duration(node.silent_seconds)}`, "bad"];
@@ -36,11 +37,29 @@ function showNodes(state) {
     .filter(([node, [here]]) => !wanted || `${node.node} ${node.address} ${here} ${checks(node)} ${versions(node)}`.toLowerCase().includes(wanted));
   const shown = rows.slice(0, MOST_ROWS);
   by("shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} nodes: filter to find others` : "";
-  by("nodes").replaceChildren(...shown.map(([node, [here, colour]]) => make("tr", {},
-    make("td", {}, `${node.node} `, make("small", {}, node.address)),
-    make("td", {className: colour}, here),
-    make("td", {}, has(node)),
-    make("td", {className: node.warnings.length ? "warn" : ""}, checks(node)),
-    make("td", {}, versions(node)),
+  const logs = new Set([...by("logs").options].map(option => option.value));
+  const cells = shown.map(([node, [here, colour]]) => [
+    [node.node, node.address, logOf(node, logs)],
+    [here, colour], [has(node)], [checks(node), node.warnings.length ? "warn" : ""], [versions(node)],
+  ]);
+  const key = JSON.stringify(cells);
+  if (key === drawnNodes) return; // a reader may be on a button
+  drawnNodes = key;
+  const at = document.activeElement?.dataset.log;
+  by("nodes").replaceChildren(...cells.map(([[name, address, log], ...others]) => make("tr", {},
+    make("td", {}, `${name} `, make("small", {}, address), ...(log ? [" ", logButton(name, log)] : [])),
+    ...others.map(([text, className = ""]) => make("td", {className}, text)),
   )));
+  if (at) by("nodes").querySelector(`[data-log="${CSS.escape(at)}"]`)?.focus();
+}
+
+function logButton(name, log) {
+  const button = make("button", {type: "button", ariaLabel: `Log of ${name}`}, "Log");
+  button.dataset.log = log;
+  button.addEventListener("click", () => {
+    openLog(log);
+    by("log").scrollIntoView({block: "nearest"});
+    by("log").focus();
+  });
+  return button;
 }

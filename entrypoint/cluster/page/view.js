@@ -22,6 +22,11 @@ function duration(seconds) {
 }
 
 const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
+/** Pure: a time of today, or a day and a time. */
+function moment(at) {
+  const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();
+  return isToday ? clock(at) : `${is.toLocaleDateString([], {day: "numeric", month: "short"})} ${clock(at)}`;
+}
 const percent = value => `${(100 * value).toFixed(1)} %`;
 
 const ENDS = {
@@ -61,6 +66,29 @@ function attention(state) {
   for (const node of [state.head_node, ...state.nodes])
     if (node.warnings.length) found.push(["warn", `${node.node}: these checks did not pass: ${node.warnings.join(", ")} (rollcall doctor says why)`]);
   return found;
+}
+
+const GOES_ON = "Started again with the same run directory, it resumes.";
+const TO_DO = {
+  64: "Correct the job's command or settings, and start it again. The last attempt's log lists all faults.",
+  69: "Start the missing nodes, or look at the network and the services. " + GOES_ON,
+  70: "Read the failure below and the last attempt's log, and repair the cause. " + GOES_ON,
+  73: "Look at the run directory's storage: it is full, read-only or away. " + GOES_ON,
+  75: GOES_ON,
+  76: "Replace the node that is not fit; rollcall doctor says why. " + GOES_ON,
+};
+
+/** Pure: a colour and a sentence: whether the run is well, and what to do. */
+function verdict({outcome, phase}, found) {
+  if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
+  if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${GOES_ON}`];
+  if (outcome) return ["bad", TO_DO[outcome.exit_code] ?? TO_DO[70]];
+  const bad = found.filter(([colour]) => colour === "bad").length;
+  const things = number => `${number} thing${number > 1 ? "s" : ""}`;
+  if (bad) return ["bad", `${things(bad)} to repair: see below.`];
+  if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
+  if (found.length) return ["warn", `It goes on. ${things(found.length)} to look at: see below.`];
+  return phase === "training" ? ["good", "All is well: nothing to do."] : ["busy", "It is on its way: nothing to do yet."];
 }
 
 /** Pure: names and values of the facts below the headline. */

@@ -1,0 +1,193 @@
+"""What the page says first in each state of a run: whether it is well, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from contract.journal import EventSource, append_event, line_of
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.cluster.access import page_link
+from tests.support.control import TOKEN, Head, asking, node_info
+
+pytestmark = pytest.mark.browser
+SIZES = ((390, 844), (1280, 900))
+COLOURS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+FIRST, SECOND = EventSource(attempt=1), EventSource(attempt=2)
+
+
+def opened(head: Head, tab: Page) -> None:
+    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=True))
+
+
+def trains(head: Head) -> None:
+    """All nodes are there, and all is well."""
+    registry = head.control._registry
+    registry.expected = 1
+    registry.check_in(replace(node_info("gpu-1"), joined=True), "")
+    registry.poll_opened("gpu-1")
+    Progress(step=5, total_steps=10, attempt=1, reward=0.5, checkpoint=4).write(head.run.progress)
+    head.run.metrics.write_text('{"step": 5, "train/reward": 0.5, "eval/acc": 0.5}\n')
+    append_event(head.run.journal, "attempt", "attempt 1 starts", source=FIRST)
+    head.control.phase = "training"
+
+
+def fails(head: Head) -> None:
+    """A node is silent, another was refused."""
+    trains(head)
+    registry = head.control._registry
+    registry.expected = 2
+    entry = registry._entries["gpu-1"]
+    registry.poll_closed(entry, hung_up=True)
+    registry.check_in(node_info("gpu-2", python="3.9.0"), "")
+
+
+def recovers(head: Head) -> None:
+    trains(head)
+    journal = head.run.journal
+    append_event(journal, "failure", "hang: no step for 9 min", {"failure": "hang"}, source=FIRST)
+    append_event(journal, "decision", "resuming from step 4", source=FIRST)
+    head.control.phase = "recovering"
+
+
+def ends(outcome: str, exit_code: int) -> Callable[[Head], None]:
+    def end(head: Head) -> None:
+        trains(head)
+        sentence, details = "this is how it ended", {"outcome": outcome}
+        append_event(head.run.journal, "outcome", sentence, details, source=FIRST)
+        head.control.announce(outcome, exit_code)
+
+    return end
+
+
+@dataclass(frozen=True)
+class Case:
+    arrange: Callable[[Head], object]
+    word: str
+    verdict: str
+    dies: bool = False
+
+
+CASES = {
+    "empty": Case(lambda head: None, "Starting", "1 thing"),
+    "training": Case(trains, "Training", "All is well: nothing to do."),
+    "failing": Case(fails, "Training", "2 things to repair: see below."),
+    "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
+    "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
+    "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
+    "failed": Case(ends("failed", 73), "Failed", "Look at the run directory's storage"),
+    "finished": Case(ends("finished", 0), "Finished", "The run has finished: nothing to do."),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_state_says_what_to_do_to_everyone(head: Head, tab: Page, name: str) -> None:
+    case = CASES[name]
+    case.arrange(head)
+    opened(head, tab)
+    if case.dies:
+        expect(tab.locator("#state")).to_have_text("Training")
+        head.control.__exit__()
+    expect(tab.locator("#state")).to_have_text(case.word)
+    expect(tab.locator("#verdict")).to_contain_text(case.verdict)
+    for width, height in SIZES:
+        tab.set_viewport_size({"width": width, "height": height})
+        below = tab.locator("#verdict").bounding_box()
+        assert below and below["y"] + below["height"] < height / 3
+        assert tab.evaluate("document.body.scrollWidth <= innerWidth")
+        for colours in COLOURS:
+            tab.emulate_media(color_scheme=colours)
+            found = Axe().run(tab)
+            assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
+    head: Head, tab: Page
+) -> None:
+    recovers(head)
+    append_event(head.run.journal, "attempt", "attempt 2 starts from step 4", source=SECOND)
+    append_event(head.run.journal, "engine-replaced", "engine 1 is there again", source=SECOND)
+    head.control.phase = "training"
+    opened(head, tab)
+    attention = tab.get_by_role("region", name="Needs attention")
+    expect(attention).to_contain_text("hang: no step for 9 min. The head's answer: resuming from")
+    expect(tab.locator("#verdict")).to_have_text("It goes on. 1 thing to look at: see below.")
+    attempts = tab.get_by_role("list", name="Attempts").get_by_role("listitem")
+    expect(attempts).to_have_count(2)
+    expect(attempts.first).to_contain_text("Attempt 2 · ")
+    expect(attempts.first).to_contain_text("runs · 1 repair")
+    expect(attempts.last).to_contain_text("· hang")
+
+
+def long_ago(run: RunFiles) -> None:
+    """A failure of two days ago, and more checkpoints since than the page keeps."""
+    began = datetime.now(UTC) - timedelta(days=2)
+
+    def line(number: int, kind: str, details: dict[str, object]) -> bytes:
+        event = {
+            "at": (began + timedelta(seconds=number)).isoformat(timespec="milliseconds"),
+            "node": "head",
+            "attempt": 1,
+            "kind": kind,
+            "sentence": f"{kind} of long ago",
+            "details": details,
+        }
+        return line_of(event) + b"\n"
+
+    with run.journal.open("ab") as journal:
+        journal.write(line(0, "failure", {"failure": "hang"}))
+        journal.writelines(line(number, "checkpoint", {"step": number}) for number in range(600))
+
+
+def test_the_timeline_has_old_faults_in_spite_of_newer_routine(head: Head, tab: Page) -> None:
+    long_ago(head.run)
+    trains(head)
+    opened(head, tab)
+    events = tab.locator("#events li")
+    expect(events).to_have_count(2)
+    day = (datetime.now().astimezone() - timedelta(days=2)).day
+    expect(events.last).to_contain_text("failure of long ago")
+    expect(events.last.locator("time")).to_contain_text(str(day))
+    expect(tab.get_by_role("region", name="Needs attention")).to_be_hidden()
+    tab.get_by_label("other routine, too").check()
+    expect(events).to_have_count(200)
+    expect(events.nth(1)).to_contain_text("checkpoint of long ago")
+
+
+def test_storage_that_fails_is_no_lost_head(head: Head, tab: Page) -> None:
+    trains(head)
+    opened(head, tab)
+    expect(tab.locator("#verdict")).to_have_text("All is well: nothing to do.")
+    head.run.progress.unlink()
+    head.run.progress.mkdir()
+    alert = tab.get_by_role("alert")
+    expect(alert).to_contain_text("it has not been able to read the run since")
+    expect(alert).to_contain_text("Is a directory")
+    expect(tab.locator("#verdict")).to_have_text("Look at the run directory's storage.")
+    expect(tab.locator("#state")).to_have_text("Training")
+    head.run.progress.rmdir()
+    expect(alert).to_be_hidden()
+
+
+def test_a_nodes_log_is_one_key_away(head: Head, tab: Page) -> None:
+    trains(head)
+    head.run.logs.mkdir()
+    (head.run.logs / "worker-gpu-1.log").write_text("what gpu-1 says\n")
+    opened(head, tab)
+    button = tab.get_by_role("button", name="Log of gpu-1")
+    button.focus()
+    head.client().check_in(replace(node_info("gpu-1"), joined=True, warnings=("gpu.clock",)))
+    with asking(head, "gpu-1"):
+        expect(tab.locator("#nodes")).to_contain_text("gpu.clock")
+    expect(button).to_be_focused()
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("log")).to_have_text("what gpu-1 says\n")
+    expect(tab.get_by_role("log")).to_be_focused()
+    expect(tab.get_by_role("combobox", name="Log")).to_have_value("worker-gpu-1")
