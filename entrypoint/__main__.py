@@ -105,7 +105,7 @@ def _up(settings: Settings) -> int:
     from entrypoint.job.recipes import base as recipes
     from entrypoint.node import head, unfit, worker
     from entrypoint.preflight.run import run_checks
-    from entrypoint.preflight.show import failed_names, keep_report, say_report
+    from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
     from entrypoint.processes.inbox import Inbox
     from entrypoint.run import errors, unfit_head
 
@@ -139,10 +139,10 @@ def _up(settings: Settings) -> int:
         keep_report(report, settings)
     except OSError as error:
         console.log.warning("no report of preflight is kept: %s", errors.describe(error))
-    warnings = tuple(result.name for result in (*report.fails, *report.warnings))
+    findings = not_well(report, settings.secrets)
     if isinstance(role, Head):
-        return head.serve(settings, role, warnings, inbox)
-    return worker.serve(settings, warnings, inbox)
+        return head.serve(settings, role, findings, inbox)
+    return worker.serve(settings, findings, inbox)
 
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:

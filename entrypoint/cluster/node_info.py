@@ -20,6 +20,8 @@ class NodeInfo:
     """The node's Ray has joined the head's cluster."""
     warnings: Sequence[str] = ()
     """Names of the preflight checks that did not pass."""
+    findings: Mapping[str, str] = field(default_factory=dict)
+    """Check that did not pass → its verdict, its evidence, and what to do, in one line."""
     rejoins: str = ""
     """Why the node ended its Ray before it checks in again, in words."""
     examined: str = ""

@@ -47,6 +47,7 @@ class CheckIn(BaseModel):
     resources: Amounts = {}
     joined: bool = False
     warnings: Lines = []
+    findings: Texts = {}
     rejoins: Line = ""
     examined: Line = ""
     unfit: Lines = []

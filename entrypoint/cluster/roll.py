@@ -45,6 +45,7 @@ class RegisteredNode:
             "silent_seconds": round(0.0 if self.asking else now - self.seen_at, 1),
             "inventory": dict(self.info.inventory),
             "warnings": list(self.info.warnings),
+            "findings": dict(self.info.findings),
             "versions": dict(self.info.versions),
         }
 

@@ -24,7 +24,7 @@ from entrypoint.config.settings import PreflightMode, Settings, SettingsError
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import wait
 from entrypoint.preflight.run import run_checks
-from entrypoint.preflight.show import lines
+from entrypoint.preflight.show import lines, not_well
 
 STARTS_NOTHING = frozenset(
     {
@@ -64,7 +64,8 @@ def check_in(settings: Settings) -> Mapping[str, Any]:
     return {
         "versions": versions(settings),
         "inventory": inventory(settings, address),
-        "warnings": [result.name for result in (*report.fails, *report.warnings)],
+        "warnings": list(findings := not_well(report, settings.secrets)),
+        "findings": findings,
         "unfit": [" ".join(sentence.split()) for sentence in unfit],
         "environment": collective_variables(settings.environ),
         "storage": storage,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
@@ -48,8 +49,8 @@ from entrypoint.run.store import StoreError
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbox) -> int:
-    """Lead the run until it ends; return the outcome's exit code."""
+def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: Inbox) -> int:
+    """Lead the run until it ends; return the outcome's exit code. `findings`: as in NodeInfo."""
     run, named = RunFiles(settings.run_dir), head_address(settings)
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
@@ -71,7 +72,7 @@ def serve(settings: Settings, role: Head, warnings: tuple[str, ...], inbox: Inbo
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             storage_proof.sweep(run.root)
-            me = node_info(settings, address, warnings, lease.incarnation)
+            me = node_info(settings, address, findings, lease.incarnation)
             return _lead(settings, role, me, journal, inbox)
     except wait.InterruptedWaitError:
         return ExitCode.STOPPED
@@ -96,16 +97,17 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
 
 
 def node_info(
-    settings: Settings, address: str, warnings: tuple[str, ...], incarnation: str
+    settings: Settings, address: str, findings: Mapping[str, str], incarnation: str
 ) -> NodeInfo:
-    """What the head says about itself. `warnings`: names of the checks that did not pass."""
+    """What the head says about itself."""
     return NodeInfo(
         node=settings.node_name,
         address=address,
         versions=versions(settings),
         inventory=inventory(settings, address),
         resources=settings.resources,
-        warnings=warnings,
+        warnings=tuple(findings),
+        findings=findings,
         environment=collective_variables(settings.environ),
         storage=incarnation,
     )

@@ -106,6 +106,7 @@ class RayRoll:
             inventory=info.inventory,
             resources=info.resources,
             warnings=(*me.warnings, *info.warnings),
+            findings={**me.findings, **info.findings},
         )
         log.info("Ray's head at %s has %s", head.address, self.registry.me.has)
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -57,8 +57,11 @@ LONGEST_PAUSE_SECONDS = 0.3
 """Longest pause between polls for the head; it delays the worker's Ray by at most as much."""
 
 
-def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
-    """Stay in the cluster until the head announces the outcome; return the exit code."""
+def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
+    """Stay in the cluster until the head announces the outcome; return the exit code.
+
+    `findings`: as in NodeInfo.
+    """
     try:
         token = run_token.for_worker(settings, inbox.stop)
         run_token.show_to_shells(token)
@@ -69,7 +72,7 @@ def serve(settings: Settings, warnings: tuple[str, ...], inbox: Inbox) -> int:
             actor_logs.gathering(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
-            membership = _Membership(settings, warnings, token, inbox, services)
+            membership = _Membership(settings, findings, token, inbox, services)
             try:
                 return membership.keep()
             finally:
@@ -110,8 +113,8 @@ class _Membership:
     """Joins the cluster, and joins again whenever the head or this node's Ray is lost."""
 
     settings: Settings
-    warnings: tuple[str, ...]
-    """Names of the preflight checks that did not pass."""
+    findings: Mapping[str, str]
+    """As in NodeInfo."""
     token: str
     inbox: Inbox
     services: Services
@@ -297,7 +300,8 @@ class _Membership:
             versions=versions(self.settings),
             inventory=inventory(self.settings, address),
             resources=self.settings.resources,
-            warnings=self.warnings,
+            warnings=tuple(self.findings),
+            findings=self.findings,
             environment=collective_variables(self.settings.environ),
             rejoins=self._why_ended,
             examined=LIFE if examined_whole(self.settings) else "",

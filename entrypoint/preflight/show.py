@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from entrypoint.preflight.verdict import Verdict
 if TYPE_CHECKING:
     from rich.table import Table
 
+MOST_CHARACTERS = 600
+"""Limit for what a node says of one check to the head."""
 COLOURS = {
     Verdict.PASS: "green",
     Verdict.WARN: "yellow",
@@ -64,6 +66,20 @@ def summary(report: Report) -> str:
     parts += [f"{warned} warning{'s' if warned > 1 else ''}"] if warned else []
     parts += [f"{skipped} skipped"] if skipped else []
     return f"preflight: {', '.join(parts)} (rollcall doctor shows all)"
+
+
+def not_well(report: Report, secrets: Iterable[str] = ()) -> dict[str, str]:
+    """Return what a node says of itself to the head: each check that did not pass, in a line."""
+    found = replace(report, results=(*report.fails, *report.warnings))
+    return {
+        result.name: _one_line(redact(line, secrets))
+        for result, line in zip(found.results, lines(found), strict=True)
+    }
+
+
+def _one_line(text: str) -> str:
+    printable = "".join(one if one.isprintable() else " " for one in text)
+    return " ".join(printable.split())[:MOST_CHARACTERS]
 
 
 def failed_names(report: Report) -> str:

@@ -25,6 +25,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+SLOW = "WARN gpu.clock: 900 of 1980 MHz → look at its cooling"
 
 
 def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
@@ -45,7 +46,10 @@ def trains(head: Head) -> None:
     for number in range(3):
         append_event(head.run.journal, "roll", f"event {number}")
     head.control.phase = "training"
-    head.client().check_in(replace(node_info("gpu-1"), warnings=("gpu.clock",)), joined=True)
+    head.client().check_in(
+        replace(node_info("gpu-1"), warnings=("gpu.clock",), findings={"gpu.clock": SLOW}),
+        joined=True,
+    )
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
@@ -63,7 +67,7 @@ def test_a_training_run_is_seen_whole_by_everyone(
         for fact in ("tiny-7b", "builtin", "5 of 10", "step 4", "50 s", "1 of 2"):
             expect(facts).to_contain_text(fact)
         attention = tab.get_by_role("region", name="Needs attention")
-        expect(attention).to_contain_text("gpu-1: these checks did not pass: gpu.clock")
+        expect(attention).to_contain_text(f"gpu-1: {SLOW}")
         expect(attention).to_contain_text("1 worker never checked in")
         expect(tab.get_by_role("img", name="Reward. acc: 0.5 at step 1")).to_be_visible()
         expect(tab.locator("canvas")).to_have_count(2)

@@ -100,12 +100,34 @@ def test_each_state_says_what_to_do_to_everyone(head: Head, tab: Page, name: str
     for width, height in SIZES:
         tab.set_viewport_size({"width": width, "height": height})
         below = tab.locator("#verdict").bounding_box()
-        assert below and below["y"] + below["height"] < height / 3
+        assert below is not None
+        assert below["y"] + below["height"] < height / 3
         assert tab.evaluate("document.body.scrollWidth <= innerWidth")
         for colours in COLOURS:
             tab.emulate_media(color_scheme=colours)
             found = Axe().run(tab)
             assert found.violations_count == 0, found.generate_report()
+
+
+def test_what_many_nodes_have_in_common_is_said_once(head: Head, tab: Page) -> None:
+    trains(head)
+    registry = head.control._registry
+    registry.expected = 21
+    slow = {"gpu.clock": "WARN gpu.clock: 900 MHz → look at its cooling"}
+    for number in range(100, 120):
+        info = node_info(f"gpu-{number}")
+        well = number < 110
+        found = replace(info, warnings=() if well else tuple(slow), findings={} if well else slow)
+        registry.check_in(replace(found, joined=True), "")
+        entry = registry.poll_opened(info.node)
+        if well and entry:
+            registry.poll_closed(entry, hung_up=True)
+    opened(head, tab)
+    items = tab.get_by_role("region", name="Needs attention").get_by_role("listitem")
+    expect(items).to_have_count(2)
+    expect(items.first).to_contain_text("10 nodes (gpu-100, gpu-101, gpu-102, …) are silent")
+    expect(items.last).to_contain_text("10 nodes (gpu-110, gpu-111, gpu-112, …); the first says")
+    expect(items.last).to_contain_text("look at its cooling")
 
 
 def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(

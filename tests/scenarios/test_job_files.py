@@ -239,5 +239,5 @@ def test_a_head_that_fails_before_it_supervises_tells_its_outcome(
         },
         ["true"],
     )
-    assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.JOB_FAILED
+    assert head.serve(settings, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.JOB_FAILED
     assert json.loads(RunFiles(tmp_path).result.read_text())["outcome"] == "failed"

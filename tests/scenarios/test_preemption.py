@@ -93,7 +93,7 @@ def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Mes
     )
     inbox = Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
-    member = _Membership(settings, (), "token", inbox, services)
+    member = _Membership(settings, {}, "token", inbox, services)
     head = cast(ControlClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began

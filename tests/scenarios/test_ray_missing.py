@@ -61,7 +61,7 @@ def test_a_head_says_so_writes_it_down_and_ends(
 ) -> None:
     role = Head(0, 0, "a test")
     with caplog.at_level(logging.INFO):
-        assert head.serve(of_head, role, (), Inbox()) == ExitCode.RETRY
+        assert head.serve(of_head, role, {}, Inbox()) == ExitCode.RETRY
     assert caplog.messages[-1] == SAID
     result = json.loads(RunFiles(of_head.run_dir).result.read_text())
     assert (result["outcome"], result["exit_code"]) == ("failed", ExitCode.RETRY)
@@ -92,7 +92,7 @@ def test_a_file_of_rays_that_is_another_users_is_no_fault_of_the_run_directory(
         raise PermissionError(errno.EACCES, "Permission denied", "/tmp/ray/ray_current_cluster")
 
     monkeypatch.setattr(ray_node, "forget_cluster", others)
-    assert head.serve(of_head, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RETRY
+    assert head.serve(of_head, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.RETRY
     assert caplog.messages[-1] == "/tmp/ray/ray_current_cluster: Permission denied"
 
 
@@ -103,5 +103,5 @@ def test_storage_that_knows_no_locks_is_a_fault_of_the_run_directory(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("entrypoint.run.lease.fcntl.flock", no_locks)
-    assert head.serve(of_head, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RUN_DIR
+    assert head.serve(of_head, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.RUN_DIR
     assert caplog.messages[-1] == f"{RunFiles(of_head.run_dir).leases / '1'}: No locks available"

@@ -164,7 +164,7 @@ def test_a_head_ends_with_64_for_another_run_and_with_73_without_the_store(
     def serve(directory: Path) -> int:
         port = {"ROLLCALL_CONTROL_PORT": str(free_port), "ROLLCALL_REWARD_TIMEOUT": "1"}
         settings = settings_of(directory, s3.url, **port)
-        return head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+        return head.serve(settings, Head(0, 0, "a test"), {}, Inbox())
 
     restore.claim(Store(s3.url), begun(tmp_path / "one", s3.url))
     assert serve(begun(tmp_path / "other", s3.url).root) == ExitCode.USAGE
@@ -187,12 +187,12 @@ def test_a_finished_run_that_is_started_again_uploads_what_was_left(
     )
     s3.stop()
     hurried = settings_of(run.root, s3.url, ROLLCALL_REWARD_TIMEOUT="1")
-    assert head.serve(hurried, Head(0, 0, "a test"), (), Inbox()) == ExitCode.RUN_DIR
+    assert head.serve(hurried, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.RUN_DIR
     for thread in threading.enumerate():  # it would end with the head's process
         if thread.name == "upload":
             thread.join(30)
     s3.start()
-    assert head.serve(settings, Head(0, 0, "a test"), (), Inbox()) == ExitCode.FINISHED
+    assert head.serve(settings, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.FINISHED
     assert Store(s3.url).checkpoints() == {1: True}
 
 

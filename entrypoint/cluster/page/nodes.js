@@ -15,7 +15,7 @@ function has(node) {
   return [gpu, cpus && `${cpus} CPUs`, memory && `${(memory / 2 ** 30).toFixed(0)} GiB`].filter(Boolean).join(", ");
 }
 
-const checks = node => node.warnings.length ? `not passed: ${node.warnings.join(", ")}` : "passed";
+const checks = node => node.warnings.length ? node.warnings.map(check => said(node, check)).join("; ") : "passed";
 const versions = node => Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(", ");
 const wellness = node => !node.present ? 0 : !node.joined ? 1 : node.warnings.length ? 2 : 3;
 

@@ -1,7 +1,7 @@
 // What all parts of the page use: elements, words of the state, and text that is never HTML.
 "use strict";
 
-const ANSWER_SECONDS = 10;
+const ANSWER_SECONDS = 10, MANY = 4;
 const by = id => document.getElementById(id);
 
 /** Ask the head. It is an error if the answer is not there within ANSWER_SECONDS. */
@@ -49,22 +49,34 @@ function headline(state) {
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }
 
+/** Pure: how many nodes there are, and the names of some. */
+const several = nodes => `${nodes.length} nodes (${nodes.slice(0, 3).map(node => node.node).join(", ")}, …)`;
+
 /** Pure: what a person must look at, the worst first, each with its colour. */
 function attention(state) {
   const found = [];
   if (state.outcome) return found;
-  for (const node of state.nodes)
-    if (!node.present) found.push(["bad", `${node.node} has been silent for ${duration(node.silent_seconds)}: look at its machine and its network`]);
+  const silent = state.nodes.filter(node => !node.present);
+  const longest = Math.max(...silent.map(node => node.silent_seconds));
+  if (silent.length < MANY)
+    for (const node of silent) found.push(["bad", `${node.node} has been silent for ${duration(node.silent_seconds)}: look at its machine and its network`]);
+  else found.push(["bad", `${several(silent)} are silent, one for ${duration(longest)}: look at what they share, such as a switch, a rack or a power supply`]);
   for (const [node, why] of Object.entries(state.refused)) found.push(["bad", `${node} was refused: ${why}`]);
+  const starting = state.nodes.filter(node => node.present && !node.joined), isMany = starting.length >= MANY;
+  if (isMany) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
   for (const sentence of state.missing)
-    if (!/ (has been silent for|was refused:) /.test(sentence)) found.push(["warn", sentence]);
+    if (!/ (has been silent for|was refused:) /.test(sentence) && !(isMany && / is starting Ray$/.test(sentence))) found.push(["warn", sentence]);
   if (state.idle) found.push(["warn", state.idle]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
   if (p && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
     found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);
   for (const sentence of state.differences) found.push(["warn", sentence]);
+  const nodesOf = new Map();
   for (const node of [state.head_node, ...state.nodes])
-    if (node.warnings.length) found.push(["warn", `${node.node}: these checks did not pass: ${node.warnings.join(", ")} (rollcall doctor says why)`]);
+    for (const check of node.warnings) (nodesOf.get(check) ?? nodesOf.set(check, []).get(check)).push(node);
+  for (const [check, nodes] of nodesOf)
+    if (nodes.length >= MANY) found.push(["warn", `${several(nodes)}; the first says: ${said(nodes[0], check)}`]);
+    else for (const node of nodes) found.push(["warn", `${node.node}: ${said(node, check)}`]);
   return found;
 }
 
@@ -90,6 +102,9 @@ function verdict({outcome, phase}, found) {
   if (found.length) return ["warn", `It goes on. ${things(found.length)} to look at: see below.`];
   return phase === "training" ? ["good", "All is well: nothing to do."] : ["busy", "It is on its way: nothing to do yet."];
 }
+
+/** Pure: the finding of a check that did not pass. */
+const said = (node, check) => node.findings[check] ?? `the check ${check} did not pass: rollcall doctor says why`;
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {

@@ -34,6 +34,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("joined", {"joined": 1}),
     ("warnings", {"warnings": 7}),
     ("warnings.0", {"warnings": ["a\x07"]}),
+    ("findings.gpu", {"findings": {"gpu": "a\nb"}}),
     ("unfit.0", {"unfit": ["a\rb"]}),
     ("environment.NCCL_DEBUG", {"environment": {"NCCL_DEBUG": {}}}),
     ("clock", {"clock": math.nan}),

@@ -57,7 +57,7 @@ def variables(run: RunFiles, port: int) -> dict[str, str]:
 
 def serve(run: RunFiles, port: int, *job: str) -> int:
     settings = read_settings(variables(run, port), job)
-    return head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+    return head.serve(settings, Head(0, 0, "a test"), {}, Inbox())
 
 
 def finish(run: RunFiles) -> None:
@@ -133,7 +133,7 @@ def test_a_token_that_was_given_is_not_written_down(
     monkeypatch.setattr(head, "_start_sentence", lambda *_: "begun with correct-horse-battery")
     given = {"ROLLCALL_RUN_DIR": str(run.root), "ROLLCALL_CONTROL_PORT": str(taken)}
     settings = read_settings(given | {"ROLLCALL_TOKEN": "correct-horse-battery"}, ["true"])
-    head.serve(settings, Head(0, 0, "a test"), (), Inbox())
+    head.serve(settings, Head(0, 0, "a test"), {}, Inbox())
     assert not run.token.exists()
     written = "".join(path.read_text() for path in run.root.iterdir() if path.is_file())
     assert "begun with" in written
@@ -171,7 +171,7 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     settings = read_settings(environ)
 
     def live() -> None:
-        codes.append(head.serve(settings, Head(0, 0, "a test"), (), inbox))
+        codes.append(head.serve(settings, Head(0, 0, "a test"), {}, inbox))
 
     living = threading.Thread(target=live)
     living.start()
@@ -207,7 +207,7 @@ def test_a_node_beside_an_existing_ray_says_so_and_shows_its_token_to_no_shell(
     environ = variables(run, free_port) | there
     del environ["ROLLCALL_RAY_TEMP_DIR"]
     settings = read_settings(environ, ["true"])
-    assert head.serve(settings, Head(2, 2, "a test"), (), Inbox()) == ExitCode.UNFIT
+    assert head.serve(settings, Head(2, 2, "a test"), {}, Inbox()) == ExitCode.UNFIT
     assert shown == []
     start, outcome = (event["sentence"] for event in read_events(run.journal))
     assert start == (

@@ -34,7 +34,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = Fals
     monkeypatch.setattr(wait, "STEADY_SECONDS", -1.0 if steady else 60.0)
     settings = read_settings({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
     services = Services(settings, is_head=False, env={}, tell=print)
-    return worker._Membership(settings, (), "token", Inbox(), services).keep()
+    return worker._Membership(settings, {}, "token", Inbox(), services).keep()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     }
     settings, inbox = read_settings(environ), Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
-    membership = worker._Membership(settings, (), TOKEN, inbox, services)
+    membership = worker._Membership(settings, {}, TOKEN, inbox, services)
     assert membership._join_once() == HeadLost("it is elsewhere now")
     monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
     assert membership._join_once() == StopAsked("SIGTERM")
@@ -124,6 +124,6 @@ def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
     inbox = Inbox()
     for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
         inbox.put(message)
-    worker._Membership(settings, (), "token", inbox, services)._next_message()
+    worker._Membership(settings, {}, "token", inbox, services)._next_message()
     name = "logs/stacks-attempt-{}-gn2.txt"
     assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]

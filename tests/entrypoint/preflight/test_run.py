@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from contract.exit_codes import ExitCode
+from entrypoint.cluster import request_format
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, SettingsError
@@ -179,6 +180,18 @@ def test_a_node_that_is_well_says_so_in_one_line_and_what_is_not_in_full() -> No
     said.clear()
     show.say_report(report(PASSING, FAILING), said.append, on_terminal=False)
     assert said == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
+
+
+def test_what_a_node_says_of_its_checks_is_a_line_that_the_head_takes() -> None:
+    odd = Check(
+        "t.odd", "?", lambda _: Finding(Verdict.FAIL, "a\x1b[1mb\nc hunter2-hunter2", "x" * 999)
+    )
+    said = show.not_well(report(PASSING, WARNING, odd, SKIPPING), ["hunter2-hunter2"])
+    assert said["t.warns"] == "WARN t.warns: low → add some"
+    assert said["t.odd"].startswith("FAIL t.odd: a [1mb c ******** → xxx")
+    assert list(said) == ["t.odd", "t.warns"]
+    body = json.dumps({"node": "a", "address": "10.0.0.1", "versions": {}, "findings": said})
+    assert request_format.node_info(body.encode()).findings == said
 
 
 def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
