@@ -1,4 +1,7 @@
-"""Viewers of a run's page without browsers: each asks what the page asks, as often."""
+"""Viewers of a run's page without browsers: each asks what the page asks, as often.
+
+Each has the log of one node open.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from entrypoint.processes.process import raise_open_files_limit
 
 POLL_SECONDS, SLOW_SECONDS = 2.0, 10.0
 """As in page/main.js."""
+ROUTINE = "step,checkpoint,eval,best,check-in,layout,files,download,service,command,step-found"
+EVENTS = f"/v1/events?without={ROUTINE}&last=500"
 
 
 @dataclass
@@ -77,6 +82,7 @@ class Viewer:
         self._counts = counts
         self._step, self._version = 0, ""
         self._slow_at = 0.0
+        self._offset = -32768
         self._events: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
@@ -102,7 +108,9 @@ class Viewer:
         if is_slow:
             self._slow_at = began
             await self._curves()
-        await self._get("/v1/logs")
+            await self._get("/v1/logs")
+        offset = f"offset={self._offset}"
+        self._offset = (await self._get(f"/v1/logs/worker-1?{offset}")).json()["offset"]
         self._counts.rounds += 1
 
     async def _curves(self) -> None:
@@ -120,7 +128,7 @@ class Viewer:
         return answer
 
     async def _follow(self) -> None:
-        async with self._http.stream("GET", "/v1/events?without=step&last=500") as answer:
+        async with self._http.stream("GET", EVENTS) as answer:
             async for line in answer.aiter_lines():
                 self._counts.bytes += len(line) + 1
                 self._counts.events += line.startswith("data:")

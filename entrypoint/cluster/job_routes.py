@@ -121,8 +121,7 @@ class JobRoutes:
             offset = int(request.query_params.get("offset", "0"))
         except ValueError:
             return _refused(400, "offset is no whole number")
-        known = await self.reads.ask(partial(log_files.names, directory))
-        if name not in (log_files.JOURNAL, *known):
+        if not await self.reads.ask(partial(log_files.is_there, directory, name)):
             return _refused(404, f"there is no log {name}")
         piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
         return JSONResponse(piece._asdict())

@@ -200,8 +200,11 @@ class NodeRegistry:
             now = time.monotonic()
             return {n for n, e in self._entries.items() if e.present(now)} - self._acknowledged
 
-    def state(self) -> dict[str, Any]:
-        """The roll as JSON, for programs and for the page."""
+    def state(self, *, brief: bool = False) -> dict[str, Any]:
+        """The roll as JSON, for programs and for the page.
+
+        `brief`: without the nodes about which there is nothing to say.
+        """
         state = self.roll_state()
         with self._lock:
             now = time.monotonic()
@@ -213,7 +216,11 @@ class NodeRegistry:
                 "missing": list(state.missing),
                 "refused": dict(self._refused),
                 "differences": list(self._differences),
-                "nodes": [entry.as_dict(now) for _, entry in sorted(self._entries.items())],
+                "nodes": [
+                    entry.as_dict(now)
+                    for _, entry in sorted(self._entries.items())
+                    if not (brief and entry.is_well(now))
+                ],
             }
 
     def _count(self, node: str, oom_kills: int) -> None:

@@ -36,6 +36,10 @@ class RegisteredNode:
         heard = not self.hung_up and now - self.seen_at < SILENT_SECONDS
         return self.asking > 0 or heard
 
+    def is_well(self, now: float) -> bool:
+        """Whether there is nothing to say about the node."""
+        return self.info.joined and not self.info.warnings and self.present(now)
+
     def as_dict(self, now: float) -> dict[str, Any]:
         return {
             "node": self.info.node,

@@ -15,6 +15,7 @@ MOST_BYTES = 2**18
 """Limit for one piece."""
 
 
+MOST_NAME_BYTES = 200
 JOURNAL = "journal.jsonl"
 """The name under which the journal is read, too."""
 
@@ -48,19 +49,28 @@ def names(directory: Path) -> list[str]:
     return sorted((path.stem for path in directory.glob("*.log")), key=_in_order)
 
 
+def is_there(directory: Path, name: str) -> bool:
+    """Return whether there is a log of this name. A name is no path to another folder."""
+    is_name = "/" not in name and len(name.encode(errors="replace")) <= MOST_NAME_BYTES
+    return name == JOURNAL or (is_name and _path(directory, name).is_file())
+
+
 def read(directory: Path, name: str, offset: int) -> Piece:
     """Return what follows `offset` bytes; a negative offset counts from the end.
 
     A character that is still being written belongs to the next piece. Raises OSError.
     """
-    path = RunFiles(directory.parent).journal if name == JOURNAL else directory / f"{name}.log"
-    with path.open("rb") as file:
+    with _path(directory, name).open("rb") as file:
         size = file.seek(0, 2)
         start = file.seek(max(0, size + offset) if offset < 0 else min(offset, size))
         data = file.read(MOST_BYTES)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)
     return Piece(text, start + len(data) - len(decoder.getstate()[0]))
+
+
+def _path(directory: Path, name: str) -> Path:
+    return RunFiles(directory.parent).journal if name == JOURNAL else directory / f"{name}.log"
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

@@ -118,6 +118,24 @@ def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
     assert not head.get("/v1/state", run_token.read_only(TOKEN)).json()["may_stop"]
 
 
+def test_long_answers_are_compressed_for_those_who_take_it_and_events_are_not(head: Head) -> None:
+    for number in range(100):
+        head.control._registry.check_in(node_info(f"gpu-{number}"), "")
+    append_event(head.run.journal, "roll", "one " * 1000)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    url = f"http://127.0.0.1:{head.port}/v1"
+    with httpx.Client(headers=headers) as browser:
+        whole = browser.get(f"{url}/state")
+        assert whole.headers["content-encoding"] == "gzip"
+        assert whole.num_bytes_downloaded < len(whole.content) / 10
+        assert len(whole.json()["nodes"]) == 100
+        plain = browser.get(f"{url}/state", headers={"Accept-Encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        with browser.stream("GET", f"{url}/events") as events:
+            assert "content-encoding" not in events.headers
+            assert "one one" in next(line for line in events.iter_lines() if "data" in line)
+
+
 def test_a_brief_state_leaves_out_the_nodes_that_are_well(head: Head) -> None:
     client = head.client()
     client.check_in(node_info("a"), joined=True)

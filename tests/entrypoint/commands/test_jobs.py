@@ -245,6 +245,8 @@ def test_nothing_of_jobs_and_logs_is_answered_without_the_token(job_head: JobHea
         ("PUT", "/v1/packages/..%2Fx.zip", b"", 404),
         ("PUT", "/v1/packages/code.zip", b"", 400),
         ("GET", "/v1/logs/..%2Fjournal", b"", 404),
+        ("GET", f"/v1/logs/{'x' * 300}", b"", 404),
+        ("GET", "/v1/logs/a%00b", b"", 404),
         ("GET", "/v1/logs/head?offset=x", b"", 400),
         ("GET", "/v1/logs?job=..", b"", 404),
         ("GET", "/v1/events?job=job-9", b"", 404),
