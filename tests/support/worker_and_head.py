@@ -45,4 +45,4 @@ def head_of(settings: Settings) -> ControlServer:
 
 
 def serve(settings: Settings, inbox: Inbox | None = None) -> int:
-    return worker.serve(settings, (), inbox or Inbox())
+    return worker.serve(settings, {}, inbox or Inbox())
