@@ -27,10 +27,10 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from bench.result import report
-from env.attempts import EnvironmentAttempt, EpisodeRunner
-from env.chat import PlainChat
-from env.environment import Environment
-from env.episode_types import Limits, Reply, Task, Turn
+from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner
+from env.episodes.chat import PlainChat
+from env.episodes.environment import Environment
+from env.episodes.types import Limits, Reply, Task, Turn
 from env.prepare.model import TinyModel, write_model
 from env.types import Messages, Score
 from tests.support.local_workers import LocalWorkerGroup

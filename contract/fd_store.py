@@ -26,7 +26,7 @@ from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import IO
 
-from contract import private_dir
+from contract.files import private_dir
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from contract import lease, stored_json
-from contract.append import append_line
-from contract.os_errors import with_path
+from contract import lease
+from contract.files import stored_json
+from contract.files.append import append_line
+from contract.files.os_errors import with_path
 from contract.redaction import redact, redact_all, secret_texts
 
 log = logging.getLogger(__name__)

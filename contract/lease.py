@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract import stored_json
+from contract.files import stored_json
 
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 VARIABLE, HOLDER_VARIABLE = "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER"

@@ -12,8 +12,9 @@ from itertools import starmap
 from pathlib import Path, PurePath
 from typing import Any
 
-from contract import lease, stored_json
-from contract.os_errors import with_path
+from contract import lease
+from contract.files import stored_json
+from contract.files.os_errors import with_path
 from contract.run_dir import sync_directory, write_atomically
 
 MANIFEST = "MANIFEST.json"

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from contract import lease, stored_json
+from contract import lease
+from contract.files import stored_json
 from contract.journal import timestamp
 from contract.run_dir import write_atomically
 

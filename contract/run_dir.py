@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.os_errors import replacing_path, with_path
+from contract.files.os_errors import replacing_path, with_path
 
 NODE_DIR = "ROLLCALL_NODE_DIR"
 """Variable of Ray's processes if nodes do not share the run directory: the node's own one."""

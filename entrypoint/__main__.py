@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from contract.exit_codes import ExitCode
-from contract.os_errors import to_a_reader
+from contract.files.os_errors import to_a_reader
 from entrypoint.commands import cli
 from entrypoint.config.parsers import BUILTIN
 from entrypoint.config.read import read_settings
@@ -64,7 +64,7 @@ def _do(call: cli.Invocation) -> int:
         case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
             os.execv(sys.executable, programs.program("trainer.supervised", stage, *call.arguments))
         case "translate":
-            os.execv(sys.executable, programs.program("trainer.translate", *call.arguments))
+            os.execv(sys.executable, programs.program("trainer.config.translate", *call.arguments))
         case "demo":
             from entrypoint.commands import demo
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from env.client import RemoteReward, RewardRejected, RewardUnreachable
+from env.http.client import RemoteReward, RewardRejected, RewardUnreachable
 from env.rewards import (
     arithmetic,
     choice,

@@ -1,6 +1,6 @@
 """`python -m env.server --task arithmetic`: a reward function over HTTP, OpenRLHF's protocol.
 
-GET /health answers 200 once rewards can be had; POST /get_reward scores (see env.protocol).
+GET /health answers 200 once rewards can be had; POST /get_reward scores (see env.http.protocol).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.arguments import Parser, port, positive
-from env.batching import Batcher, Limits, QueueFullError
-from env.http_server import listen, read_body, refusal, run, why_not_listening
-from env.protocol import (
+from env.http.arguments import Parser, port, positive
+from env.http.batching import Batcher, Limits, QueueFullError
+from env.http.protocol import (
     RequestError,
     UnscoredError,
     read_request,
     write_answer,
     write_plain_answer,
 )
+from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.rewards.guard import guard
 from env.types import RewardFunction

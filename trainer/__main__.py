@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threading import Timer
 
 from contract.exit_codes import ExitCode
-from contract.os_errors import to_a_reader
+from contract.files.os_errors import to_a_reader
 from trainer.config.installed import beginning_faults, engine_faults, model_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError

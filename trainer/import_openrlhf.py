@@ -16,7 +16,7 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.manifest import newest_checkpoint
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from trainer.checkpoint import openrlhf, state, writer
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from env.episode_types import Context, Task
+from env.episodes.types import Context, Task
 from env.images.types import PlacedImage
 from env.types import Prompt, Score
 

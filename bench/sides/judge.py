@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.protocol import read_request, write_answer
+from env.http.protocol import read_request, write_answer
 from env.types import Score
 
 DIGIT = "1"

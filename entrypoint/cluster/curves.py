@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 
 MOST_POINTS = 400
 """When there are more, each two become one."""

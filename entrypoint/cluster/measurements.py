@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.cluster.event_stream import next_events
 from entrypoint.run import log_files

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.run_dir import RunFiles
 
 MODEL_FLAGS = ("--pretrain", "--actor.model_name_or_path")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from contract import private_dir
 from contract.exit_codes import ExitCode
+from contract.files import private_dir
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.commands import demo_plot

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from contract import stored_json
 from contract.exit_codes import ExitCode
+from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Part

@@ -17,8 +17,8 @@ from typing import Any
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import with_path
 from contract.journal import timestamp
-from contract.os_errors import with_path
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.journal import timestamp
 from contract.redaction import redact_all
 from contract.run_dir import RunFiles, write_atomically

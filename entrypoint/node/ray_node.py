@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contract import fd_store, private_dir
+from contract import fd_store
+from contract.files import private_dir
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS

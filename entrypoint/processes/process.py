@@ -15,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from contract.os_errors import with_path
+from contract.files.os_errors import with_path
 from entrypoint.processes import identity
 
 log = logging.getLogger(__name__)

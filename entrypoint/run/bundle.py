@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.journal import event_of, line_of
 from contract.redaction import named_secrets, redact, redact_all, redact_known
 from contract.run_dir import RunFiles

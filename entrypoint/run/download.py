@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
+from contract.files.os_errors import with_path
 from contract.manifest import MANIFEST, WrittenFile, checkpoint_path, files_in
-from contract.os_errors import with_path
 from contract.run_dir import sync_directory, write_atomically
 from entrypoint.net import wait
 from entrypoint.run.patience import Patience

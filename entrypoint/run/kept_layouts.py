@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.resources import NodeResources
 from contract.run_dir import write_atomically
 

@@ -31,8 +31,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from contract import lease as contract_lease
+from contract.files.os_errors import with_path
 from contract.journal import read_events
-from contract.os_errors import with_path
 from contract.run_dir import RunFiles
 
 log = logging.getLogger(__name__)

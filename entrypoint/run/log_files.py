@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.run_dir import RunFiles
 
 MOST_BYTES = 2**18

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.journal import read_events
 from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
 from contract.run_dir import RunFiles, write_atomically

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from contract.os_errors import with_path
+from contract.files.os_errors import with_path
 from contract.redaction import MASK
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings

@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from env.attempts import Attempt
-from env.environment import Environment, EnvironmentFactory, SingleTurn
+from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
 from env.environments.search import Search
-from env.episode_types import Limits
-from env.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
+from env.environments.trl_environment import is_trl, trl_factory
+from env.episodes.attempts import Attempt
+from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
+from env.episodes.types import Limits
 from env.retrieval.client import Retriever
 from env.rewards.python_file import RewardFileError, load_module
-from env.trl_environment import is_trl, trl_factory
 
 RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
 
@@ -74,7 +74,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
     if not isinstance(first, Environment):
         raise EnvironmentSpecError(
             f"--environment {spec} makes a {type(first).__name__}, where a subclass of "
-            "env.environment.Environment or an environment of TRL, with `reset`, is wanted"
+            "env.episodes.environment.Environment or an environment of TRL, with `reset`, is wanted"
         )
     return factory
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from env.environment import Environment
-from env.episode_types import EnvironmentFailedError, Reply, Task, Turn
+from env.episodes.environment import Environment
+from env.episodes.types import EnvironmentFailedError, Reply, Task, Turn
 from env.types import Messages
 
 ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)

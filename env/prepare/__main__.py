@@ -10,7 +10,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from env.arguments import Parser, positive, sub_command
+from env.data.rows import PromptError
+from env.http.arguments import Parser, positive, sub_command
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
@@ -21,7 +22,6 @@ from env.prepare.output import PrepareError, prepare
 from env.prepare.people import ALPHABET as SYLLABLES
 from env.prepare.people import People, write_people
 from env.prepare.search_qa import add_search_qa
-from env.rows import PromptError
 
 SHAPES = {
     "arithmetic": TinyModel(max_length=64),

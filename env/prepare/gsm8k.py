@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from env.data.rows import PromptError, read_rows
 from env.prepare.output import PrepareError, write_jsonl
 from env.rewards.gsm8k import gold_answer
-from env.rows import PromptError, read_rows
 
 TEMPLATE = "Question: {}\nThink step by step and end with #### and the number.\nAnswer:"
 KEYS = ("question", "answer")

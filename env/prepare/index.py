@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from env.arguments import sub_command
+from env.http.arguments import sub_command
 from env.prepare.output import PrepareError
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -14,11 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.arguments import positive, sub_command
+from env.data.rows import PromptError, Row, read_rows
+from env.http.arguments import positive, sub_command
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256, write_jsonl
 from env.rewards.answers import last_boxed
-from env.rows import PromptError, Row, read_rows
 
 HUB = "EleutherAI/hendrycks_math"
 TEMPLATE = "{}\n\nPlease reason step by step, and put your final answer within \\boxed{}."

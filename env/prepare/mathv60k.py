@@ -13,12 +13,12 @@ from collections.abc import Iterator, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from env.arguments import positive, sub_command
+from env.data.rows import PromptError, Row, read_rows
+from env.http.arguments import positive, sub_command
 from env.images.rows import references
 from env.prepare.archive import extract_images
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256, write_jsonl
-from env.rows import PromptError, Row, read_rows
 
 HUB = "VLM-Reasoner/VerMulti"
 ROWS, ARCHIVE = "mathv60k_message.jsonl", "mathv60k_img.tar.gz"

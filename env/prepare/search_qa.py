@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.arguments import positive, sub_command
+from env.data.rows import PromptError, Row, read_rows
+from env.http.arguments import positive, sub_command
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256
-from env.rows import PromptError, Row, read_rows
 
 HUB = "RUC-NLPIR/FlashRAG_datasets"
 TEMPLATE = (

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import TracebackType
 from zlib import crc32
 
-from env.http import (
+from env.http.post import (
     CONNECTIONS,
     OutageError,
     RejectedError,

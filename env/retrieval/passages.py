@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow
 import xxhash
 
+from env.data.rows import PromptError, read_rows
 from env.retrieval.files import PART, IndexFault, publish
 from env.retrieval.types import Passage
-from env.rows import PromptError, read_rows
 
 SCHEMA = pyarrow.schema([("id", pyarrow.string()), ("contents", pyarrow.large_string())])
 DIGEST = b"digest"

@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.arguments import Parser, port, positive
-from env.batching import Batcher, Limits, QueueFullError
-from env.http_server import listen, read_body, refusal, run, why_not_listening
+from env.http.arguments import Parser, port, positive
+from env.http.batching import Batcher, Limits, QueueFullError
+from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.retrieval.files import IndexFault, Manifest
 from env.retrieval.index import Index
 from env.retrieval.protocol import RequestError, query_fault, read_request, write_answer

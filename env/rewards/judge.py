@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from env.client import RewardRejected, RewardUnreachable
-from env.http import OutageError, RejectedError, check_url, patience, post_json
+from env.http.client import RewardRejected, RewardUnreachable
+from env.http.post import OutageError, RejectedError, check_url, patience, post_json
 from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env.protocol import read_answer, write_request
+from env.http.protocol import read_answer, write_request
 from env.types import RewardFunction, RewardRequest, Score
 
 NAME = "reward_func"

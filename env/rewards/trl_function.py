@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from env.protocol import read_answer
+from env.http.protocol import read_answer
 from env.rewards.python_file import RewardFileError, load_module, plain
 from env.types import RewardFunction, RewardRequest, Score
 

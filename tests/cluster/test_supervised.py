@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from env.client import RemoteReward
+from env.http.client import RemoteReward
 from env.types import RewardRequest
 from tests.support.node_cluster import HEAD, Cluster, result
 from tests.support.tiny_run import Tiny, to_argv

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from env.client import RemoteReward
+from env.http.client import RemoteReward
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.types import RewardRequest
 from tests.support.repository import ROOT

@@ -18,9 +18,9 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from env.batching import Limits
-from env.client import RemoteReward
-from env.http_server import listen
+from env.http.batching import Limits
+from env.http.client import RemoteReward
+from env.http.serving import listen
 from env.rewards import arithmetic
 from env.server import create_app, main
 from env.types import RewardRequest, Score

@@ -76,7 +76,7 @@ def test_the_names_are_those_of_the_registry() -> None:
 
 
 WRONG = [
-    ("class Counting: pass", "where a subclass of env.environment.Environment or"),
+    ("class Counting: pass", "where a subclass of env.episodes.environment.Environment or"),
     ("raise ValueError('no')", "ValueError on import: no"),
     ("x = 1", "has no class Counting"),
     ("def Counting(): raise OSError('no device')", "cannot be made: OSError: no device"),

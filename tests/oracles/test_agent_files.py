@@ -11,9 +11,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from env import openrlhf_stand_in
-from env.episode_types import Episode, Limits, Task
-from env.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
+from env.environments import openrlhf_stand_in
+from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
+from env.episodes.types import Episode, Limits, Task
 from tests.oracles.process import OPENRLHF
 from tests.support.agent_files import write
 from tests.support.chats import Scripted, tokenizer

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import torch
 
-from env.client import RemoteReward
+from env.http.client import RemoteReward
 from env.types import RewardRequest
 from tests.oracles.process import HERE, OPENRLHF, Peers
 from tests.support.tiny_reward_model import write_reward_model

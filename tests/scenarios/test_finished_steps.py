@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from contract.progress import Progress
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import leaves_of

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tensorboardX.proto.event_pb2 import Event
 
 from contract.manifest import checkpoint_path, newest_checkpoint
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.support.learners import settings
 from tests.support.tiny_run import Tiny, events, metric_rows, train

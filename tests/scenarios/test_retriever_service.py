@@ -33,7 +33,7 @@ from tests.support.waiting import eventually
 
 ASKING = """\
 from env.environments.search import Search
-from env.episode_types import Reply
+from env.episodes.types import Reply
 from env.retrieval.client import Retriever
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import trl
 
-from env.episode_types import Context, Generated, ReplyStop
+from env.episodes.types import Context, Generated, ReplyStop
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 END = {"qwen2_5": "<|im_end|>", "qwen3": "<|im_end|>", "llama3_1": "<|eot_id|>", "mistral": "</s>"}

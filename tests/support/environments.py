@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from env.chat import TemplateChat
-from env.environment import Environment
-from env.episode import run_episode
-from env.episode_types import Episode, Limits, Task
+from env.episodes.chat import TemplateChat
+from env.episodes.environment import Environment
+from env.episodes.episode import run_episode
+from env.episodes.types import Episode, Limits, Task
 from tests.support.chats import Scripted, tokenizer
 
 TASK = Task(0, [{"role": "user", "content": "What is 2+3?"}], label="5")
@@ -21,8 +21,8 @@ COUNTING = '''\
 import asyncio
 import random
 
-from env.environment import Environment
-from env.episode_types import Turn
+from env.episodes.environment import Environment
+from env.episodes.types import Turn
 from env.types import Score
 
 

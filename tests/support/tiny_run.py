@@ -12,7 +12,7 @@ from typing import Any
 
 from contract.journal import read_events
 from contract.stop import StopRequest
-from env.attempts import without_reward
+from env.episodes.attempts import without_reward
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
 from trainer.checkpoint.writer import RunState

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from trainer.translate.__main__ import main
+from trainer.config.translate.__main__ import main
 
 VERL = "python3 -m verl.trainer.main_ppo data.train_files=gsm8k.parquet"
 MODEL = "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B"

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from contract.exit_codes import ExitCode
-from env.episode_types import Context
+from env.episodes.types import Context
 from env.prepare.model import TinyModel, write_model
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from env.episode_types import Context
+from env.episodes.types import Context
 from env.prepare.model import TinyModel
 from tests.support import vision
 from tests.support.engines import staged

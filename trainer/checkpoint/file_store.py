@@ -24,8 +24,8 @@ import xxhash
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile, files_of
-from contract.os_errors import with_path
 from contract.run_dir import sync_directory
 from trainer.checkpoint.file_stream import FileStream
 from trainer.checkpoint.protocol import Directory, HeadDirectory

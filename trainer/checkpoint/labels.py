@@ -15,7 +15,7 @@ from typing import Any
 
 import xxhash
 
-from contract import stored_json
+from contract.files import stored_json
 from trainer.checkpoint.shard_manifest import Contents, ShardManifest
 from trainer.cluster.shared_memory import Entry
 

@@ -18,7 +18,7 @@ from contract.manifest import (
     steps_on_disk,
 )
 from contract.progress import Progress
-from env.prompts import PromptStream
+from env.data.prompts import PromptStream
 from trainer.checkpoint import file_store, openrlhf
 from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
 from trainer.checkpoint.replication import Replicator

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.manifest import WrittenFile, checkpoint_path, write_manifest
 from contract.run_dir import sync_directory, write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contract.os_errors import with_errno
+from contract.files.os_errors import with_errno
 from env.types import Prompt, RewardFunction, RewardRequest
 
 if TYPE_CHECKING:

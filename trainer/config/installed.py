@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
-from env.prompts import PromptError, load_prompts
+from env.data.prompts import PromptError, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows, model_files, reward_models
 from trainer.config.config import Config

@@ -16,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from contract.os_errors import NOT_THERE, with_errno, with_path
+from contract.files.os_errors import NOT_THERE, with_errno, with_path
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES = (

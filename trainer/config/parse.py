@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from contract.os_errors import why_absent
+from contract.files.os_errors import why_absent
 from trainer.config import layout, values
 from trainer.config.config import Config
 from trainer.config.given import (

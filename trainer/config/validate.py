@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from contract.os_errors import why_absent
+from contract.files.os_errors import why_absent
 from trainer.config import environments, images, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.estimators import ESTIMATORS

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from contract import private_dir
+from contract.files import private_dir
 from trainer.launch.ranks import RankProcess
 from trainer.launch.words import PYTHON
 

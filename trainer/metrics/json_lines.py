@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from contract import stored_json
-from contract.append import append_line
+from contract.files import stored_json
+from contract.files.append import append_line
 from contract.run_dir import write_atomically
 
 

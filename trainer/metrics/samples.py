@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from contract.redaction import redact_known
-from env.episode_types import ReplyStop, StopReason, ToolCall
+from env.episodes.types import ReplyStop, StopReason, ToolCall
 from trainer.types import Completion, IntArray, Sample
 
 LARGEST_FILE = 16_000_000

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contract.os_errors import with_errno
+from contract.files.os_errors import with_errno
 from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")

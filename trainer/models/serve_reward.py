@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from env.arguments import positive
+from env.http.arguments import positive
 from env.server import fail, new_parser, serve
 
 

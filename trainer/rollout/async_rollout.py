@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from env.episode_types import Task
-from env.prompts import PromptStream
+from env.data.prompts import PromptStream
+from env.episodes.types import Task
 from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config

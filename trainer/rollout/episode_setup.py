@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from contract.journal import journal_writer
-from env.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
-from env.chat import Chat, ChatError, PlainChat, TemplateChat
-from env.environment import SingleTurn
 from env.environments.registry import EnvironmentSpecError, agent_attempt, environment_factory
-from env.episode_types import Limits, Reply, ReplyStop, Turn
+from env.episodes.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
+from env.episodes.chat import Chat, ChatError, PlainChat, TemplateChat
+from env.episodes.environment import SingleTurn
+from env.episodes.types import Limits, Reply, ReplyStop, Turn
 from trainer.config.config import Config
 from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.image_chat import ImageChat

@@ -22,8 +22,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from contract.journal import WriteEvent
-from env.attempts import EpisodeRunner
-from env.episode_types import (
+from env.episodes.attempts import EpisodeRunner
+from env.episodes.types import (
     Context,
     EnvironmentFailedError,
     Episode,

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from contract.background import in_background
-from env import episode_types
+from env.episodes import types as episode_types
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from env.episode_types import Task
+from env.episodes.types import Task
 from env.types import Prompt
 from trainer.algorithms.seeds import derive
 from trainer.config.config import Config

@@ -9,12 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from env.chat import Chat, ChatError, TemplateChat
-from env.episode_types import ToolSpec
+from env.data.prompts import images_of
+from env.episodes.chat import Chat, ChatError, TemplateChat
+from env.episodes.types import ToolSpec
 from env.images.load import ImageError, load
 from env.images.rows import references
 from env.images.types import Image, PlacedImage, shown
-from env.prompts import images_of
 from env.types import Messages, Prompt
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env.prompts import PromptError, PromptStream, Render, images_of, load_prompts
+from env.data.prompts import PromptError, PromptStream, Render, images_of, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from env.episode_types import Task
-from env.prompts import images_of
+from env.data.prompts import images_of
+from env.episodes.types import Task
 from env.types import Prompt, Score, ScoreStatus
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState

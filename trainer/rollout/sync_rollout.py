@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from env.prompts import PromptStream
+from env.data.prompts import PromptStream
 from env.types import Prompt, RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config

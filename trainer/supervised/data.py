@@ -16,8 +16,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from env.prompts import PromptError
-from env.rows import Row, read_rows
+from env.data.prompts import PromptError
+from env.data.rows import Row, read_rows
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat, is_hub_name

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from contract.os_errors import why_absent
-from env.prompts import PromptError
-from env.rows import Row, column_of, read_rows
+from contract.files.os_errors import why_absent
+from env.data.prompts import PromptError
+from env.data.rows import Row, column_of, read_rows
 from trainer.config import model_files
 from trainer.config.parse import DATA_FILES, read
 from trainer.config.schema import OVER, ConfigError, Fault, MissingFile

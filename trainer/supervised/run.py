@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from trainer.config.schema import ConfigError, Fault
 from trainer.models import hf_export, hub, lora
 from trainer.models.loading import prepare_process

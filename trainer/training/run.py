@@ -9,14 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import why_absent
 from contract.journal import append_event, journal_writer
 from contract.lease import SupersededError
-from contract.os_errors import why_absent
 from contract.progress import Progress
 from contract.stop import Stopped, StopRequest
-from env.attempts import without_reward
+from env.data.prompts import PromptError
 from env.environments.registry import EnvironmentSpecError
-from env.prompts import PromptError
+from env.episodes.attempts import without_reward
 from env.registry import (
     RewardRejected,
     RewardSpecError,

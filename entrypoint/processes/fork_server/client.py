@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from contract import private_dir
+from contract.files import private_dir
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait

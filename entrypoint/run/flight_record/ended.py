@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint.run.flight_record.text import counted

@@ -8,7 +8,7 @@ from copy import copy
 from datetime import datetime
 from typing import Any
 
-from contract import stored_json
+from contract.files import stored_json
 
 TRAINING, AGAIN = "training", "steps done again"
 IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from env.protocol import read_request, write_answer
+from env.http.protocol import read_request, write_answer
 from env.registry import reward_function
 
 TASK = "arithmetic-partial"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.append import append_line
+from contract.files.append import append_line
 from contract.journal import line_of
 from contract.lease import Claim
 from contract.run_dir import RunFiles

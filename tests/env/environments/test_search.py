@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from env.chat import PlainChat
 from env.environments.registry import EnvironmentSpecError, environment_factory
 from env.environments.search import INVALID, Search
-from env.episode import run_episode
-from env.episode_types import EnvironmentFailedError, Episode, Limits, StopReason, Task
+from env.episodes.chat import PlainChat
+from env.episodes.episode import run_episode
+from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
 from tests.support.chats import Scripted, tokenizer
 
 TASK = Task(0, [{"role": "user", "content": "Who wrote Emma?"}], label="Jane Austen")

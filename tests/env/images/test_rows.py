@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from env import prompts
+from env.data import prompts
+from env.data.prompts import PromptError, PromptStream, images_of, load_prompts
 from env.images.rows import ImageColumn
-from env.prompts import PromptError, PromptStream, images_of, load_prompts
 from env.types import Prompt
 
 IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "How many?"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from env.data.prompts import load_prompts
 from env.prepare.__main__ import main
-from env.prompts import load_prompts
 from env.rewards import mathematics
 from env.types import RewardRequest
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from env.data.prompts import images_of, load_prompts
 from env.images.rows import ImageColumn
 from env.prepare import archive
 from env.prepare.__main__ import main
 from env.prepare.mathv60k import ARCHIVE, ROWS
-from env.prompts import images_of, load_prompts
 
 ELSEWHERE = "/share/someone/data/mathv60k"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from env.environments.search import Search
-from env.episode_types import Reply
+from env.episodes.types import Reply
 from env.prepare.__main__ import main
 from env.prepare.people import People, draw
 from env.retrieval.client import SearchResult, SearchStatus

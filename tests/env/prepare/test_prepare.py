@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from env.data.prompts import PromptStream
+from env.data.rows import PromptError
 from env.prepare.__main__ import main
 from env.prepare.arithmetic import Arithmetic, draw
 from env.prepare.gsm8k import read_gsm8k
 from env.prepare.output import PrepareError
-from env.prompts import PromptStream
-from env.rows import PromptError
 from tests.support.repository import ROOT
 
 EXCERPT = ROOT / "env" / "prepare" / "gsm8k_excerpt"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from env.batching import Limits
+from env.http.batching import Limits
 from env.prepare.__main__ import main
 from env.retrieval.index import Index
 from env.retrieval.server import Topk, create_app

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from env.http import CONNECTIONS
+from env.http.post import CONNECTIONS
 from env.retrieval.client import Retriever, SearchResult, SearchStatus
 from env.retrieval.types import Document
 from tests.support.retriever import search

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from env.batching import Limits
+from env.http.batching import Limits
 from env.retrieval.client import Retriever, SearchResult
 from env.retrieval.files import Manifest
 from env.retrieval.index import Index

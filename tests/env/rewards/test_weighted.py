@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from env.client import RewardRejected, RewardUnreachable
+from env.http.client import RewardRejected, RewardUnreachable
 from env.registry import RewardSpecError, pure_reward, reward_function
 from env.rewards import judge
 from env.types import RewardRequest, Score

@@ -97,7 +97,7 @@ def test_what_cannot_be_done_is_a_fault(flags: dict[str, Any], flag: str, said: 
 
 ENVIRONMENT = """\
 import time
-from env.environment import Environment
+from env.episodes.environment import Environment
 
 class Own(Environment):
     async def step(self, reply):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.append import append_line
+from contract.files.append import append_line
 from contract.stop import Stopped, StopRequest
-from env.chat import TemplateChat
+from env.episodes.chat import TemplateChat
 from env.types import Prompt, Score
 from tests.support import environments
 from tests.support.chats import tokenizer

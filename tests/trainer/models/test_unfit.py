@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from contract.exit_codes import ExitCode
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from tests.support.tiny_run import Tiny, train
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.hub import unfit_model_errors

@@ -12,11 +12,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from contract.journal import print_event
-from env import attempts
-from env.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
-from env.chat import PlainChat
-from env.environment import Environment
-from env.episode_types import (
+from env.episodes import attempts
+from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
+from env.episodes.chat import PlainChat
+from env.episodes.environment import Environment
+from env.episodes.types import (
     Context,
     Episode,
     Generate,

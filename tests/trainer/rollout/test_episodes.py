@@ -149,8 +149,8 @@ def test_an_unfinished_episode_begins_again_from_its_task(
 
 
 FAILING = """\
-from env.environment import Environment
-from env.episode_types import Turn
+from env.episodes.environment import Environment
+from env.episodes.types import Turn
 
 class Failing(Environment):
     async def reset(self, task):
@@ -220,7 +220,7 @@ TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<a>{% endif %}"
 )
 TOOLS = '''\
-from env.tools import ToolEnv
+from env.episodes.tools import ToolEnv
 
 
 def double(number: int) -> int:
@@ -241,7 +241,7 @@ class Doubling(ToolEnv):
         return await super().step(Reply(reply.text, [call], last=reply.last))
 
 
-from env.episode_types import Reply, ToolCall
+from env.episodes.types import Reply, ToolCall
 '''
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from env.chat import PlainChat
-from env.environment import Environment
-from env.episode import run_episode
-from env.episode_types import Limits, Reply, Task, Turn
+from env.episodes.chat import PlainChat
+from env.episodes.environment import Environment
+from env.episodes.episode import run_episode
+from env.episodes.types import Limits, Reply, Task, Turn
 from tests.support.chats import Scripted, tokenizer
 from trainer.rollout import event_loop
 from trainer.rollout.event_loop import EventLoop

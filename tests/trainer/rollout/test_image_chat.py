@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from env.chat import ChatError, PlainChat
-from env.environment import Environment, SingleTurn
-from env.episode import run_episode
-from env.episode_types import (
+from env.episodes.chat import ChatError, PlainChat
+from env.episodes.environment import Environment, SingleTurn
+from env.episodes.episode import run_episode
+from env.episodes.types import (
     Context,
     Generated,
     Limits,

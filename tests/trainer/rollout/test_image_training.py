@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from contract.stop import Stopped, StopRequest
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from tests.support import colours
 from tests.support.tiny_run import Tiny, train
 from trainer.rollout import episode_setup, image_chat

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from env.prompts import PromptError
+from env.data.prompts import PromptError
 from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised import data

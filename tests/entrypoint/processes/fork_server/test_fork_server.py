@@ -20,7 +20,7 @@ import psutil
 import pytest
 import torch
 
-from contract import private_dir
+from contract.files import private_dir
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes.fork_server import client, proc_view, shim

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from env.episode_types import Context
+from env.episodes.types import Context
 from tests.support.vision import Seeing, picture, sequences, tiny
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.causal_lm import LogProbModel

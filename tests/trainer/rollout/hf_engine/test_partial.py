@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from env.episode_types import Context
+from env.episodes.types import Context
 from tests.support.engines import TEXTS, State, settings, staged
 from tests.support.tiny_run import Tiny
 from trainer.config.options.rollout import SamplingSettings

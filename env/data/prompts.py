@@ -1,0 +1,183 @@
+"""Prompts: read once, then dealt out in a new order every epoch, from a cursor that resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from env.data.prompt_rows import Render, RowReader, check_template
+from env.data.rows import PromptError, read_rows
+from env.images.rows import ImageColumn, references
+from env.images.types import EMBEDDED
+from env.types import Prompt
+
+__all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
+
+EMBEDDED_BYTES = 4 << 30
+"""Most bytes of images that the rows themselves have. All of them stay in the driver's memory."""
+
+
+def load_prompts(
+    path: str | Path,
+    input_key: str = "input",
+    label_key: str | None = None,
+    input_template: str | None = None,
+    max_samples: int | None = None,
+    render: Render | None = None,
+    *,
+    columns: bool = False,
+    images: ImageColumn | None = None,
+) -> list[Prompt]:
+    """The first `max_samples` prompts of `path`, in file order.
+
+    `input_template` has one `{}` for the text. With `render`, a text becomes a user message and
+    lists of messages are read too. With `columns`, prompts have every column of their row.
+    `images`: how rows have their images; None: images are refused. Raises PromptError for data
+    that is missing, empty or broken.
+    """
+    path = Path(path)
+    check_template(input_template)
+    if max_samples is not None and max_samples < 1:
+        raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
+    keys = [input_key] if label_key is None else [input_key, label_key]
+    read = [*keys, images.key] if images and images.required else keys
+    rows = islice(read_rows(path, read, whole=columns), max_samples)
+    directory = path if path.is_dir() else path.parent
+    reader = RowReader(keys, input_template, render, images, directory)
+    prompts, embedded = [], 0
+    for index, row in enumerate(rows):
+        prompt = reader.prompt(index, row)
+        prompts.append(replace(prompt, columns=row.fields) if columns else prompt)
+        embedded += sum(len(image) for image in images_of(prompt) if image.startswith(EMBEDDED))
+        if embedded > EMBEDDED_BYTES:
+            raise PromptError(
+                f"{row.where}: the rows up to here have more than {EMBEDDED_BYTES >> 30} GiB of "
+                "images in themselves. Save the images as files, and give their paths"
+            )
+    if not prompts:
+        raise PromptError(f"{path}: holds no prompts")
+    return prompts
+
+
+class PromptStream:
+    """Endless batches of prompts, each epoch in an order of its own.
+
+    The order depends on `seed` and the epoch only, so that the cursor is two numbers and a resumed
+    stream deals exactly what an uninterrupted one would have.
+    """
+
+    _epoch: int
+    _position: int
+    _order: list[int]
+
+    def __init__(
+        self,
+        path: str | Path,
+        input_key: str = "input",
+        label_key: str | None = None,
+        input_template: str | None = None,
+        max_samples: int | None = None,
+        seed: int = 0,
+        render: Render | None = None,
+        *,
+        columns: bool = False,
+        images: ImageColumn | None = None,
+    ) -> None:
+        self._path = path
+        names = (input_key, label_key, input_template)
+        self._prompts = load_prompts(
+            path, *names, max_samples, render, columns=columns, images=images
+        )
+        self._fingerprint = fingerprint(self._prompts)
+        self._seed = seed
+        self._seek(epoch=0, position=0)
+
+    def __len__(self) -> int:
+        """Prompts in one epoch."""
+        return len(self._prompts)
+
+    def keep_only(self, wanted: Callable[[Prompt], bool]) -> int:
+        """Leave out all other prompts, and begin anew. Returns how many are left out.
+
+        Raises PromptError where none stays.
+        """
+        kept = [prompt for prompt in self._prompts if wanted(prompt)]
+        left_out = len(self) - len(kept)
+        if not kept:
+            raise PromptError(f"{self._path}: none of the {left_out} prompts can be used")
+        self._prompts, self._fingerprint = kept, fingerprint(kept)
+        self._seek(epoch=0, position=0)
+        return left_out
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """All of them, in file order."""
+        return self._prompts
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs dealt so far."""
+        return self._epoch
+
+    def next_batch(self, size: int) -> list[Prompt]:
+        """The next `size` prompts; a batch may begin in one epoch and end in the next."""
+        if size < 1:
+            raise ValueError(f"a batch of {size} prompts; at least 1 is wanted")
+        batch: list[Prompt] = []
+        while len(batch) < size:
+            end = min(self._position + size - len(batch), len(self))
+            batch += (self._prompts[row] for row in self._order[self._position : end])
+            if end == len(self):
+                self._seek(self._epoch + 1, 0)
+            else:
+                self._position = end
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor, as JSON; belongs to these prompts and this seed."""
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "seed": self._seed,
+            "prompts": len(self),
+            "fingerprint": self._fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`. Raises PromptError where it belongs to other prompts or seed."""
+        for name, mine in self.state_dict().items():
+            if name not in state:
+                raise PromptError(f"the saved cursor has no '{name}'")
+            if name not in {"epoch", "position"} and state[name] != mine:
+                raise PromptError(
+                    f"the saved cursor belongs to other prompts than {self._path}: "
+                    f"its {name} is {state[name]}, here it is {mine}"
+                )
+        self._seek(state["epoch"], state["position"])
+
+    def _seek(self, epoch: int, position: int) -> None:
+        self._epoch, self._position = epoch, position
+        self._order = list(range(len(self)))
+        # A string seeds by SHA-512: neighbouring seeds and epochs share nothing.
+        random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
+
+
+def fingerprint(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over texts, labels and images: the same for one data set in any of the formats."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        images = list(images_of(prompt))
+        told = [prompt.text, prompt.label, *([images] if images else [])]
+        digest.update(json.dumps(told).encode())
+    return digest.hexdigest()
+
+
+def images_of(prompt: Prompt) -> Iterator[str]:
+    """Yield the references of a prompt's images."""
+    return references(prompt.messages or ())

@@ -1,0 +1,297 @@
+"""One episode: the policy and an environment take turns; its tokens, with a mask of the actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from env.episodes.chat import Chat
+from env.episodes.environment import Environment
+from env.episodes.types import (
+    Context,
+    EnvironmentFailedError,
+    Episode,
+    Generate,
+    Generated,
+    Limits,
+    Reply,
+    StopReason,
+    Task,
+    Turn,
+    UnusableTaskError,
+)
+from env.images.load import ImageError
+from env.images.types import Image
+from env.types import Messages, Score
+
+T = TypeVar("T")
+CHARACTERS_OF_A_TOKEN = 32
+"""A text is first cut to so many characters a token: tokenisers are slow with megabytes."""
+
+logger = logging.getLogger(__name__)
+
+
+class TimeUsedError(Exception):
+    """The environment has used the time of the episode."""
+
+
+async def run_episode(
+    environment: Environment, task: Task, chat: Chat, generate: Generate, limits: Limits
+) -> Episode:
+    """Return the finished episode of a task, with the environment's score.
+
+    Raises EnvironmentFailedError if the environment raises, returns a wrong type, or uses up its
+    time before the first reply.
+    """
+    run = _Run(environment, chat, generate, limits, Episode(task=task), limits.seconds)
+    try:
+        await run.begin()
+        start = len(run.episode.tokens)
+        while run.episode.stop is None:
+            await run.turn()
+        run.episode.text = chat.decode(run.episode.tokens[start:])
+        await run.score()
+    except TimeUsedError as error:
+        raise EnvironmentFailedError(str(error)) from error
+    finally:
+        await _close(environment)
+    return run.episode
+
+
+@dataclass(slots=True)
+class _Run:
+    environment: Environment
+    chat: Chat
+    generate: Generate
+    limits: Limits
+    episode: Episode
+    seconds: float
+    """Time that the environment has left."""
+
+    async def begin(self) -> None:
+        task, episode = self.episode.task, self.episode
+        messages = _messages(await self._within("reset", lambda: self.environment.reset(task)))
+        images = await self._images(messages)
+        with self._rendering():
+            tokens = self.chat.begin(messages, self.environment.tools, images)
+            placed = self.chat.placed(tokens, images)
+        if images and len(tokens) > self.limits.prompt:
+            raise UnusableTaskError(
+                f"the prompt has {len(tokens)} tokens with its {len(images)} images, and "
+                f"--prompt_max_len is {self.limits.prompt}. Images are not cut: give a longer "
+                "limit, or a smaller --image_max_pixels"
+            )
+        episode.observe(tokens[-self.limits.prompt :], placed)
+        episode.messages += messages
+        episode.prompt = self.chat.decode(episode.tokens)
+
+    async def turn(self) -> None:
+        """Let the policy reply and the environment answer."""
+        episode, limits = self.episode, self.limits
+        room = limits.total - len(episode.tokens)
+        if room <= 0:
+            episode.stop = StopReason.TOTAL_LENGTH
+            return
+        reply_limit, stops = min(limits.reply, room), self._stops()
+        context = Context(tuple(episode.tokens), reply_limit, stops, tuple(episode.images))
+        written = await self.generate(context)
+        episode.act(written)
+        reply = self._reply(written)
+        episode.messages.append({"role": "assistant", "content": reply.text})
+        try:
+            turn = await self._within("step", lambda: self.environment.step(reply))
+        except TimeUsedError:
+            episode.stop = StopReason.WALL_TIME
+            return
+        await self._take(turn, written)
+
+    def _stops(self) -> tuple[str, ...]:
+        """Return the environment's stop strings. A single text is one: ("</a>") is no tuple."""
+        stops = self.environment.stops
+        found = (stops,) if isinstance(stops, str) else tuple(stops or ())
+        if wrong := [one for one in found if not (isinstance(one, str) and one)]:
+            raise UnusableTaskError(
+                f"{self._name}.stops has {_shown(wrong[0])}, where a text of 1 character or more "
+                "is wanted"
+            )
+        return found
+
+    def _reply(self, written: Generated) -> Reply:
+        return Reply(
+            text=self.chat.decode(written.tokens),
+            tool_calls=self.chat.tool_calls(written.tokens),
+            stop=written.stop,
+            last=self.episode.turns >= self.limits.turns,
+        )
+
+    async def _take(self, turn: Turn, written: Generated) -> None:
+        """Append the environment's answer, or end the episode."""
+        episode = self.episode
+        if not isinstance(turn, Turn):
+            raise self._failure("step", f"returned {_shown(turn)}, where a Turn is wanted")
+        try:
+            self._credit(turn)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise self._failure("step", f"returned {_shown(turn)}: {error}") from error
+        if turn.done:
+            episode.stop = StopReason.DONE
+        elif episode.turns >= self.limits.turns:
+            episode.stop = StopReason.TURNS
+        elif len(episode.tokens) >= self.limits.total:
+            episode.stop = StopReason.TOTAL_LENGTH
+        else:
+            await self._observe(turn, written)
+
+    def _credit(self, turn: Turn) -> None:
+        """Take the turn's reward and metrics. Raises ValueError for a reward that is not finite."""
+        if turn.reward is not None:
+            if not math.isfinite(turn.reward):
+                raise ValueError(f"the reward is {turn.reward}")
+            self.episode.turn_rewards[len(self.episode.tokens) - 1] = float(turn.reward)
+        self.episode.count(turn.metrics)
+
+    async def _observe(self, turn: Turn, written: Generated) -> None:
+        episode = self.episode
+        messages, text, is_cut = _shortened(turn, self.chat, self.limits.observation)
+        episode.count({"observations_cut": float(is_cut)})
+        tokens = self.chat.encode(text) if text else []
+        images = await self._images(messages)
+        with self._rendering():
+            if messages or not text:
+                # A text behind the end token continues the message, which ends behind the text.
+                ended = written.ended and not text
+                tokens += self.chat.follow(messages, ended=ended, images=images)
+            placed = self.chat.placed(tokens, images)
+        if len(episode.tokens) + len(tokens) >= self.limits.total:
+            episode.stop = StopReason.OBSERVATION_LENGTH
+            return
+        episode.observe(tokens, placed)
+        episode.messages += messages
+
+    async def score(self) -> None:
+        self.seconds = self.limits.seconds  # the policy's part is over, and a verifier may be slow
+        score = await self._within("score", lambda: self.environment.score(self.episode))
+        if not isinstance(score, Score | None):
+            raise self._failure("score", f"returned {_shown(score)}, where a Score is wanted")
+        try:
+            self.episode.score = score and _plain(score)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise self._failure("score", f"returned {_shown(score)}: {error}") from error
+
+    async def _images(self, messages: Messages) -> tuple[Image, ...]:
+        """Return the images of messages.
+
+        Raises UnusableTaskError for an image that is missing or damaged, EnvironmentFailedError if
+        the disk fails.
+        """
+        with self._rendering():
+            try:
+                return await self.chat.images(messages)
+            except ImageError as error:
+                raise UnusableTaskError(str(error)) from None
+
+    async def _within(self, method: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the environment, and await the result in the time that it has left."""
+        begun = time.monotonic()
+        limit = asyncio.timeout(max(0.0, self.seconds))
+        try:
+            async with limit:
+                return await call()
+        except EnvironmentFailedError:
+            raise
+        except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
+            if limit.expired():
+                raise TimeUsedError(
+                    f"{self._name}.{method} and the calls before it took {self.limits.seconds:g} s"
+                ) from None
+            raise self._failure(method, f"raised {type(error).__name__}: {error}") from error
+        finally:
+            self.seconds -= time.monotonic() - begun
+
+    @contextmanager
+    def _rendering(self) -> Iterator[None]:
+        """Name the environment whose messages the chat template refuses."""
+        try:
+            yield
+        except EnvironmentFailedError:
+            raise
+        except OSError as error:
+            raise EnvironmentFailedError(f"an image cannot be read: {error}") from error
+        except Exception as error:  # templates raise errors of their own
+            raise EnvironmentFailedError(
+                f"the chat template refuses the messages of {self._name}: {error}"
+            ) from error
+
+    @property
+    def _name(self) -> str:
+        return type(self.environment).__name__
+
+    def _failure(self, method: str, what: str) -> EnvironmentFailedError:
+        return EnvironmentFailedError(f"{self._name}.{method} {what}")
+
+
+def _shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
+    """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut."""
+    if not isinstance(turn.text, str):
+        raise EnvironmentFailedError(f"a turn's text is {_shown(turn.text)}, no text")
+    cuts = []
+
+    def cut(text: str) -> str:
+        nonlocal limit
+        tokens = chat.encode(text[: CHARACTERS_OF_A_TOKEN * limit])
+        is_cut = len(tokens) > limit or len(text) > CHARACTERS_OF_A_TOKEN * limit
+        cuts.append(is_cut)
+        shortened = chat.decode(tokens[:limit]) if is_cut else text
+        limit = max(0, limit - len(tokens))
+        return shortened
+
+    text = cut(turn.text) if turn.text else ""
+    messages = [
+        {**message, "content": cut(message["content"])}
+        if isinstance(message["content"], str)
+        else message
+        for message in _messages(turn.messages)
+    ]
+    return messages, text, any(cuts)
+
+
+def _plain(score: Score) -> Score:
+    """Return the score with Python's numbers: a checkpoint has no others, such as numpy's.
+
+    Raises ValueError for a reward that is not finite, and what `float` raises for no number.
+    """
+    metrics = {name: float(value) for name, value in score.metrics.items()}
+    reward = float(score.reward)
+    if score.ok and not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward}")
+    return replace(score, reward=reward, metrics=metrics)
+
+
+def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
+    """Return messages. Raises EnvironmentFailedError for anything else."""
+    is_list = isinstance(found, Sequence) and not isinstance(found, str)
+    for message in found if is_list else [found]:
+        if not (isinstance(message, Mapping) and {"role", "content"} <= message.keys()):
+            raise EnvironmentFailedError(
+                f"the environment returned {_shown(message)}, where a list of messages with role "
+                "and content is wanted"
+            )
+    return found
+
+
+async def _close(environment: Environment) -> None:
+    try:
+        await environment.close()
+    except Exception:
+        logger.exception("%s.close failed.", type(environment).__name__)
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,144 @@
+"""Rewards over HTTP: chunks over the servers in turn, patient with outages, honest about failures.
+
+Each chunk tries one server after the other until one answers or its deadline has passed. What
+cannot be scored is a failed Score; a server that never answers is RewardUnreachable; never a zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+from tenacity import RetryCallState
+
+from env.http.post import OutageError, RejectedError, check_url, new_client, patience, post_json
+from env.http.protocol import AnswerError, read_answer, write_request
+from env.types import RewardRequest, Score
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_SENTENCES = 30.0
+SECONDS_OF_REST = 15.0
+"""How long a server that failed is passed over while others answer."""
+
+
+class RewardUnreachable(RuntimeError):  # noqa: N818 - it names a state, as the exit code does
+    """No usable answer before the deadline."""
+
+
+class RewardRejected(RuntimeError):  # noqa: N818
+    """The server understood and refused: asking again would not help."""
+
+
+@dataclass
+class RemoteReward:
+    """A RewardFunction that asks `urls`; each is a full address such as http://head:5000/get_reward.
+
+    A chunk is at most `chunk_size` completions; `concurrency` of them are under way at a time.
+    `timeout` is for one try, and doubles after each that was too short; `deadline` is for all tries
+    of one chunk; both in seconds. `tell` takes a sentence when a wait begins, and when it is over.
+    Raises ValueError for addresses that are none, RewardUnreachable and RewardRejected when called.
+    """
+
+    urls: Sequence[str]
+    timeout: float = 30.0
+    deadline: float = 600.0
+    chunk_size: int = 32
+    concurrency: int = 8
+    tell: Callable[[str], None] = logger.warning
+    _spoke_at: float = field(default=float("-inf"), init=False, repr=False)
+    _waits: bool = field(default=False, init=False, repr=False)
+    _rests_until: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.urls:
+            raise ValueError("no reward URL given")
+        for url in self.urls:
+            check_url(url, "http://head:5000/get_reward")
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        return asyncio.run(self._score(requests))
+
+    async def _score(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        # Every server gets its share even of a small batch.
+        size = max(1, min(self.chunk_size, -(-len(requests) // len(self.urls))))
+        chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
+        turns = asyncio.Semaphore(self.concurrency)
+
+        async def take_turn(number: int, chunk: Sequence[RewardRequest]) -> list[Score]:
+            async with turns:
+                return await self._score_chunk(client, number, chunk)
+
+        async with new_client() as client:
+            scored = await asyncio.gather(*(take_turn(*chunk) for chunk in enumerate(chunks)))
+        return [score for scores in scored for score in scores]
+
+    async def _score_chunk(
+        self, client: httpx.AsyncClient, number: int, chunk: Sequence[RewardRequest]
+    ) -> list[Score]:
+        begun, tries, longest = time.monotonic(), 0, self.timeout
+        try:
+            async for attempt in patience(self.deadline, self._say):
+                with attempt:
+                    url = self._choose(number + tries)
+                    tries += 1
+                    left = begun + self.deadline - time.monotonic()
+                    try:
+                        scores = await self._try(client, url, chunk, min(longest, left))
+                    except OutageError as fault:
+                        longest *= 2 if fault.slow else 1
+                        raise
+        except OutageError as fault:
+            raise RewardUnreachable(
+                f"no usable answer for {time.monotonic() - begun:.0f} s "
+                f"({tries} tries, deadline {self.deadline:.0f} s); last: {fault}"
+            ) from fault
+        if tries > 1:
+            self._say_over(time.monotonic() - begun)
+        return scores
+
+    async def _try(
+        self, client: httpx.AsyncClient, url: str, chunk: Sequence[RewardRequest], timeout: float
+    ) -> list[Score]:
+        try:
+            return await _ask(client, url, chunk, timeout)
+        except OutageError:
+            self._rests_until[url] = time.monotonic() + SECONDS_OF_REST
+            raise
+
+    def _choose(self, turn: int) -> str:
+        """The URL whose turn it is, or the next one that has not just failed."""
+        order = [self.urls[(turn + step) % len(self.urls)] for step in range(len(self.urls))]
+        now = time.monotonic()
+        return next((url for url in order if self._rests_until.get(url, now) <= now), order[0])
+
+    def _say(self, state: RetryCallState) -> None:
+        now = time.monotonic()
+        if now - self._spoke_at < SECONDS_BETWEEN_SENTENCES or state.outcome is None:
+            return
+        self._spoke_at, self._waits = now, True
+        self.tell(
+            f"Waiting for a reward, {state.seconds_since_start:.0f} s so far, "
+            f"{self.deadline:.0f} s at most: {state.outcome.exception()}"
+        )
+
+    def _say_over(self, seconds: float) -> None:
+        if self._waits:
+            self._waits = False
+            self.tell(f"Rewards come again, after {seconds:.0f} s.")
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, chunk: Sequence[RewardRequest], timeout: float
+) -> list[Score]:
+    try:
+        answer = await post_json(client, url, write_request(chunk), timeout)
+        return read_answer(answer, len(chunk))
+    except RejectedError as error:
+        raise RewardRejected(str(error)) from error
+    except AnswerError as error:
+        raise OutageError(url, f"an unusable answer: {error}") from error

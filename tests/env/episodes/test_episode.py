@@ -1,0 +1,337 @@
+"""Episodes: tokens and mask, limits with their stop reasons, failing environments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from env.episodes import attempts
+from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
+from env.episodes.chat import TemplateChat
+from env.episodes.environment import Environment, SingleTurn, request_of
+from env.episodes.episode import run_episode
+from env.episodes.types import (
+    EnvironmentFailedError,
+    Episode,
+    Limits,
+    Reply,
+    StopReason,
+    Task,
+    Turn,
+)
+from env.rewards import arithmetic
+from env.types import Messages, Prompt, Score
+from tests.support.chats import Scripted, tokenizer
+from tests.support.environments import LIMITS, TASK, run, spans
+
+
+class Answering(Environment):
+    """Answers replies by a script: a turn, an exception, or seconds to sleep first."""
+
+    def __init__(self, *answers: Turn | BaseException | float) -> None:
+        self.answers = list(answers)
+        self.replies: list[Reply] = []
+        self.closed = 0
+
+    async def step(self, reply: Reply) -> Turn:
+        self.replies.append(reply)
+        while isinstance(answer := self.answers.pop(0), int | float):
+            await asyncio.sleep(answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def score(self, episode: Episode) -> Score:
+        return Score.of(1.0)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def said(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_mask_parts_replies_from_observations() -> None:
+    environment = Answering(Turn(said("And 3+4?")), Turn(done=True))
+    episode, _, tokens = run(environment, ["5", "7"])
+    first, *rest = spans(episode, tokens)
+    assert not first[0]
+    assert rest == [
+        (True, "5<|im_end|>"),
+        (False, "\n<|im_start|>user\nAnd 3+4?<|im_end|>\n<|im_start|>assistant\n"),
+        (True, "7<|im_end|>"),
+    ]
+    assert episode.stop is StopReason.DONE
+    assert environment.closed == 1
+    assert [m["content"] for m in episode.messages] == ["What is 2+3?", "5", "And 3+4?", "7"]
+
+
+def test_each_context_begins_with_the_very_tokens_before() -> None:
+    """Also with tokens that the tokeniser would not choose: `ab` as two tokens of a byte each."""
+    episode, policy, _ = run(Answering(Turn(said("?")), Turn(said("!")), Turn(done=True)), "123")
+    for context in policy.contexts:
+        assert list(context.tokens) == episode.tokens[: len(context.tokens)]
+    assert [v for v, m in zip(episode.versions, episode.action_mask, strict=True) if m] == [3] * 6
+    assert {v for v, m in zip(episode.versions, episode.action_mask, strict=True) if not m} == {-1}
+
+
+def test_turn_rewards_stand_at_the_last_token_of_their_reply() -> None:
+    environment = Answering(Turn(said("?"), reward=0.5), Turn(said("?")), Turn(done=True, reward=2))
+    episode, _, _ = run(environment, ["a", "b", "c"])
+    lasts = [
+        i
+        for i, m in enumerate(episode.action_mask)
+        if m and not any(episode.action_mask[i + 1 : i + 2])
+    ]
+    assert episode.turn_rewards == {lasts[0]: 0.5, lasts[2]: 2.0}
+
+
+def test_text_continues_the_reply_without_separators() -> None:
+    episode, _, tokens = run(Answering(Turn(text="<info>x</info>"), Turn(done=True)), ["q", "a"])
+    assert spans(episode, tokens)[2] == (False, "<info>x</info>")
+    assert episode.text == "q<info>x</info>a"
+
+
+OVER = [
+    (replace(LIMITS, turns=2), StopReason.TURNS, 2),
+    (replace(LIMITS, total=130), StopReason.OBSERVATION_LENGTH, 1),
+    (replace(LIMITS, seconds=0.05), StopReason.WALL_TIME, 1),
+]
+
+
+@pytest.mark.parametrize(("limits", "stop", "turns"), OVER)
+def test_each_limit_has_its_stop_reason(limits: Limits, stop: StopReason, turns: int) -> None:
+    waits = [10.0] if stop is StopReason.WALL_TIME else []
+    environment = Answering(*waits, *[Turn(said("more " * 10))] * 9)
+    episode, _, _ = run(environment, ["a"] * 9, limits)
+    assert (episode.stop, episode.turns) == (stop, turns)
+    assert len(episode.tokens) <= limits.total
+    assert episode.score == Score.of(1.0)
+    assert environment.closed == 1
+
+
+def test_a_reply_that_fills_the_episode_ends_it() -> None:
+    begun = len(run(Answering(Turn(done=True)), ["a"])[0].tokens) - 2
+    limits = replace(LIMITS, total=begun + 3)
+    episode, policy, _ = run(Answering(Turn(said("?"))), ["long enough"], limits)
+    assert episode.stop is StopReason.TOTAL_LENGTH
+    assert policy.contexts[0].limit == 3
+    assert len(episode.tokens) == limits.total
+
+
+def test_the_last_reply_is_announced() -> None:
+    environment = Answering(*[Turn(said("?"))] * 3)
+    run(environment, "abc", replace(LIMITS, turns=3))
+    assert [reply.last for reply in environment.replies] == [False, False, True]
+
+
+def test_a_long_observation_is_cut_and_the_separators_stay() -> None:
+    environment = Answering(Turn(said("x" * 10_000_000)), Turn(done=True))
+    episode, _, tokens = run(environment, ["a", "b"], replace(LIMITS, observation=7))
+    observed = spans(episode, tokens)[2][1]
+    assert observed == "\n<|im_start|>user\nxxxxxxx<|im_end|>\n<|im_start|>assistant\n"
+    assert episode.metrics["observations_cut"] == 1
+
+
+def test_a_first_context_that_is_too_long_loses_its_beginning() -> None:
+    whole, _, _ = run(Answering(Turn(done=True)), ["a"])
+    episode, policy, _ = run(Answering(Turn(done=True)), ["a"], replace(LIMITS, prompt=10))
+    assert len(policy.contexts[0].tokens) == 10
+    assert episode.tokens == whole.tokens[-len(episode.tokens) :]
+
+
+class Wrong(Answering):
+    def __init__(self, method: str, value: Any) -> None:
+        super().__init__(Turn(done=True))
+
+        async def wrong(*_: Any) -> Any:
+            return value
+
+        setattr(self, method, wrong)
+
+
+class OtherSignature(Answering):
+    async def step(self) -> Turn:  # type: ignore[override]
+        return Turn(done=True)
+
+
+WRONG = [
+    (Wrong("reset", "text"), "list of messages"),
+    (Wrong("reset", [{"role": "user"}]), "list of messages"),
+    (Wrong("step", None), "Turn is wanted"),
+    (Wrong("step", Turn(reward=float("nan"))), "the reward is nan"),
+    (Wrong("step", Turn(reward="good")), "must be real number"),  # type: ignore[arg-type]
+    (Wrong("step", Turn(metrics={"hits": "many"})), "could not convert"),  # type: ignore[dict-item]
+    (Wrong("step", Turn(text=3)), "a turn's text is 3"),  # type: ignore[arg-type]
+    (Wrong("reset", [{"role": "user", "content": 3}]), "the chat template refuses the messages"),
+    (Wrong("score", Score.of(float("nan"))), "the reward is nan"),
+    (Wrong("score", Score.of("good")), "could not convert"),  # type: ignore[arg-type]
+    (Wrong("score", Score.of(None)), "must be a string or a real number"),  # type: ignore[arg-type]
+    (Wrong("score", Score.of(1.0, hits="many")), "could not convert"),  # type: ignore[arg-type]
+    (Wrong("step", Turn([{"text": 1}])), "list of messages"),
+    (Wrong("score", 1.0), "Score is wanted"),
+    (Answering(ZeroDivisionError("no")), r"Answering.step raised ZeroDivisionError: no"),
+    (Answering(SystemExit(3)), r"Answering.step raised SystemExit: 3"),
+    (OtherSignature(Turn(done=True)), r"OtherSignature.step raised TypeError: .*positional"),
+]
+
+
+@pytest.mark.parametrize(("environment", "message"), WRONG)
+def test_a_failing_environment_is_named(environment: Answering, message: str) -> None:
+    with pytest.raises(EnvironmentFailedError, match=message):
+        run(environment, ["a"])
+    assert environment.closed == 1
+
+
+def test_a_text_and_messages_end_the_message_between_them() -> None:
+    environment = Answering(Turn(said("And 3+4?"), text=" Right."), Turn(done=True))
+    episode, _, tokens = run(environment, ["5", "7"])
+    assert spans(episode, tokens)[2][1].startswith(" Right.<|im_end|>\n<|im_start|>user\n")
+
+
+def test_a_single_stop_string_is_not_read_by_its_letters() -> None:
+    environment = Answering(Turn(done=True))
+    environment.stops = "</answer>"
+    _, policy, _ = run(environment, ["a"])
+    assert policy.contexts[0].stops == ("</answer>",)
+
+
+@pytest.mark.parametrize("wrong", ["", 3])
+def test_a_stop_string_that_is_none_is_refused(wrong: Any) -> None:
+    environment = Answering(Turn(done=True))
+    environment.stops = ("</answer>", wrong)
+    with pytest.raises(EnvironmentFailedError, match=r"Answering\.stops has"):
+        run(environment, ["a"])
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])
+def test_a_score_has_plain_numbers(number: Callable[[float], Any]) -> None:
+    """numpy's and torch's cannot be written into a checkpoint."""
+    score = Score.of(number(1), acc=number(1))
+    scored = run(Wrong("score", score), ["a"])[0].score
+    assert json.loads(json.dumps(asdict(scored or score))) == asdict(Score.of(1.0, acc=1.0))
+
+
+class Slow(Environment):
+    async def reset(self, task: Task) -> Messages:
+        await asyncio.sleep(10)
+        return ()
+
+
+def test_a_reset_without_end_is_a_failure() -> None:
+    with pytest.raises(EnvironmentFailedError, match=r"Slow\.reset .* took 0\.05 s"):
+        run(Slow(), [], replace(LIMITS, seconds=0.05))
+
+
+def test_a_single_turn_is_scored_by_a_reward_function() -> None:
+    task = Task.of(Prompt(0, "2+3=", "5"))
+    tokens = tokenizer(None)
+    from env.episodes.chat import PlainChat
+
+    policy = Scripted(tokens, ["5"])
+    episode = asyncio.run(
+        run_episode(SingleTurn(arithmetic.exact), task, PlainChat(tokens), policy, LIMITS)
+    )
+    assert episode.score is not None
+    assert episode.score.reward == 1.0
+    assert request_of(episode).query == "2+3=5"
+
+
+class Failing(Environment):
+    """Fails in its first episodes."""
+
+    left = 0
+
+    async def step(self, reply: Reply) -> Turn:
+        type(self).left -= 1
+        if type(self).left >= 0:
+            raise OSError("no retriever")
+        return Turn(done=True)
+
+
+def attempt(on_failure: OnFailure, failures: int) -> Episode:
+    Failing.left = failures
+    tokens = tokenizer("qwen2_5")
+    chat = TemplateChat(tokens)
+    runner = EpisodeRunner(EnvironmentAttempt(Failing, chat, LIMITS), chat, 99, on_failure)
+    return asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"] * 9)))
+
+
+def test_an_outage_is_logged_once_for_many_episodes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens, Failing.left = tokenizer("qwen2_5"), 40
+    chat = TemplateChat(tokens)
+    attempt = EnvironmentAttempt(Failing, chat, LIMITS)
+    runner = EpisodeRunner(attempt, chat, 99, OnFailure.DROP)
+
+    def run_all() -> None:
+        for _ in range(20):
+            asyncio.run(runner.run(TASK, lambda: Scripted(tokens, "a")))
+
+    run_all()
+    monkeypatch.setattr(attempts, "SECONDS_BETWEEN_LINES", 0.0)
+    run_all()
+    first, second = caplog.messages[:2]
+    assert first.startswith("The episode of row 1 is dropped: Failing.step raised OSError")
+    assert second.endswith("19 other episodes failed before.")
+
+
+def test_a_failure_is_a_status_by_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "PAUSES", (0.0, 0.0))
+    assert attempt(OnFailure.RETRY, 2).stop is StopReason.DONE
+    for dropped in (attempt(OnFailure.RETRY, 3), attempt(OnFailure.DROP, 1)):
+        assert dropped.stop is StopReason.FAILED
+        assert dropped.score is not None
+        assert not dropped.score.ok
+        assert "no retriever" in dropped.score.error
+        assert dropped.tokens
+        assert not any(dropped.action_mask)
+    with pytest.raises(EnvironmentFailedError, match="no retriever"):
+        attempt(OnFailure.FAIL, 1)
+
+
+class Cancelling(Environment):
+    """Awaits a task that it has cancelled, as a client whose connection has closed may do."""
+
+    async def step(self, reply: Reply) -> Turn:
+        call = asyncio.ensure_future(asyncio.sleep(9))
+        call.cancel()
+        await call
+        return Turn(done=True)
+
+
+def runner_of(environment: type[Environment]) -> tuple[EpisodeRunner, Any]:
+    tokens = tokenizer("qwen2_5")
+    chat = TemplateChat(tokens)
+    attempt = EnvironmentAttempt(environment, chat, LIMITS)
+    return EpisodeRunner(attempt, chat, 99, OnFailure.DROP), tokens
+
+
+def test_a_cancelled_call_of_an_environment_is_a_failure() -> None:
+    runner, tokens = runner_of(Cancelling)
+    dropped = asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"])))
+    assert dropped.stop is StopReason.FAILED
+    assert dropped.score is not None
+    assert "CancelledError" in dropped.score.error
+
+
+def test_an_episode_that_is_cancelled_ends() -> None:
+    runner, _ = runner_of(Slow)
+
+    async def cancelled() -> None:
+        episode = asyncio.ensure_future(runner.run(TASK, lambda: Scripted(None, [])))
+        await asyncio.sleep(0.01)
+        episode.cancel()
+        await episode
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())

@@ -1,0 +1,85 @@
+"""A shell script is read as the shell would, and nothing of it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.config.translate.rows import UNSET, needs_variable
+from trainer.config.translate.shell import read
+
+
+def commands(text: str, **variables: str) -> list[list[str]]:
+    return read(text, variables).commands
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a --x 1 \\\n  --y 2", ["a", "--x", "1", "--y", "2"]),
+        ("a --x 1 \\  \n  --y 2", ["a", "--x", "1", "--y", "2"]),  # spaces behind the backslash
+        ("a\n--x 1\n-- b", ["a", "--x", "1", "--", "b"]),  # a guide without backslashes
+        ("a 'b c' \"d e\" f\\ g", ["a", "b c", "d e", "f g"]),
+        ("a x=\"['$HOME','b']\"", ["a", f"x=['{UNSET}{{HOME}}','b']"]),
+        ("a '$HOME'", ["a", "$HOME"]),
+        ("A=1; a $A ${A} ${B:-2} ${A:-3}", ["a", "1", "1", "2", "1"]),
+        ("A='x y'; a $A \"$A\"", ["a", "x", "y", "x y"]),
+        ('A=(--x 1\n  # no\n  --y 2)\na ${A[@]} "${A[@]}"', ["a"] + ["--x", "1", "--y", "2"] * 2),
+        ("a b # c d", ["a", "b"]),
+        ("a b#c", ["a", "b#c"]),
+        ("a 1>x 2>&1 b &>> y", ["a", "b"]),
+        ("a --use {token} <address>", ["a", "--use", "{token}", "<address>"]),
+        ("$ a b", ["a", "b"]),
+        ("a $@ b", ["a", "b"]),
+        ("cat <<EOF\nnone of it\nEOF\n", ["cat"]),
+        ("read -r -d '' X <<EOF\n--x 1 \\\n--y\nEOF\na $X", ["a", "--x", "1", "--y"]),
+        ("a 'unclosed", ["a", "unclosed"]),
+        ("A=$((1024 * 2)); a x=$((A + 2)) $(( $A / (5 - 2) )) -$((-7 % 4))",
+         ["a", "x=2050", "682", "-1"]),
+        ("a x.y=$((b + 1))", ["a", f"x.y={UNSET}((b + 1))"]),
+        ("a $((1 / 0)) $((2 ** 3))", ["a", f"{UNSET}((1 / 0))", f"{UNSET}((2 ** 3))"]),
+        ("A=1; a ${B:-$A} ${B:-${C:-2}} \"${B:-x $A}\"", ["a", "1", "2", "x 1"]),
+        ("a ${@:2} ${B##*/}", ["a", f"{UNSET}{{B##*/}}"]),
+    ],
+)  # fmt: skip
+def test_words_of_the_last_command(text: str, words: list[str]) -> None:
+    assert commands(text)[-1] == words
+
+
+def test_operators_end_a_command() -> None:
+    assert commands("a | b && c; d & e || f") == [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]
+
+
+def test_a_variable_from_outside_counts_more() -> None:
+    assert commands("N=1\na $N $M", N="2", M="3") == [["a", "2", "3"]]
+
+
+def test_exports_are_kept_by_name() -> None:
+    script = read("export A=1 B='x y'\nC=2\na", {})
+    assert script.exported == ["A", "B"]
+    assert script.variables == {"A": "1", "B": "x y", "C": "2"}
+
+
+def test_what_only_the_shell_can_find_stays_a_variable() -> None:
+    assert commands('D=$(cd "$X" && pwd)\na "$D/b" $(date)') == [
+        ["a", f"{UNSET}{{D}}/b", f"{UNSET}(date)"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (f"{UNSET}{{N}}", "N"),
+        (f"{UNSET}((1024 * N + M))", "N"),
+        (f"{UNSET}((1 / 0))", ""),
+        ("N", ""),
+    ],
+)
+def test_the_variable_that_a_value_lacks(value: str, name: str) -> None:
+    assert needs_variable(value) == name
+
+
+def test_nothing_runs(tmp_path: Path) -> None:
+    commands(f"touch {tmp_path}/a; A=$(touch {tmp_path}/b) `touch {tmp_path}/c`")
+    assert list(tmp_path.iterdir()) == []

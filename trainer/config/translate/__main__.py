@@ -1,0 +1,166 @@
+"""`rollcall translate`: another trainer's command as one of the builtin trainer.
+
+    rollcall translate grpo.sh
+    rollcall translate -- python3 -m verl.trainer.main_ppo data.train_batch_size=256 …
+
+It reads a command of verl (Hydra overrides), of OpenRLHF (flat flags, and those of 0.11) or of
+TRL's GRPO (with its --config file), from a shell script or after --, and runs nothing. Standard
+output is the command to run; standard error lists what has no counterpart, with the reason. Their
+defaults that differ from ours are a part of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from contract.exit_codes import ExitCode
+from trainer.config.translate import command as commands
+from trainer.config.translate.command import TRAINERS, Command, TranslateError
+from trainer.config.translate.config_file import with_file
+from trainer.config.translate.rows import UNSET
+from trainer.config.translate.translation import Translation, plain, translated
+
+PROG = "rollcall translate"
+LOST = 1
+EXIT = """exit codes:
+  0   every flag has a counterpart, or needs none
+  1   something is lost, or still to be given: standard error says what
+  64  there is no such command, or a wrong argument"""
+WIDTH = 96
+TOGETHER = "\xa0"
+"""Keeps a flag and its value on one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:cut])
+    try:
+        found = _command(options, words[cut + 1 :])
+        made = translated(with_file(found))
+    except TranslateError as error:
+        return _fail(str(error), options)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is no text"
+        return _fail(f"{options.script}: {reason}", options)
+    if options.json:
+        print(json.dumps(_row(made), indent=2))
+    else:
+        print(_shown(made))
+        _tell(made)
+    return ExitCode.FINISHED if made.is_whole else LOST
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROG,
+        description=__doc__,
+        epilog=EXIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("script", nargs="?", type=Path, metavar="SCRIPT", help="a shell script; - reads stdin")
+    add("--from", dest="trainer", choices=TRAINERS, help="whose command it is, if unclear")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable that the script takes from outside, such as SLURM_NNODES=2",
+    )
+    add("--number", type=int, metavar="N", help="which command, if the script has several")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
+    """Return the command that is meant. Raises TranslateError, OSError and UnicodeDecodeError."""
+    trainer = options.trainer or ""
+    if bool(words) == bool(options.script):
+        raise TranslateError("give one of both: a shell script, or a command after --")
+    variables = {}
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise TranslateError(f"--set {text}: give NAME=VALUE, as in SLURM_NNODES=2")
+        variables[name] = value
+    if words:
+        return commands.of_words(words, trainer)
+    text = sys.stdin.read() if str(options.script) == "-" else options.script.read_text()
+    return commands.of_script(text, variables, trainer, options.number)
+
+
+def _fail(sentence: str, options: argparse.Namespace) -> int:
+    print(f"{PROG}: {sentence}", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"error": sentence, "exit_code": int(ExitCode.USAGE)}))
+    return ExitCode.USAGE
+
+
+def _shown(made: Translation) -> str:
+    """Return the command for a shell, a few flags a line."""
+    pieces = [f"{name}={value}" for name, value in made.environment.items()]
+    lines, line = [], " ".join([*pieces, "rollcall up --"])
+    for name, texts in made.flags.items():
+        flag = " ".join([f"--{name}", *map(quoted, texts)])
+        if len(line) + len(flag) > WIDTH:
+            lines.append(line)
+            line = f"  {flag}"
+        else:
+            line = f"{line} {flag}"
+    return " \\\n".join([*lines, line])
+
+
+def quoted(text: str) -> str:
+    """Return a word for the shell, which expands the variables that the script left open."""
+    if UNSET not in text:
+        return shlex.quote(text)
+    for special in '\\"`$':
+        text = text.replace(special, f"\\{special}")
+    return f'"{plain(text)}"'
+
+
+def _tell(made: Translation) -> None:
+    """Say on standard error what the command does not."""
+    said = (TOGETHER.join((f"--{n}", *map(plain, made.flags[n]))) for n in sorted(made.by_default))
+    wrapped = textwrap.wrap(", ".join(said), WIDTH - 4, break_on_hyphens=False)
+    defaults = [line.replace(TOGETHER, " ") for line in wrapped]
+    for title, lines in (
+        ("has no counterpart", made.lost),
+        ("still to give", made.needed),
+        (f"defaults of {made.trainer} that differ here", defaults),
+        ("needs nothing", made.notes),
+    ):
+        if lines:
+            print(f"# {title}:", *(f"#   {line}" for line in lines), sep="\n", file=sys.stderr)
+
+
+def _row(made: Translation) -> dict[str, object]:
+    return {
+        "trainer": made.trainer,
+        "flags": [plain(word) for word in made.words],
+        "environment": made.environment,
+        "lost": made.lost,
+        "needed": made.needed,
+        "defaults": sorted(made.by_default),
+        "notes": made.notes,
+    }
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Reads the flags that a TRL command takes from its --config file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainer.config.translate.command import TRL, Command, TranslateError
+
+FLAG = "config"
+
+
+def with_file(command: Command) -> Command:
+    """Return the command with its file's flags; typed ones count more. Raises TranslateError."""
+    name = " ".join(command.given.get(FLAG, ()))
+    if command.trainer != TRL or not name:
+        return command
+    found = _flags(Path(name))
+    environment = found.pop("env", {})
+    exported = tuple(environment) if isinstance(environment, Mapping) else ()
+    given = {flag: _texts(value) for flag, value in found.items() if value is not None}
+    typed = {flag: texts for flag, texts in command.given.items() if flag != FLAG}
+    return replace(
+        command, given=given | typed, exported=tuple(dict.fromkeys((*command.exported, *exported)))
+    )
+
+
+def _flags(path: Path) -> dict[str, Any]:
+    import yaml  # only if a file is given
+
+    try:
+        found = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise TranslateError(
+            f"--config {path}: {error.strerror}. It has flags of the command: copy it to here"
+        ) from None
+    except (UnicodeDecodeError, yaml.YAMLError):
+        raise TranslateError(f"--config {path}: is no YAML") from None
+    if not isinstance(found, dict):
+        raise TranslateError(f"--config {path}: give a YAML file of NAME: VALUE, as TRL reads it")
+    return {str(name): value for name, value in found.items()}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return a value as a command line has it."""
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    if isinstance(value, list) and not any(isinstance(one, (dict, list)) for one in value):
+        return tuple(map(str, value))
+    return (json.dumps(value) if isinstance(value, (dict, list)) else str(value),)

@@ -1,0 +1,111 @@
+"""OpenRLHF's flags, flat and of 0.11: ours are spelt like them, so the parser's table is theirs.
+
+Here are the flags that only older releases have, and the defaults that differ from ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.config.translate.rows import Answer, Row, Table, Values, absent, needless, same, switch
+
+
+def _checked(value: str, values: Values) -> Answer:
+    if switch(value, values) != "true":
+        return needless("it is off here too")
+    kind = values.text("vllm_is_correction_type") or values.text(
+        "algo.advantage.is_correction_type"
+    )
+    return "seq" if kind.startswith("seq") else "token"
+
+
+def _first(value: str, values: Values) -> Answer:
+    """Return the mode of releases whose default is tis."""
+    types = ("vllm_is_correction_type", "algo.advantage.is_correction_type")
+    if any(values.has(name) for name in types):
+        return needless("its type is given")
+    return "clip" if switch(value, values) == "true" else needless("it is off here too")
+
+
+def _correction(value: str, values: Values) -> Answer:
+    named = {"tis": "clip", "icepop": "mask", "seq-mask-tis": "mask"}
+    return named.get(value) or absent(f"{value} is absent here")
+
+
+def _k3(value: str, values: Values) -> Answer:
+    return "k3" if switch(value, values) == "true" else needless("k1 is the default here too")
+
+
+OLD = Table(
+    "OpenRLHF",
+    [
+        Row("enable_vllm_is_correction", "is_correction_level", by=_checked, old=True),
+        Row("algo.advantage.is_correction_enable", "is_correction_level", by=_checked, old=True),
+        Row("enable_vllm_is_correction", "is_correction_mode", by=_first, old=True),
+        Row("algo.advantage.is_correction_enable", "is_correction_mode", by=_first, old=True),
+        Row("use_tis", "is_correction_level", by=_checked, old=True),
+        Row("vllm_is_correction_type", "is_correction_mode", by=_correction, old=True,
+            note="tis: clip; icepop: mask"),
+        Row("algo.advantage.is_correction_type", "is_correction_mode", by=_correction, old=True,
+            note="the same"),
+        Row("vllm_is_truncated_threshold", "is_correction_threshold", by=same, old=True),
+        Row("use_kl_estimator_k3", "kl_estimator", by=_k3, old=True),
+        Row("ptx_coef", note="there is no loss on pretraining data, so its weight is unused",
+            lost=False, old=True),
+        Row("pretrain_data", note="there is no loss on pretraining data", old=True),
+        Row("pretrain_split", note="there is no loss on pretraining data", lost=False, old=True),
+        Row("pretrain_data_probs", note="there is no loss on pretraining data", lost=False,
+            old=True),
+        Row("actor_init_on_gpu", note="models are loaded as memory allows", lost=False, old=True),
+        Row("disable_trace_cache", note="DeepSpeed is set up by the trainer", lost=False, old=True),
+        Row("perf", note="timings are always in metrics.jsonl", lost=False, old=True),
+    ],
+)  # fmt: skip
+"""Flags that our parser does not know, as OpenRLHF 0.11 does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A default of theirs that a command relies on by leaving the flag out."""
+
+    ours: str
+    dotted: str
+    """In 0.11."""
+    flat: str
+    """In 0.10, the last release with flat flags."""
+    unless: tuple[str, ...] = ()
+    """Flags whose presence says that it does not hold."""
+
+
+DEFAULTS = (
+    Default("zero_stage", "2", "2"),
+    Default("param_dtype", "bf16", "bf16", ("bf16", "prompt_max_len", "generate_max_len")),
+    Default("attn_implementation", "flash_attention_2", "flash_attention_2",
+            ("flash_attn", "bf16", "prompt_max_len", "generate_max_len")),
+    Default("micro_train_batch_size", "1", "4", ("use_dynamic_batch",)),
+    Default("micro_rollout_batch_size", "1", "8"),
+    Default("max_len", "2048", "2048", ("prompt_max_len", "generate_max_len")),
+    Default("vllm_gpu_memory_utilization", "0.95", "0.95"),
+    Default("eval_n_samples_per_prompt", "4", "4"),
+    Default("eval_temperature", "0.6", "0.6"),
+    Default("actor_num_gpus_per_node", "8", "8"),
+    Default("critic_num_gpus_per_node", "8", "8", ("colocate_all_models",)),
+    Default("ref_num_gpus_per_node", "8", "8", ("colocate_all_models", "colocate_actor_ref")),
+    Default("reward_num_gpus_per_node", "8", "8",
+            ("colocate_all_models", "colocate_critic_reward", "remote_rm_url")),
+)  # fmt: skip
+"""Those that change numbers, memory or places; `KEPT` has the others."""
+KEPT: Mapping[str, str] = {
+    "load_checkpoint": "a run resumes after a crash; false begins anew",
+    "max_samples": "no limit, in both",
+    "generate_max_len": "1024 tokens unless --max_new_tokens says more; there, what max_len leaves",
+    "vllm_num_engines": "one engine; there, none is an error",
+    "freezing_actor_steps": "none, in both",
+    "vllm_sync_backend": "chosen by the GPUs",
+    "loss_aggregation": "the same under another name",
+    "ckpt_path": "in the run directory",
+    "save_path": "in the run directory",
+    "wandb_project": "rollcall",
+}
+"""Our flags whose default differs from OpenRLHF 0.11's, and stays ours: why."""

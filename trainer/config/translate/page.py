@@ -1,0 +1,178 @@
+"""Renews what docs/from-*.md take from the code: `python -m trainer.config.translate.page PAGE …`.
+
+A page has the command of another trainer in a block that is fenced as ```sh before. Between its
+marks come what `rollcall translate` says of that command, and the tables of flags.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trainer.config.config import Config
+from trainer.config.given import aliases
+from trainer.config.parity import continued, default
+from trainer.config.schema import flags_of
+from trainer.config.translate import openrlhf
+from trainer.config.translate.__main__ import main
+from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
+from trainer.config.translate.rows import NOTHING, Row, Table
+from trainer.config.translate.trl import LAUNCHER
+from trainer.config.translate.trl_rest import TRL as TRL_TABLE
+from trainer.config.translate.verl_rest import FORK
+from trainer.config.translate.verl_rest import VERL as VERL_TABLE
+
+BEFORE = re.compile(r"^```sh before\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SAID, TABLES = ("translated", "tables")
+"""The marks of a page: `<!-- NAME: from here -->`, `<!-- NAME: to here -->`."""
+
+
+def renewed(page: str, trainer: str) -> str:
+    """Return a page with the present translation and tables."""
+    said = translation(command_of(page))
+    return _between(_between(page, SAID, said), TABLES, tables(trainer))
+
+
+def command_of(page: str) -> str:
+    """Return the command of the other trainer in a page."""
+    (command,) = BEFORE.findall(page)
+    return str(command)
+
+
+def translation(command: str) -> str:
+    """Return both outputs of `rollcall translate` for a script."""
+    out, err = io.StringIO(), io.StringIO()
+    with TemporaryDirectory() as directory:
+        script = Path(directory) / "before.sh"
+        script.write_text(command)
+        with redirect_stdout(out), redirect_stderr(err):
+            main([str(script)])
+    return blocks(out.getvalue(), err.getvalue())
+
+
+def blocks(out: str, err: str) -> str:
+    """Return both outputs as a page shows them."""
+    return f"```sh\n{out}```\n\nStandard error says:\n\n```text\n{err}```\n"
+
+
+def tables(trainer: str) -> str:
+    """Return the tables of a trainer's flags."""
+    made = {OPENRLHF: _openrlhf, VERL: _verl, TRL: _trl}[trainer]()
+    return "\n".join(made)
+
+
+def _between(page: str, name: str, text: str) -> str:
+    begin, end = (f"<!-- {name}: {way} here -->" for way in ("from", "to"))
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"the page lacks {begin} or {end}")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
+
+
+def _verl() -> Iterator[str]:
+    yield from _of_table(VERL_TABLE, "verl 0.9.1")
+    yield "### Search-R1's keys\n"
+    yield "Search-R1 is a program on an older verl. These keys are its own, or differ there.\n"
+    yield from _counterparts([row for row in FORK if row.ours], "Search-R1")
+    yield from _others([row for row in FORK if not row.ours], "Search-R1's key")
+
+
+def _trl() -> Iterator[str]:
+    own = [row for row in TRL_TABLE.rows if row not in LAUNCHER]
+    yield from _of_table(Table(TRL_TABLE.name, own), TRL_TABLE.name)
+    yield "### Flags of the launchers\n"
+    yield "They stand before a script, for accelerate, torchrun and deepspeed.\n"
+    yield from _counterparts([replace(row, old=False) for row in LAUNCHER], "launcher")
+
+
+def _openrlhf() -> Iterator[str]:
+    old = [replace(row, old=False) for row in openrlhf.OLD.rows]
+    yield "### Flags of older releases\n"
+    yield from _counterparts([row for row in old if row.ours], "OpenRLHF before 0.11")
+    yield from _others([row for row in old if not row.ours], "OpenRLHF before 0.11")
+    abouts = {
+        f"`{name}` `{dotted}`": flag.about
+        for name, flag in flags_of(Config).items()
+        for dotted in flag.about.dotted_spellings[:1]
+    }
+    for title, meant in (("not supported", "unsupported"), ("without effect", "no_effect")):
+        yield f"### Flags of 0.11 that are {title}\n"
+        yield "| flag | why |\n|---|---|"
+        whys = {name: getattr(about, meant) for name, about in abouts.items()}
+        yield from (f"| {name} | {continued(why)} |" for name, why in whys.items() if why)
+        yield ""
+
+
+def _of_table(table: Table, name: str) -> Iterator[str]:
+    yield "### Flags with a counterpart\n"
+    yield from _counterparts([row for row in table.rows if row.ours], name)
+    rest = [row for row in table.rows if not row.ours]
+    yield "### Flags without a counterpart\n"
+    yield f"A value other than the default of {name} is listed as lost.\n"
+    yield from _others([row for row in rest if row.lost], name)
+    yield "### Flags that need none\n"
+    yield "The run is the same without them.\n"
+    yield from _others([row for row in rest if not row.lost], name)
+
+
+def _counterparts(rows: Iterable[Row], name: str) -> Iterator[str]:
+    yield f"| {name} | default | here | default here | remark |\n|---|---|---|---|---|"
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(row.theirs, []).append(row)
+    for theirs, same in of.items():
+        ours = list(dict.fromkeys(row.ours for row in same))
+        cells = (
+            f"`{theirs}`",
+            _theirs(same[0]),
+            " ".join(f"`--{one}`" for one in ours),
+            ", ".join(dict.fromkeys(_ours(one) for one in ours)),
+            _remark(same),
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _remark(rows: Iterable[Row]) -> str:
+    notes = list(dict.fromkeys(row.note for row in rows if row.note))
+    if any(row.old for row in rows):
+        notes.append("of other releases")
+    return "; ".join(notes)
+
+
+def _theirs(row: Row) -> str:
+    return "–" if row.default is None or row.default in NOTHING else f"`{row.default}`"
+
+
+def _ours(spelling: str) -> str:
+    return default(flags_of(Config)[aliases(Config)[spelling][0]].default)
+
+
+def _others(rows: Iterable[Row], name: str) -> Iterator[str]:
+    yield f"| why | {name} |\n|---|---|"
+    of: dict[str, list[str]] = {}
+    for row in rows:
+        of.setdefault(row.note, []).append(f"`{row.theirs}`")
+    for why, names in of.items():
+        yield f"| {why} | {', '.join(dict.fromkeys(names))} |"
+    yield ""
+
+
+def trainer_of(path: Path) -> str:
+    """Return the trainer of a page by the file's name. Raises ValueError."""
+    name = path.stem.removeprefix("from-")
+    if name not in TRAINERS:
+        raise ValueError(f"{path}: give docs/from-TRAINER.md")
+    return name
+
+
+if __name__ == "__main__":
+    for given in map(Path, sys.argv[1:]):
+        given.write_text(renewed(given.read_text(), trainer_of(given)))

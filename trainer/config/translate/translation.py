@@ -1,0 +1,349 @@
+"""From another trainer's command to ours: each flag said, or listed with the reason."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from trainer.config import layout
+from trainer.config import values as kinds
+from trainer.config.config import Config
+from trainer.config.given import aliases
+from trainer.config.no_effect import NO_EFFECT
+from trainer.config.parse import DESCRIPTION, PROG, parse, read
+from trainer.config.schema import ConfigError, Declared, MissingFile, by_group, flags_of
+from trainer.config.translate import openrlhf
+from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command
+from trainer.config.translate.rows import (
+    NOTHING,
+    TRUE,
+    UNSET,
+    Row,
+    Table,
+    Unsaid,
+    Values,
+    needs_variable,
+    same,
+)
+from trainer.config.translate.trl_rest import TRL as TRL_TABLE
+from trainer.config.translate.verl_rest import SEARCH_R1, is_search_r1
+from trainer.config.translate.verl_rest import VERL as VERL_TABLE
+from trainer.config.translate.verl_values import MEGATRON
+
+ELLIPSES = ("...", "…", "etc.")
+HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
+RUN = "/checkpoints"
+"""A run directory for the check of a translation; the entrypoint gives the right one."""
+
+
+@dataclass(slots=True)
+class Translation:
+    """Our flags, and what became of each of theirs."""
+
+    trainer: str
+    flags: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    """By spelling, in the order of the table."""
+    by_default: set[str] = field(default_factory=set, init=False)
+    """Spellings that say a default of theirs."""
+    lost: list[str] = field(default_factory=list, init=False)
+    """Sentences on what has no counterpart."""
+    needed: list[str] = field(default_factory=list, init=False)
+    """Sentences on what the command still lacks here."""
+    notes: list[str] = field(default_factory=list, init=False)
+    """Sentences on flags that need no counterpart."""
+    environment: dict[str, str] = field(default_factory=dict, init=False)
+
+    @property
+    def words(self) -> list[str]:
+        return [word for name, texts in self.flags.items() for word in (f"--{name}", *texts)]
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.lost or self.needed)
+
+
+def translated(command: Command) -> Translation:
+    """Return the translation of a command, checked by the trainer's own parser."""
+    if command.trainer == OPENRLHF:
+        made = _of_openrlhf(command)
+    else:
+        table = VERL_TABLE if command.trainer == VERL else TRL_TABLE
+        if command.trainer == VERL and is_search_r1(set(command.given)):
+            table = SEARCH_R1
+        made = _by_table(command, table)
+    for word in map(plain, command.strange):
+        if word in ELLIPSES:
+            made.notes.append(f"{word}: the guide leaves flags out here")
+        elif found := HYDRA.fullmatch(word):
+            made.lost += _of_hydra(found["what"], found["value"])
+        else:
+            made.lost.append(f"{word}: belongs to no flag")
+    if command.trainer == TRL:
+        made.notes += _of_scripts(command, made)
+    if command.exported:
+        names = ", ".join(command.exported)
+        made.notes.append(f"{names}: set in the script; give variables to every node")
+    _leave_out_without_effect(made)
+    open_ = {needs_variable(word) for word in made.words} - {""}
+    if open_:
+        made.notes.append(
+            f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
+            f"the value, as in --set {min(open_)}=…"
+        )
+    _count_nodes(made)
+    _check(made)
+    made.lost = [*dict.fromkeys(made.lost)]
+    return made
+
+
+def _of_hydra(what: str, value: str) -> Iterator[str]:
+    """Yield what a configuration of Hydra's own takes away."""
+    if what == "path" or value.removesuffix(".yaml") == "ppo_trainer":
+        return  # the directory says nothing by itself, and the file is main_ppo's own
+    which = MEGATRON if "megatron" in value else "the file is not read: give its keys that differ"
+    yield f"--config-{what}={plain(value)}: {which}"
+
+
+def _of_scripts(command: Command, made: Translation) -> Iterator[str]:
+    """Yield what the flags of a TRL script do not tell."""
+    if command.program.endswith(".py"):
+        yield f"{command.program}: what the script sets by itself is not seen"
+    yield "prompts: add --apply_chat_template if they are messages"
+    if not {"num_processes", "nproc_per_node", "num_gpus"} & {*command.launcher, *command.given}:
+        yield "processes: none are named, so batches are those of one; add --num_processes"
+
+
+def _count_nodes(made: Translation) -> None:
+    """Say how many workers the head waits for, or how many GPUs the roles need."""
+    reading = read(Config, [plain(word) for word in made.words], PROG, DESCRIPTION)
+    config = layout.settled(reading.config, reading.given)
+    if config.colocate_all_models:
+        if config.actor_num_nodes > 1:
+            made.environment["EXPECTED_WORKERS"] = str(config.actor_num_nodes - 1)
+    else:
+        made.notes.append(
+            f"the roles need {layout.of(config).slots} GPUs: EXPECTED_WORKERS is the number of "
+            "their nodes without the head"
+        )
+
+
+def plain(text: str) -> str:
+    return text.replace(UNSET, "$")
+
+
+def _by_table(command: Command, table: Table) -> Translation:
+    made = Translation(table.name)
+    given: dict[str, str] = {}
+    for typed, texts in {**command.launcher, **command.given}.items():
+        name, text = _named(typed, texts, table)
+        if not texts and any(_needs_value(row) for row in table.of(name)):
+            made.lost.append(f"{typed}: needs a value")
+        elif table.of(name):
+            given[name] = text
+        elif typed in command.given:
+            made.lost.append(_unknown(typed, table))
+    settings = Values(table.defaults | given)
+    for row in _rows(table, given):
+        name, is_given = row.theirs, row.theirs in given
+        value = settings.get(name)
+        if value is None or (value in NOTHING and row.default in (None, "null")):
+            continue
+        _say(made, row, value, settings, is_given=is_given)
+    made.flags = {name: made.flags[name] for name in sorted(made.flags, key=_place)}
+    said = {row.theirs for row in table.rows if row.ours in made.flags}
+    said |= {sentence.partition("=")[0] for sentence in made.lost}
+    made.notes = [note for note in made.notes if note.partition("=")[0] not in said]
+    return made
+
+
+def _rows(table: Table, given: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows that count: given ones first, since they win; of a pattern, each match."""
+    for row in table.rows:
+        if row.theirs in given:
+            yield row
+    for name in given:
+        for row in table.of(name):
+            if row.is_pattern:
+                yield Row(name, row.ours, row.note, row.by, row.default, row.lost)
+    yield from (row for row in table.rows if row.theirs not in given and row.default is not None)
+
+
+def _named(typed: str, texts: Sequence[str], table: Table) -> tuple[str, str]:
+    """Return a flag's name in the table, and its value; --no_x and a bare --x are switches."""
+    name = typed if table.of(typed) else typed.replace("-", "_")
+    if not texts and name.startswith("no_") and not table.of(name):
+        return name.removeprefix("no_"), "false"
+    return name, " ".join(texts) if texts else TRUE
+
+
+def _needs_value(row: Row) -> bool:
+    return bool(row.ours) and row.by is same and _flag(row.ours).kind is not bool
+
+
+def _unknown(typed: str, table: Table) -> str:
+    names = {row.theirs for row in table.rows if not row.is_pattern}
+    near = difflib.get_close_matches(typed, sorted(names), n=1, cutoff=0.75)
+    hint = f": did you mean {near[0]}?" if near else ""
+    return f"{typed}: {table.name} has no such flag, as far as known{hint}"
+
+
+def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given: bool) -> None:
+    if variable := needs_variable(value) if row.by.__name__ in NUMERIC else "":
+        made.lost.append(f"{row.theirs}={plain(value)}: give the number, as in --set {variable}=2")
+        return
+    try:
+        answer = row.answer(value, settings)
+    except (ValueError, ArithmeticError):
+        # What depends on a number that is still to be given is not said twice.
+        if is_given and not any(map(needs_variable, settings.values())):
+            made.lost.append(f"{row.theirs}={plain(value)}: its value cannot be read")
+        return
+    if isinstance(answer, Unsaid):
+        if is_given and not _same(value, row.default):
+            if answer.lost or value.lower() not in ("false", *NOTHING):
+                told = made.lost if answer.lost else made.notes
+                told.append(f"{row.theirs}={plain(value)}: {answer.why}")
+        elif answer.lost and row.ours and not _same(value, row.default):
+            made.lost.append(f"{row.theirs}: {answer.why}")
+        return
+    texts = _texts(row.ours, answer)
+    before = made.flags.get(row.ours)
+    if before is None:
+        if not is_given and _is_our_default(row.ours, texts):
+            return
+        if _is_off(row.ours, texts):
+            return
+        made.flags[row.ours] = texts
+        if not is_given:
+            made.by_default.add(row.ours)
+    elif before != texts and is_given:
+        made.notes.append(
+            f"{row.theirs}={plain(value)}: --{row.ours} {plain(' '.join(before))} is for both"
+        )
+
+
+NUMERIC = ("whole", "number", "samples", "engines", "of_all_gpus")
+"""Names of conversions that need a number."""
+
+
+def _flag(spelling: str) -> Declared:
+    return flags_of(Config)[aliases(Config)[spelling][0]]
+
+
+@cache
+def _places() -> dict[str, int]:
+    named = (flag.name for flags in by_group(Config).values() for flag in flags)
+    return {name: place for place, name in enumerate(named)}
+
+
+def _place(spelling: str) -> int:
+    """Return the place of a flag in the help."""
+    return _places()[aliases(Config)[spelling][0]]
+
+
+def _texts(spelling: str, answer: str) -> tuple[str, ...]:
+    kind = _flag(spelling).kind
+    if kind is bool and answer == TRUE:
+        return ()  # a switch alone is on
+    return tuple(answer.split()) if kinds.most(kind) > 1 else (answer,)
+
+
+def _is_our_default(spelling: str, texts: tuple[str, ...]) -> bool:
+    flag = _flag(spelling)
+    names = aliases(Config)[spelling]
+    try:
+        value = kinds.convert(flag.kind, texts or (TRUE,))
+    except ValueError:
+        return False
+    return all(flags_of(Config)[name].default == value for name in names)
+
+
+def _is_off(spelling: str, texts: tuple[str, ...]) -> bool:
+    """Return whether a switch is off, as it is by default."""
+    return _flag(spelling).kind is bool and _is_our_default(spelling, texts)
+
+
+def _same(value: str, default: str | None) -> bool:
+    if default is None:
+        return value in NOTHING
+    try:
+        return float(value) == float(default)
+    except ValueError:
+        return value.strip("'\"").lower() == default.lower()
+
+
+def _of_openrlhf(command: Command) -> Translation:
+    made = Translation("OpenRLHF")
+    known, declared = aliases(Config), flags_of(Config)
+    old = {name: texts for name, texts in command.given.items() if name not in known}
+    for typed, texts in command.given.items():
+        name = typed if typed in known else typed.replace("-", "_")
+        if name not in known:
+            continue
+        about = declared[known[name][0]].about
+        shown = "" if about.secret else " ".join(map(plain, texts))
+        said = f"--{typed} {shown}".strip()
+        if about.unsupported and not _is_our_default(name, texts or (TRUE,)):
+            made.lost.append(f"{said}: {about.unsupported[:1].lower()}{about.unsupported[1:]}")
+        elif about.no_effect:
+            made.notes.append(f"{said}: {about.no_effect}")
+        elif about.secret and _is_shown(texts):
+            made.flags[name] = ("yes",)
+            made.notes.append(f"{said}: give the key by WANDB_API_KEY on the head")
+        elif not about.unsupported:
+            made.flags[name] = texts
+    from_old = _by_table(Command(OPENRLHF, old), openrlhf.OLD)
+    names = (*known, *(row.theirs for row in openrlhf.OLD.rows))
+    for sentence in from_old.lost:
+        typed = sentence.partition(":")[0]
+        near = difflib.get_close_matches(typed, names, n=1, cutoff=0.75)
+        hint = f": did you mean --{near[0]}?" if near and "no such flag" in sentence else ""
+        made.lost.append(f"--{sentence.partition(': did you')[0]}{hint}")
+    made.notes += [f"--{sentence}" for sentence in from_old.notes]
+    made.flags |= from_old.flags
+    _openrlhf_defaults(made, dotted=any("." in name for name in command.given))
+    return made
+
+
+def _is_shown(texts: Sequence[str]) -> bool:
+    """Return whether the value of a secret is in the command itself."""
+    switches = (*kinds.TRUE, *kinds.FALSE)
+    return any(text.lower() not in switches and not needs_variable(text) for text in texts)
+
+
+def _openrlhf_defaults(made: Translation, *, dotted: bool) -> None:
+    """Say the defaults of theirs that differ from ours."""
+    named = {name for spelling in made.flags for name in aliases(Config)[spelling]}
+    for default in openrlhf.DEFAULTS:
+        if default.ours not in named and not named & set(default.unless):
+            made.flags[default.ours] = (default.dotted if dotted else default.flat,)
+            made.by_default.add(default.ours)
+
+
+def _leave_out_without_effect(made: Translation) -> None:
+    """Leave out their defaults that say nothing beside the other flags."""
+    config = read(Config, [plain(word) for word in made.words], PROG, DESCRIPTION).config
+    idle = {flag for rule in NO_EFFECT if rule.when(config) for flag in rule.flags}
+    if not config.has_critic:
+        idle |= {"critic_num_nodes", "critic_num_gpus_per_node"}
+    if not config.kl.has_reference:
+        idle |= {"ref_num_nodes", "ref_num_gpus_per_node"}
+    for spelling in [*made.by_default]:
+        if set(aliases(Config)[spelling]) <= idle:
+            made.by_default.discard(spelling)
+            del made.flags[spelling]
+
+
+def _check(made: Translation) -> None:
+    """List what the trainer's parser misses, files apart: they may be on other machines."""
+    words = [plain(word) for word in made.words]
+    try:
+        warnings = parse([*words, "--run_dir", RUN], incomplete=True).warnings
+    except ConfigError as error:
+        faults = [fault for fault in error.faults if not isinstance(fault, MissingFile)]
+        made.needed += [str(fault) for fault in faults]
+        return
+    made.notes += warnings

@@ -1,0 +1,398 @@
+"""The table of TRL 1.16's GRPO: its flags, and those of the launchers before its script."""
+
+from __future__ import annotations
+
+import re
+
+from trainer.config.translate.rows import (
+    TRUE,
+    Answer,
+    Row,
+    Values,
+    absent,
+    always,
+    chosen,
+    needless,
+    number,
+    shown,
+    switch,
+    whole,
+)
+
+REWARDS = {"accuracy_reward": "math-verify", "reasoning_accuracy_reward": "math-verify"}
+STAGE = re.compile(r"zero[-_]?(\d)")
+NO_KL = "--beta is 0: there is no reference"
+
+
+def processes(values: Values) -> int:
+    """Return the number of TRL's processes. Raises ValueError."""
+    if values.has("num_processes"):
+        return values.whole("num_processes")
+    each = values.text("nproc_per_node") or values.text("num_gpus")
+    return (int(each) if each.isdecimal() else 1) * nodes(values)
+
+
+def nodes(values: Values) -> int:
+    for name in ("num_machines", "nnodes", "num_nodes"):
+        if values.has(name):
+            return values.whole(name)
+    return 1
+
+
+def _micro_steps(values: Values) -> int:
+    """Return the passes of each process between two generations. Raises ValueError."""
+    if values.has("steps_per_generation"):
+        return values.whole("steps_per_generation")
+    if values.has("generation_batch_size"):
+        per_pass = values.whole("per_device_train_batch_size") * processes(values)
+        return values.whole("generation_batch_size") // per_pass
+    return values.whole("gradient_accumulation_steps")
+
+
+def _samples(values: Values) -> int:
+    """Return the completions of one generation. Raises ValueError."""
+    if values.has("generation_batch_size"):
+        return values.whole("generation_batch_size")
+    each = values.whole("per_device_train_batch_size")
+    return each * processes(values) * _micro_steps(values)
+
+
+def _prompts(value: str, values: Values) -> Answer:
+    samples, group = _samples(values), values.whole("num_generations")
+    if samples % group:
+        return absent(f"{samples} completions are no multiple of num_generations {group}")
+    return shown(samples // group)
+
+
+def _update(value: str, values: Values) -> Answer:
+    each = values.whole("per_device_train_batch_size") * processes(values)
+    return shown(each * values.whole("gradient_accumulation_steps"))
+
+
+def _updates_a_step(values: Values) -> float:
+    """Return TRL's steps, which are updates, for each of ours, which is a generation."""
+    passes = _micro_steps(values) * values.whole("num_iterations")
+    return max(1, passes / values.whole("gradient_accumulation_steps"))
+
+
+def _steps(value: str, values: Values) -> Answer:
+    """Return steps of TRL as ours. Raises ValueError."""
+    if float(value) <= 0:
+        return needless("the length is --num_train_epochs")
+    if float(value) < 1:
+        return absent("give a number of steps, not a share of the run")
+    return shown(max(1, round(float(value) / _updates_a_step(values))))
+
+
+def _saves(value: str, values: Values) -> Answer:
+    return "-1" if values.text("save_strategy") == "no" else _steps(value, values)
+
+
+def _save_strategy(value: str, values: Values) -> Answer:
+    if value == "epoch":
+        return absent("checkpoints are by steps: give --save_steps")
+    return _saves(values.text("save_steps"), values)
+
+
+def _evaluates(value: str, values: Values) -> Answer:
+    if values.text("eval_strategy") != "steps":
+        return needless("eval_strategy is no")
+    return _steps(value, values)
+
+
+def _eval_strategy(value: str, values: Values) -> Answer:
+    return absent("give --eval_dataset FILE with the held-out prompts, and --eval_steps")
+
+
+def _epochs(value: str, values: Values) -> Answer:
+    if values.has("max_steps") and values.number("max_steps") > 0:
+        return needless("max_steps is given")
+    passes = float(value)
+    return (
+        shown(passes) if passes == int(passes) else absent("a run has whole passes over its data")
+    )
+
+
+def _warm_up(value: str, values: Values) -> Answer:
+    if float(value) < 1:
+        return number(value, values)
+    if values.has("max_steps") and values.number("max_steps") > 0:
+        return shown(float(value) / values.number("max_steps"))
+    return absent("a warm-up is a share of the run here: give --lr_warmup_ratio")
+
+
+def _betas(value: str, values: Values) -> Answer:
+    return f"{values.text('adam_beta1')} {values.text('adam_beta2')}"
+
+
+def _schedule(value: str, values: Values) -> Answer:
+    known = ("linear", "cosine", "constant", "constant_with_warmup")
+    return value if value in known else absent(f"the schedule {value} is absent")
+
+
+def _in_loss(value: str, values: Values) -> Answer:
+    return TRUE if float(value) else needless(NO_KL)
+
+
+def _k3(value: str, values: Values) -> Answer:
+    return "k3" if float(value) else needless(NO_KL)
+
+
+def _unbiased(value: str, values: Values) -> Answer:
+    return switch(value, values) if values.number("beta") else needless(NO_KL)
+
+
+def _clip(value: str, values: Values) -> Answer:
+    low = values.text("epsilon")
+    return f"{low} {values.text('epsilon_high') or low}"
+
+
+def _epsilon(value: str, values: Values) -> Answer:
+    high = values.has("epsilon_high")
+    return needless("with --epsilon_high") if high else number(value, values)
+
+
+def _estimator(value: str, values: Values) -> Answer:
+    named = {"group": "group_norm", "true": "group_norm", "none": "dr_grpo", "false": "dr_grpo"}
+    return named.get(value.lower()) or absent("a deviation of the whole batch is absent")
+
+
+def _reward(value: str, values: Values) -> Answer:
+    """Return rewards for --reward, each with its weight."""
+    weights = values.text("reward_weights").split()
+    found = []
+    for place, name in enumerate(value.split()):
+        weight = weights[place] if place < len(weights) else "1"
+        if name == "get_soft_overlong_punishment":
+            return absent("give --overlong_buffer_len 256 and --overlong_penalty_factor 1")
+        if name == "think_format_reward":
+            return absent("give --reward format?pattern=REGEX with your form of thoughts")
+        module, _, function = name.rpartition(".")
+        spec = REWARDS.get(name) or f"{module.replace('.', '/')}.py:{function}"
+        if not (module or name in REWARDS):
+            return absent(f"{name} is no reward of TRL's")
+        found.append(f"{spec}:{float(weight):g}")
+    return " ".join(found)
+
+
+def _label(value: str, values: Values) -> Answer:
+    known = any(name in REWARDS for name in value.split())
+    return "solution" if known else needless("functions get all columns")
+
+
+def _model_reward(value: str, values: Values) -> Answer:
+    if values.has("reward_funcs"):
+        return absent("a model and functions together: serve the model, and give both by --reward")
+    return value
+
+
+def _adapter(value: str, values: Values) -> Answer:
+    return value if values.on("use_peft") else needless("use_peft is off")
+
+
+def _rank(value: str, values: Values) -> Answer:
+    return _adapter(values.text("lora_r"), values)
+
+
+def _modules(value: str, values: Values) -> Answer:
+    if not values.on("use_peft"):
+        return needless("use_peft is off")
+    return " ".join(part for part in re.split(r"[,\s]+", value) if part)
+
+
+def _precision(value: str, values: Values) -> Answer:
+    off = values.has("bf16") and not values.on("bf16")
+    is_bf16 = values.text("dtype") in ("bfloat16", "bf16") or not off
+    return "bf16" if is_bf16 and not values.on("use_cpu") else "fp32"
+
+
+def _stage(value: str, values: Values) -> Answer:
+    if found := STAGE.search(value.lower()):
+        return found[1]
+    if value in ("single_gpu", "multi_gpu"):
+        return "0"
+    return "3" if "fsdp" in value else absent("give --zero_stage: the file is not read")
+
+
+def _per_node(value: str, values: Values) -> Answer:
+    return shown(processes(values) // nodes(values))
+
+
+def _nodes(value: str, values: Values) -> Answer:
+    return shown(nodes(values))
+
+
+def _engine(value: str, values: Values) -> Answer:
+    return "vllm" if values.on("use_vllm") else needless("vLLM if it is installed, on GPUs")
+
+
+def _with_vllm(value: str, values: Values) -> Answer:
+    return value if values.on("use_vllm") else needless("use_vllm is off")
+
+
+def _sleeps(value: str, values: Values) -> Answer:
+    return switch(value, values) if values.on("use_vllm") else needless("use_vllm is off")
+
+
+def _shares(value: str, values: Values) -> Answer:
+    if not values.on("use_vllm") or value == "colocate":
+        return TRUE
+    return needless("engines have GPUs of their own: --vllm_num_engines")
+
+
+def _engines(value: str, values: Values) -> Answer:
+    if not values.on("use_vllm"):
+        return shown(processes(values))
+    if values.text("vllm_mode") == "server":
+        return absent("give --vllm_num_engines, the engines in place of the server")
+    return shown(max(1, processes(values) // int(value)))
+
+
+def _corrects(values: Values) -> bool:
+    return values.on("use_vllm") and values.on("vllm_importance_sampling_correction")
+
+
+def _level(value: str, values: Values) -> Answer:
+    if not _corrects(values):
+        return needless("without vLLM there is no difference to correct")
+    return "seq" if values.text("vllm_importance_sampling_mode").startswith("seq") else "token"
+
+
+def _mode(value: str, values: Values) -> Answer:
+    if not _corrects(values):
+        return needless("there is no correction")
+    return "mask" if values.text("vllm_importance_sampling_mode").endswith("mask") else "clip"
+
+
+def _bounds(value: str, values: Values) -> Answer:
+    if not _corrects(values):
+        return needless("there is no correction")
+    low = values.text("vllm_importance_sampling_clip_min") or "0"
+    return f"{low} {values.text('vllm_importance_sampling_clip_max')}"
+
+
+def _entropy(value: str, values: Values) -> Answer:
+    return number(value, values) if float(value) else needless("no bonus, in both")
+
+
+def _loggers(value: str, values: Values) -> Answer:
+    names = set(value.split())
+    if others := names - {"none", "wandb", "tensorboard", "all"}:
+        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or metrics.jsonl")
+    return "yes" if names & {"wandb", "all"} else needless("W&B is off")
+
+
+def _wandb(value: str, values: Values) -> Answer:
+    on = "wandb" in values.text("report_to")
+    return value if on else needless("W&B is off")
+
+
+KEYS = [
+    Row("model_name_or_path", "pretrain"),
+    Row("dataset_name", "prompt_data", note="a file, or a data set of the hub"),
+    Row("dataset_name", "input_key", by=always("prompt"), note="TRL's column"),
+    Row("reward_funcs", "reward", by=_reward,
+        note="accuracy_reward: math-verify; a dotted path: FILE.py:NAME"),
+    Row("reward_funcs", "label_key", by=_label, note="solution, for accuracy_reward"),
+    Row("reward_weights", "reward", by=lambda v, values: _reward(values.text("reward_funcs"),
+        values), note="behind each reward"),
+    Row("reward_model_name_or_path", "reward_pretrain", by=_model_reward),
+    Row("per_device_train_batch_size", "micro_train_batch_size", by=whole, default="8"),
+    Row("per_device_train_batch_size", "train_batch_size", by=_update, default="8",
+        note="times processes, times gradient_accumulation_steps"),
+    Row("per_device_train_batch_size", "rollout_batch_size", by=_prompts, default="8",
+        note="times processes and passes of a generation, divided by num_generations"),
+    Row("gradient_accumulation_steps", "train_batch_size", by=_update, default="1"),
+    Row("num_generations", "n_samples_per_prompt", by=whole, default="8"),
+    Row("num_generations", "rollout_batch_size", by=_prompts, default="8",
+        note="completions of a generation there, prompts here: divided by num_generations"),
+    Row("generation_batch_size", "rollout_batch_size", by=_prompts,
+        note="completions there, prompts here"),
+    Row("steps_per_generation", "rollout_batch_size", by=_prompts,
+        note="times per_device_train_batch_size, times processes, divided by num_generations"),
+    Row("num_iterations", "max_epochs", by=whole, default="1"),
+    Row("num_train_epochs", "num_episodes", by=_epochs, default="3.0"),
+    Row("max_steps", "max_steps", by=_steps, default="-1",
+        note="updates there, generations here: one step has several updates"),
+    Row("max_completion_length", "generate_max_len", by=whole, default="512"),
+    Row("max_prompt_length", "prompt_max_len", by=whole, old=True),
+    Row("temperature", "temperature", by=number, default="1.0"),
+    Row("top_p", "top_p", by=number, default="1.0"),
+    Row("learning_rate", "actor_learning_rate", by=number, default="1e-06"),
+    Row("lr_scheduler_type", "lr_scheduler", by=_schedule, default="linear"),
+    Row("warmup_steps", "lr_warmup_ratio", by=_warm_up, default="0",
+        note="steps there, a share of the run here"),
+    Row("warmup_ratio", "lr_warmup_ratio", by=number, old=True),
+    Row("weight_decay", "l2", by=number, default="0.0"),
+    Row("adam_beta1", "adam_betas", by=_betas, default="0.9"),
+    Row("adam_beta2", "adam_betas", by=_betas, default="0.999"),
+    Row("adam_epsilon", "adam_eps", by=number, default="1e-08"),
+    Row("max_grad_norm", "max_norm", by=number, default="1.0"),
+    Row("beta", "init_kl_coef", by=number, default="0.0", note="0: no reference, in both"),
+    Row("beta", "use_kl_loss", by=_in_loss, default="0.0", note="the KL is in the loss"),
+    Row("beta", "kl_estimator", by=_k3, default="0.0", note="k3"),
+    Row("use_bias_correction_kl", "kl_unbiased_gradient", by=_unbiased, default="True",
+        note="with one ratio for each token the gradient is the same, with the ratio at most 10"),
+    Row("epsilon", "eps_clip", by=_epsilon, default="0.2"),
+    Row("epsilon_high", "eps_clip_low_high", by=_clip),
+    Row("delta", "dual_clip", by=number, note="the same bound, for negative advantages"),
+    Row("importance_sampling_level", "policy_loss_type", by=chosen(token="ppo", sequence="gspo"),
+        default="token"),
+    Row("loss_type", "loss_aggregation",
+        by=chosen(dapo="token", grpo="sequence", dr_grpo="constant"), default="dapo",
+        note="bnpo, cispo, sapo, luspo and vespo are absent"),
+    Row("scale_rewards", "advantage_estimator", by=_estimator, default="group",
+        note="group: group_norm; none: dr_grpo; batch is absent"),
+    Row("entropy_coef", "entropy_loss_coef", by=_entropy, default="0.0"),
+    Row("gradient_checkpointing", "gradient_checkpointing", by=switch, default="True"),
+    Row("bf16", "param_dtype", by=_precision, note="on if it is not given"),
+    Row("dtype", "param_dtype", by=_precision, default="float32",
+        note="bf16 has fp32 master weights here"),
+    Row("attn_implementation", "attn_implementation"),
+    Row("use_peft", "lora_rank", by=_rank, default="False"),
+    Row("lora_r", "lora_rank", by=_adapter, default="16"),
+    Row("lora_alpha", "lora_alpha", by=_adapter, default="32"),
+    Row("lora_dropout", "lora_dropout", by=_adapter, default="0.05"),
+    Row("lora_target_modules", "target_modules", by=_modules),
+    Row("use_vllm", "rollout_engine", by=_engine, default="False"),
+    Row("vllm_mode", "colocate_all_models", by=_shares, default="colocate"),
+    Row("vllm_enable_sleep_mode", "vllm_enable_sleep", by=_sleeps, default="False"),
+    Row("vllm_gpu_memory_utilization", "vllm_gpu_memory_utilization", by=_with_vllm,
+        default="0.3"),
+    Row("vllm_tensor_parallel_size", "vllm_tensor_parallel_size", by=_with_vllm, default="1"),
+    Row("vllm_tensor_parallel_size", "vllm_num_engines", by=_engines, default="1",
+        note="all processes, divided by this"),
+    Row("vllm_importance_sampling_correction", "is_correction_level", by=_level, default="True",
+        note="for a sequence, the geometric mean of the ratios here, their product there"),
+    Row("vllm_importance_sampling_mode", "is_correction_mode", by=_mode, default="sequence_mask"),
+    Row("vllm_importance_sampling_clip_max", "is_correction_threshold", by=_bounds, default="3.0"),
+    Row("vllm_importance_sampling_clip_min", "is_correction_threshold", by=_bounds),
+    Row("save_steps", "save_steps", by=_saves, default="500", note="updates there"),
+    Row("save_strategy", "save_steps", by=_save_strategy, default="steps"),
+    Row("save_total_limit", "max_ckpt_num", by=whole),
+    Row("save_only_model", "disable_ds_ckpt", by=switch, default="False"),
+    Row("logging_steps", "logging_steps", by=_steps, default="10", note="updates there"),
+    Row("eval_steps", "eval_steps", by=_evaluates, note="updates there"),
+    Row("eval_strategy", "eval_dataset",
+        by=lambda v, values: needless("no evaluation") if v == "no" else _eval_strategy(v, values),
+        default="no", note="a file of its own"),
+    Row("num_generations_eval", "eval_n_samples_per_prompt", by=whole),
+    Row("seed", "seed", by=whole, default="42"),
+    Row("full_determinism", "full_determinism", by=switch, default="False"),
+    Row("report_to", "use_wandb", by=_loggers, default="none"),
+    Row("run_name", "wandb_run_name", by=_wandb),
+    Row("project", "wandb_project", by=_wandb, default="huggingface"),
+    Row("deepspeed", "zero_stage", by=_stage, note="by the file's name"),
+    Row("ddp_timeout", "dist_timeout", by=whole, default="1800"),
+]  # fmt: skip
+LAUNCHER = [
+    Row("num_processes", "actor_num_gpus_per_node", by=_per_node, old=True,
+        note="divided by num_machines"),
+    Row("nproc_per_node", "actor_num_gpus_per_node", by=_per_node, old=True),
+    Row("num_gpus", "actor_num_gpus_per_node", by=_per_node, old=True),
+    Row("num_machines", "actor_num_nodes", by=_nodes, old=True),
+    Row("nnodes", "actor_num_nodes", by=_nodes, old=True),
+    Row("accelerate_config", "zero_stage", by=_stage, note="by the file's name", old=True),
+    Row("config_file", "zero_stage", by=_stage, note="by the file's name", old=True),
+]  # fmt: skip
+"""Of accelerate, torchrun and deepspeed; not of TRL's own parser."""

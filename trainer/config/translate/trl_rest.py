@@ -1,0 +1,105 @@
+"""The flags of TRL's GRPO that no flag of ours says, and the whole table."""
+
+from __future__ import annotations
+
+from trainer.config.translate.rows import Answer, Row, Table, Values, absent, needless, several
+from trainer.config.translate.trl import KEYS, LAUNCHER
+
+ROLLCALL = "Rollcall's own supervision, run directory and nodes replace it"
+
+
+def _optimizer(value: str, values: Values) -> Answer:
+    if value.startswith(("adamw_torch", "adamw_hf", "adamw_apex")) and "bit" not in value:
+        return needless("AdamW, in both")
+    return absent("AdamW is the only optimizer")
+
+
+NEEDLESS = [
+    *several(
+        "output_dir resume_from_checkpoint ignore_data_skip overwrite_output_dir "
+        "restore_callback_states_from_checkpoint save_on_each_node enable_jit_checkpoint "
+        "local_rank ddp_backend log_on_each_node dataset_train_split dataset_test_split",
+        ROLLCALL,
+        lost=False,
+    ),
+    *several(
+        "average_tokens_across_devices prediction_loss_only "
+        "gradient_checkpointing_kwargs tf32 torch_compile torch_compile_backend torch_compile_mode "
+        "use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps "
+        "auto_find_batch_size logging_strategy logging_first_step logging_nan_inf_filter "
+        "include_num_input_tokens_seen log_level log_level_replica disable_tqdm eval_delay "
+        "per_device_eval_batch_size eval_on_start eval_do_concat_batches eval_use_gather_object "
+        "eval_accumulation_steps include_for_metrics batch_eval_metrics bf16_full_eval "
+        "fp16_full_eval use_cpu accelerator_config dataloader_* data_seed remove_unused_columns "
+        "label_names length_column_name train_sampling_strategy ddp_* skip_memory_metrics debug "
+        "do_train do_eval do_predict disable_dropout cast_lm_head_to_fp32 "
+        "ds3_gather_for_generation pad_to_multiple_of shuffle_dataset cache_implementation "
+        "vllm_model_impl vllm_group_port vllm_max_model_length vllm_server_* "
+        "use_transformers_continuous_batching transformers_continuous_batching_config "
+        "use_transformers_paged log_completions log_multimodal num_completions_to_print "
+        "log_unique_prompts ignore_bias_buffers lora_task_type dataset_streaming "
+        "trackio_* group_by_length",
+        "it is so here, chosen by the trainer, or without effect on the numbers",
+        lost=False,
+    ),
+    *several(
+        "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+        "vespo_lambda_neg",
+        "only losses that are absent have it",
+        lost=False,
+    ),
+    *several(
+        "ref_model_mixup_alpha ref_model_sync_steps",
+        "only sync_ref_model uses it",
+        lost=False,
+    ),
+    *several(
+        "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+        "only use_adaptive_entropy uses it",
+        lost=False,
+    ),
+    *several("multi_objective_aggregation", "rewards are added up", default="sum_then_normalize"),
+    *several("metric_for_best_model greater_is_better load_best_model_at_end",
+             "the best state is kept by itself: --best_metric_key", lost=False),
+    *several("vllm_importance_sampling_cap", "the name is vllm_importance_sampling_clip_max"),
+]  # fmt: skip
+ABSENT = [
+    *several("fp16 half_precision_backend", "weights are bf16 or fp32", default="False"),
+    *several("dataset_config", "give the configuration's file to --prompt_data"),
+    *several("datasets streaming test_split_size",
+             "mix the data sets into one file for --prompt_data"),
+    *several("top_k", "all tokens may be sampled", default="0"),
+    *several("min_p generation_kwargs", "the engines sample by temperature and top_p"),
+    *several("repetition_penalty", "the engines sample by temperature and top_p", default="1.0"),
+    *several("chat_template_kwargs", "--apply_chat_template is the switch"),
+    *several("mask_truncated_completions",
+             "--stop_properly_penalty_coef changes their reward; a mask is absent",
+             default="False"),
+    *several("sync_ref_model", "the reference is the first policy", default="False"),
+    *several("top_entropy_quantile", "all tokens are trained on", default="1.0"),
+    *several("use_adaptive_entropy", "the entropy bonus is fixed", default="False"),
+    *several("router_aux_loss_coef", "the balancing loss is absent"),
+    *several("off_policy_mask_threshold", "give --is_correction_level"),
+    *several("max_tool_calling_iterations",
+             "episodes of several turns are environments: --environment or --agent_func_path"),
+    *several("vllm_structured_outputs_regex", "completions are free"),
+    *several("trust_remote_code", "code that a model brings along is never run", default="False"),
+    *several("model_init_kwargs", "the model is as its files say"),
+    *several("model_revision", "give a directory with that revision", default="main"),
+    *several("load_in_8bit load_in_4bit", "weights are bf16 or fp32", default="False"),
+    *several("bnb_4bit_quant_type", "weights are bf16 or fp32", default="nf4"),
+    *several("use_bnb_nested_quant", "weights are bf16 or fp32", default="False"),
+    *several("bnb_4bit_quant_storage", "weights are bf16 or fp32"),
+    *several("lora_target_parameters lora_modules_to_save", "adapters are on --target_modules"),
+    *several("use_rslora use_dora", "adapters are plain LoRA", default="False"),
+    Row("optim", by=_optimizer, note="AdamW is the only optimizer"),
+    *several("optim_args optim_target_modules neftune_noise_alpha lr_scheduler_kwargs",
+             "it is absent"),
+    *several("label_smoothing_factor", "it is absent", default="0.0"),
+    *several("fsdp fsdp_config", "give --zero_stage"),
+    *several("parallelism_config", "a sequence and a layer lie on one GPU, or on all by ZeRO-3"),
+    *several("push_to_hub hub_* log_completions_hub_repo",
+             "nothing is uploaded: the model is in RUN/hf"),
+]  # fmt: skip
+
+TRL = Table("TRL 1.16", [*KEYS, *LAUNCHER, *NEEDLESS, *ABSENT])

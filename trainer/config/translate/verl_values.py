@@ -1,0 +1,356 @@
+"""Conversions of values between verl and ours, where a flag's value depends on other flags."""
+
+from __future__ import annotations
+
+from trainer.config.translate.rows import (
+    FALSE,
+    TRUE,
+    Answer,
+    Row,
+    Values,
+    absent,
+    items,
+    needless,
+    number,
+    shown,
+    whole,
+)
+
+ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+MODEL = "actor_rollout_ref.model"
+LOGGERS = "['console', 'wandb']"
+MEGATRON = (
+    "a layer is on one GPU or, with ZeRO-3, on all: Megatron's kinds of parallelism are absent"
+)
+
+
+def overlong_penalty(prefix: str) -> tuple[Row, ...]:
+    """Return the rows of a penalty that verl takes by the switch beside its numbers."""
+
+    def convert(value: str, values: Values) -> Answer:
+        on = values.on(f"{prefix}.enable")
+        return number(value, values) if on else needless(f"{prefix}.enable is off")
+
+    return (
+        Row(f"{prefix}.len", "overlong_buffer_len", by=convert, old=True, note="with enable"),
+        Row(f"{prefix}.penalty_factor", "overlong_penalty_factor", by=convert, old=True,
+            note="with enable"),
+    )  # fmt: skip
+
+
+def reward_manager(value: str, values: Values) -> Answer:
+    if value in ("naive", "dapo", "batch", "prime"):
+        return needless("--remote_rm_url is the reward, and --overlong_buffer_len the penalty")
+    return absent("--remote_rm_url is the reward")
+
+
+def one_file(value: str, values: Values) -> Answer:
+    found = items(value)
+    if len(found) == 1:
+        return found[0]
+    return absent("--prompt_data takes one file or directory: put the files into one directory")
+
+
+def reward(value: str, values: Values) -> Answer:
+    """Return the reward of the data set, which verl takes from each row's data_source."""
+    has_function = values.has("reward.custom_reward_function.path") or values.has(
+        "custom_reward_function.path"
+    )
+    if has_function or reward_model(values):
+        return needless("the reward is named by itself")
+    name = value.lower()
+    if "gsm8k" in name:
+        return "gsm8k"
+    if "math" in name:
+        return "math"
+    if "nq" in name or "hotpotqa" in name:
+        return "exact-match"
+    return absent("verl takes the reward from each row's data_source: give --remote_rm_url")
+
+
+def reward_model(values: Values) -> str:
+    if not (values.on("reward_model.enable") or values.on("reward.reward_model.enable")):
+        return ""
+    return values.text("reward_model.model.path") or values.text("reward.reward_model.model_path")
+
+
+def model_path(value: str, values: Values) -> Answer:
+    return value if reward_model(values) else needless("reward_model.enable is off")
+
+
+def overlong(value: str, values: Values) -> Answer:
+    if value == "error" or values.on("data.filter_overlong_prompts"):
+        return "drop"
+    return "truncate" if value == "left" else absent(f"a prompt loses its beginning, not {value}")
+
+
+def filtered(value: str, values: Values) -> Answer:
+    return (
+        "drop"
+        if values.on("data.filter_overlong_prompts")
+        else overlong(values.text("data.truncation"), values)
+    )
+
+
+def samples(value: str, values: Values) -> Answer:
+    """Return a mini-batch of prompts in samples. Raises ValueError."""
+    return shown(int(value) * group_size(values))
+
+
+def group_size(values: Values) -> int:
+    name = f"{ROLLOUT}.n_agent" if values.has(f"{ROLLOUT}.n_agent") else f"{ROLLOUT}.n"
+    return values.whole(name) * (values.whole(f"{ROLLOUT}.n") if "n_agent" in name else 1)
+
+
+def of_all_gpus(value: str, values: Values) -> Answer:
+    """Return a batch of all GPUs as that of one. Raises ValueError."""
+    return shown(max(1, int(value) // gpus(values)))
+
+
+def gpus(values: Values) -> int:
+    return values.whole("trainer.nnodes") * values.whole("trainer.n_gpus_per_node")
+
+
+def clip(value: str, values: Values) -> Answer:
+    low, high = values.text(f"{ACTOR}.clip_ratio_low"), values.text(f"{ACTOR}.clip_ratio_high")
+    ratio = values.text(f"{ACTOR}.clip_ratio")
+    low, high = (ratio if one in ("null", "None") else one for one in (low, high))
+    float(low), float(high)
+    return f"{low} {high}"
+
+
+def symmetric(value: str, values: Values) -> Answer:
+    both = (values.text(f"{ACTOR}.clip_ratio_low"), values.text(f"{ACTOR}.clip_ratio_high"))
+    if "null" in both:
+        return value
+    return needless(
+        f"verl 0.9 clips by clip_ratio_low and clip_ratio_high, here {' and '.join(both)}"
+    )
+
+
+def loss_coef(value: str, values: Values) -> Answer:
+    if not values.on(f"{ACTOR}.use_kl_loss"):
+        return needless(f"{ACTOR}.use_kl_loss is off")
+    if values.on("algorithm.use_kl_in_reward"):
+        return absent("the KL is in the loss or in the reward, not in both: the loss's is left out")
+    return number(value, values)
+
+
+def reward_coef(value: str, values: Values) -> Answer:
+    if values.on("algorithm.use_kl_in_reward"):
+        return number(value, values)
+    if values.on(f"{ACTOR}.use_kl_loss"):
+        return needless("the KL is in the loss")
+    return "0"
+
+
+def kl_type(value: str, values: Values) -> Answer:
+    known = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+    return known.get(value.removesuffix("+")) or absent(f"the KL {value} is absent")
+
+
+def loss_type(value: str, values: Values) -> Answer:
+    on = values.on(f"{ACTOR}.use_kl_loss")
+    return kl_type(value, values) if on else needless("the KL is not in the loss")
+
+
+def penalty(value: str, values: Values) -> Answer:
+    on = values.on("algorithm.use_kl_in_reward")
+    return kl_type(value, values) if on else needless("the KL is not in the reward")
+
+
+def unbiased(value: str, values: Values) -> Answer:
+    if values.on(f"{ACTOR}.use_kl_loss") and value.endswith("+"):
+        return TRUE
+    return needless("only a name with + has the other gradient")
+
+
+def adaptive(value: str, values: Values) -> Answer:
+    adapts = values.text("algorithm.kl_ctrl.type") == "adaptive"
+    if adapts and values.on("algorithm.use_kl_in_reward"):
+        return value
+    return needless("the weight of the KL is fixed")
+
+
+def estimator(value: str, values: Values) -> Answer:
+    named = {
+        "gae": "gae",
+        "grpo": "group_norm",
+        "grpo_vectorized": "group_norm",
+        "reinforce_plus_plus": "reinforce",
+        "reinforce_plus_plus_baseline": "reinforce_baseline",
+        "rloo": "rloo",
+        "rloo_vectorized": "rloo",
+    }
+    if value in ("grpo", "grpo_vectorized") and not values.on("algorithm.norm_adv_by_std_in_grpo"):
+        return "dr_grpo"
+    return named.get(value) or absent(f"the estimator {value} is absent")
+
+
+def norm(value: str, values: Values) -> Answer:
+    if values.text("algorithm.adv_estimator").startswith("grpo"):
+        return estimator(values.text("algorithm.adv_estimator"), values)
+    return needless("only GRPO has it")
+
+
+def schedule(part: str) -> tuple[Row, ...]:
+    prefix, ours = (f"{ACTOR}.optim", "actor") if part == "actor" else ("critic.optim", "critic")
+
+    def kind(value: str, values: Values) -> Answer:
+        value = values.text(f"{prefix}.warmup_style") or value
+        warms = _ratio(values) not in ("0", "0.0", "0.")
+        if value == "constant":
+            return "constant_with_warmup" if warms else "constant"
+        lowest = values.text(f"{prefix}.min_lr_ratio")
+        if value != "cosine":
+            return absent(f"the schedule {value} is absent")
+        return "cosine_with_min_lr" if lowest not in ("null", "0", "0.0") else "cosine"
+
+    def _ratio(values: Values) -> str:
+        steps = values.text(f"{prefix}.lr_warmup_steps")
+        if steps not in ("-1", "null") and values.has("trainer.total_training_steps"):
+            return shown(int(steps) / values.whole("trainer.total_training_steps"))
+        return values.text(f"{prefix}.lr_warmup_steps_ratio")
+
+    def warm_up(value: str, values: Values) -> Answer:
+        ratio = number(_ratio(values), values)
+        kinds = (values.text(f"{prefix}.lr_scheduler_type"), values.text(f"{prefix}.warmup_style"))
+        is_flat = "cosine" not in kinds and not float(_ratio(values))
+        return needless("a constant rate has no warm-up") if is_flat else ratio
+
+    def steps(value: str, values: Values) -> Answer:
+        if value == "-1" or values.has("trainer.total_training_steps"):
+            return warm_up(value, values)
+        return absent(f"a warm-up is a share of the run: give --{ours}.lr_warmup_ratio")
+
+    def old(value: str, values: Values) -> Answer:
+        return kind(value, values)
+
+    def lowest(value: str, values: Values) -> Answer:
+        return number(value, values) if float(value) else needless("a cosine falls to 0")
+
+    return (
+        Row(f"{prefix}.lr_scheduler_type", f"{ours}.lr_scheduler", by=kind, default="constant"),
+        Row(f"{prefix}.warmup_style", f"{ours}.lr_scheduler", by=old, note="the older name"),
+        Row(f"{prefix}.lr_warmup_steps_ratio", f"{ours}.lr_warmup_ratio", by=warm_up,
+            default="0.0"),
+        Row(f"{prefix}.lr_warmup_steps", f"{ours}.lr_warmup_ratio", by=steps, default="-1",
+            note="steps there, a share of the run here"),
+        Row(f"{prefix}.min_lr_ratio", f"{ours}.min_lr_ratio", by=lowest, default="0.0"),
+        Row(f"{prefix}.weight_decay", f"{ours}.adam.weight_decay", by=number, default="0.01"),
+        Row(f"{prefix}.betas", f"{ours}.adam.betas", by=betas, default="[0.9, 0.999]"),
+    )  # fmt: skip
+
+
+def betas(value: str, values: Values) -> Answer:
+    return " ".join(items(value))
+
+
+def modules(value: str, values: Values) -> Answer:
+    return " ".join(items(value))
+
+
+def critic_as_policy(name: str) -> Row:
+    def convert(value: str, values: Values) -> Answer:
+        if value == values.text(f"{ACTOR}.{name}"):
+            return needless("the policy's, which is the same")
+        return absent(f"the critic has the policy's, {values.text(f'{ACTOR}.{name}')}")
+
+    return Row(f"critic.{name}", "train_batch_size" if "batch" in name else "max_epochs",
+               by=convert, note="the policy's; another value is absent")  # fmt: skip
+
+
+def engines(value: str, values: Values) -> Answer:
+    return shown(max(1, gpus(values) // int(value)))
+
+
+def resume(value: str, values: Values) -> Answer:
+    return FALSE if value == "disable" else needless("a run resumes from its newest checkpoint")
+
+
+def logger(name: str) -> Row:
+    def convert(value: str, values: Values) -> Answer:
+        if name in items(value):
+            return "yes" if name == "wandb" else "tensorboard_log"
+        return needless("metrics are in metrics.jsonl and on the page of the run")
+
+    return Row("trainer.logger", f"use_{name}", by=convert, default=LOGGERS,
+               note="other loggers have no counterpart; WANDB_API_KEY alone turns W&B on"
+               )  # fmt: skip
+
+
+def loggers(value: str, values: Values) -> Answer:
+    others = set(items(value)) - {"console", "wandb", "tensorboard"}
+    if others:
+        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or metrics.jsonl")
+    return needless("see the flags of W&B and TensorBoard")
+
+
+def wandb(value: str, values: Values) -> Answer:
+    return value if "wandb" in values.text("trainer.logger") else needless("W&B is off")
+
+
+def correction(value: str, values: Values) -> Answer:
+    return {"token": "token", "sequence": "seq"}.get(value) or absent(f"{value} is absent")
+
+
+def threshold(value: str, values: Values) -> Answer:
+    if not values.has("algorithm.rollout_correction.rollout_is"):
+        return needless("there is no correction")
+    low, _, high = value.rpartition("_")
+    return f"{float(low):g} {float(high):g}" if low else f"0 {float(high):g}"
+
+
+def correction_mode(value: str, values: Values) -> Answer:
+    if not values.has("algorithm.rollout_correction.rollout_is"):
+        return needless("there is no correction")
+    return (
+        "mask"
+        if "_" in values.text("algorithm.rollout_correction.rollout_is_threshold")
+        else "clip"
+    )
+
+
+def test_temperature(value: str, values: Values) -> Answer:
+    return number(value, values) if values.on(f"{ROLLOUT}.val_kwargs.do_sample") else "0"
+
+
+def test_sampling(value: str, values: Values) -> Answer:
+    temperature = values.text(f"{ROLLOUT}.val_kwargs.temperature")
+    return temperature if values.on(f"{ROLLOUT}.val_kwargs.do_sample") else "0"
+
+
+def dynamic(value: str, values: Values) -> Answer:
+    on = values.on(f"{ACTOR}.use_dynamic_bsz")
+    return whole(value, values) if on else needless("use_dynamic_bsz is off")
+
+
+def engine_kind(value: str, values: Values) -> Answer:
+    return value if value in ("vllm", "hf") else absent(f"engines of {value} are absent: vLLM's")
+
+
+def strategy(value: str, values: Values) -> Answer:
+    if value in ("fsdp", "fsdp2"):
+        return "3" if values.on(f"{ACTOR}.fsdp_config.reshard_after_forward") else "2"
+    return absent(f"{value} is absent: {MEGATRON}")
+
+
+def resharded(value: str, values: Values) -> Answer:
+    return strategy(values.text(f"{ACTOR}.strategy"), values)
+
+
+def ours_reward(value: str, values: Values) -> Answer:
+    return absent(
+        f"compute_score(data_source, solution_str, ground_truth) of {value} has another signature: "
+        "write NAME(completions, **columns), and give --remote_rm_url FILE.py:NAME"
+    )
+
+
+def filter_metric(value: str, values: Values) -> Answer:
+    if values.on("algorithm.filter_groups.enable") and value not in ("reward", "score", "acc"):
+        return absent("groups are filtered by the score")
+    return needless("by the score")
+
+
+def limit(value: str, values: Values) -> Answer:
+    return needless("all, in both") if value == "-1" else whole(value, values)
