@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The text after `##` is what `make help` prints.
 .PHONY: help setup demo test units faults chaos lint docs bench hosts lock clean
 
-setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF and verl in .oracles
+setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
@@ -66,8 +66,8 @@ docs: .docs/.done  ## build the site of docs/ into build/docs; a broken link is 
 hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root on Debian or Ubuntu: packages, images
 	$(PYTHON) tests/container/host/prepare.py
 
-# OpenRLHF, for the tests that call its functions, and verl, for those that compare overrides with its
-# configuration. The wheels have no compiled code: those for the platform below fit every machine.
+# OpenRLHF and verifiers, for the tests that call their functions, and verl, for those that compare
+# overrides with its configuration. The wheels have no compiled code: those for the platform below fit every machine.
 .oracles/.done: requirements/oracles.lock $(VENV)/.done
 	rm -rf .oracles
 	$(VENV)/bin/pip install --quiet --no-deps --require-hashes --only-binary=:all: \

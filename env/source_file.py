@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from env import verifiers_package
+
 ENVIRONMENTS = ("search", "single-turn")
 """Names of environments; `env.registry` has their classes."""
 METHODS: Mapping[str, int] = {"reset": 1, "step": 1, "score": 1, "close": 0}
@@ -38,13 +40,16 @@ class Source:
 
 
 def environment(spec: str) -> Source:
-    """Check what --environment names: a registered name, or FILE.py:CLASS."""
+    """Check what --environment names: a registered name, FILE.py:CLASS, or verifiers:NAME."""
     if spec in ENVIRONMENTS:
         return Source(spec)
+    if spec.startswith(verifiers_package.PREFIX):
+        fault, remedy = verifiers_package.fault_and_remedy(spec)
+        return Source(spec, fault=fault, remedy=remedy)
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         names = ", ".join(ENVIRONMENTS)
-        remedy = f"Give one of {names}, or FILE.py:CLASS"
+        remedy = f"Give one of {names}, FILE.py:CLASS, or verifiers:NAME"
         return Source(spec, fault="is no environment", remedy=remedy)
     return _checked(spec, Path(file), name, METHODS)
 

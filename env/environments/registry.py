@@ -12,10 +12,12 @@ from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_a
 from env.environments.search import Search
 from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
+from env.episodes.chat import Chat
 from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
 from env.episodes.types import Limits
 from env.retrieval.client import Retriever
 from env.rewards.python_file import RewardFileError, load_module
+from env.verifiers_package import PREFIX
 
 RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
 
@@ -87,6 +89,22 @@ def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> Environment
     several = made if isinstance(made, Mapping) else {None: made}
     makers = {name: partial(make, **arguments) for name, make in several.items()}
     return trl_factory(makers, rewards)
+
+
+def verifiers_attempt(
+    spec: str, arguments: Mapping[str, Any], chat: Chat, limits: Limits
+) -> Attempt:
+    """Return attempts by an environment of verifiers. Raises EnvironmentSpecError."""
+    try:
+        # An optional package, which imports for seconds.
+        from env.environments.verifiers_environment import VerifiersAttempt, load, tools_of
+
+        environment = load(spec.removeprefix(PREFIX), arguments)
+        chat.begin(({"role": "user", "content": "question"},), tools_of(environment))
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
+    return VerifiersAttempt(environment, chat, limits)
 
 
 def agent_attempt(

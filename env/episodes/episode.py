@@ -158,7 +158,7 @@ class _Run:
 
     async def _observe(self, turn: Turn, written: Generated) -> None:
         episode = self.episode
-        messages, text, is_cut = _shortened(turn, self.chat, self.limits.observation)
+        messages, text, is_cut = shortened(turn, self.chat, self.limits.observation)
         episode.count({"observations_cut": float(is_cut)})
         tokens = self.chat.encode(text) if text else []
         images = await self._images(messages)
@@ -236,7 +236,7 @@ class _Run:
         return EnvironmentFailedError(f"{self._name}.{method} {what}")
 
 
-def _shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
+def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
     """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut."""
     if not isinstance(turn.text, str):
         raise EnvironmentFailedError(f"a turn's text is {_shown(turn.text)}, no text")

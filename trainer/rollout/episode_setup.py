@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from contract.journal import journal_writer
-from env.environments.registry import EnvironmentSpecError, agent_attempt, environment_factory
+from env.environments.registry import (
+    EnvironmentSpecError,
+    agent_attempt,
+    environment_factory,
+    verifiers_attempt,
+)
 from env.episodes.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
 from env.episodes.chat import Chat, ChatError, PlainChat, TemplateChat
 from env.episodes.environment import SingleTurn
@@ -81,7 +86,10 @@ def _attempt(config: Config, chat: Chat, tokenizer: Any) -> Attempt:
     if not config.has_environment:
         return EnvironmentAttempt(OneReply, chat, limits)
     spec = config.episodes.environment
-    factory = environment_factory(spec, config.episodes.environment_args.values)
+    arguments = config.episodes.environment_args.values
+    if spec.startswith("verifiers:"):
+        return verifiers_attempt(spec, arguments, chat, limits)
+    factory = environment_factory(spec, arguments)
     try:
         chat.begin(QUESTION, factory().tools)
     except ChatError as error:

@@ -37,7 +37,7 @@ class EpisodeSettings:
     environment: str = flag(
         "",
         group=EPISODES,
-        help="episodes of several turns: a registered name, or FILE.py:CLASS",
+        help="episodes of several turns: a registered name, FILE.py:CLASS, or verifiers:NAME",
     )
     environment_args: Arguments = flag(
         Arguments(), group=EPISODES, help="keyword arguments of the environment, as a JSON object"
