@@ -154,9 +154,14 @@ def _export(trainer: Any, tokenizer: Any, flags: StageFlags) -> None:
 
 @contextmanager
 def _process_group_ended() -> Iterator[None]:
-    """End the process group after the block: torch may abort a rank that exits with one."""
+    """End the process group that the block begins: torch may abort a rank that exits with one."""
+    is_ours = not _in_process_group()
     try:
         yield
     finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if is_ours and _in_process_group():
             torch.distributed.destroy_process_group()
+
+
+def _in_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
