@@ -147,7 +147,8 @@ def _layout(command: Command, nodes: Sequence[NodeResources], world: int) -> Map
     }
     times = f"{passes.count} passes" if passes.count > 1 else "one pass"
     note = (
-        f"{world} ranks; a step is {command.flags.train_batch_size} samples: "
+        f"{world} {'rank' if world == 1 else 'ranks'}; a step is "
+        f"{command.flags.train_batch_size} samples: "
         f"{times} of {passes.samples} on each rank"
     )
     return {"groups": [group], "memory": [], "chosen": None, "note": note, "idle": None}
