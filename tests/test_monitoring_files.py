@@ -119,11 +119,14 @@ class Prometheus:
         return answer.json()["data"]
 
     def up(self) -> bool:
+        """Whether Prometheus is ready (until then it answers 503) and has scraped the head."""
         try:
-            found = self.ask("query", query="up")["result"]
+            ready = httpx.get(f"{self.url}/-/ready", trust_env=False)
         except httpx.TransportError:
             return False
-        return [one["value"][1] for one in found] == ["1"]
+        if not ready.is_success:
+            return False
+        return [one["value"][1] for one in self.ask("query", query="up")["result"]] == ["1"]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +140,7 @@ def prometheus(head: Head, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     server = Prometheus(tmp_path_factory.mktemp("prometheus"), head.port)
     process = server.start()
     try:
-        eventually(server.up)
+        eventually(server.up, seconds=90)
         yield server
     finally:
         process.terminate()

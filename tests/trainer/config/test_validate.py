@@ -82,7 +82,7 @@ def faults_of(**flags: object) -> dict[str, str]:
         (
             {"environment": "serch"},
             "--environment",
-            "Give one of search, single-turn, or FILE.py:CLASS",
+            "Give one of search, single-turn, FILE.py:CLASS, or verifiers:NAME",
         ),
         ({"environment_args": "[3]"}, "--environment_args", "a JSON object of keyword arguments"),
         ({"agent_func_path": "agent.py"}, "--agent_func_path", "No such file"),
