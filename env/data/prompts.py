@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from env.data.mixing import mixed
 from env.data.prompt_rows import Render, RowReader, check_template
-from env.data.rows import PromptError, read_rows
+from env.data.rows import TRAIN, PromptError, read_rows
 from env.images.rows import ImageColumn, references
 from env.images.types import EMBEDDED
 from env.types import Prompt
@@ -20,7 +21,7 @@ from env.types import Prompt
 __all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
 
 EMBEDDED_BYTES = 4 << 30
-"""Most bytes of images that the rows themselves have. All of them stay in the driver's memory."""
+"""Most bytes of images that a data set's rows themselves have. All stay in the driver's memory."""
 
 
 def load_prompts(
@@ -33,13 +34,14 @@ def load_prompts(
     *,
     columns: bool = False,
     images: ImageColumn | None = None,
+    split: str = TRAIN,
 ) -> list[Prompt]:
     """The first `max_samples` prompts of `path`, in file order.
 
     `input_template` has one `{}` for the text. With `render`, a text becomes a user message and
     lists of messages are read too. With `columns`, prompts have every column of their row.
-    `images`: how rows have their images; None: images are refused. Raises PromptError for data
-    that is missing, empty or broken.
+    `images`: how rows have their images; None: images are refused. `split`: of a directory that has
+    several. Raises PromptError for data that is missing, empty or broken.
     """
     path = Path(path)
     check_template(input_template)
@@ -47,7 +49,7 @@ def load_prompts(
         raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
     keys = [input_key] if label_key is None else [input_key, label_key]
     read = [*keys, images.key] if images and images.required else keys
-    rows = islice(read_rows(path, read, whole=columns), max_samples)
+    rows = islice(read_rows(path, read, whole=columns, split=split), max_samples)
     directory = path if path.is_dir() else path.parent
     reader = RowReader(keys, input_template, render, images, directory)
     prompts, embedded = [], 0
@@ -69,7 +71,8 @@ class PromptStream:
     """Endless batches of prompts, each epoch in an order of its own.
 
     The order depends on `seed` and the epoch only, so that the cursor is two numbers and a resumed
-    stream deals exactly what an uninterrupted one would have.
+    stream deals exactly what an uninterrupted one would have. Several data sets are mixed once, by
+    `shares` and `seed`: an epoch deals each prompt of the mix.
     """
 
     _epoch: int
@@ -78,7 +81,7 @@ class PromptStream:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Sequence[Path],
         input_key: str = "input",
         label_key: str | None = None,
         input_template: str | None = None,
@@ -88,12 +91,19 @@ class PromptStream:
         *,
         columns: bool = False,
         images: ImageColumn | None = None,
+        split: str = TRAIN,
+        shares: Sequence[float] = (),
     ) -> None:
-        self._path = path
+        paths = [path] if isinstance(path, str | Path) else path
+        self._path = ",".join(map(str, paths))
         names = (input_key, label_key, input_template)
-        self._prompts = load_prompts(
-            path, *names, max_samples, render, columns=columns, images=images
-        )
+        sets = [
+            load_prompts(
+                one, *names, max_samples, render, columns=columns, images=images, split=split
+            )
+            for one in paths
+        ]
+        self._prompts = mixed(sets, shares, seed)[:max_samples]
         self._fingerprint = fingerprint(self._prompts)
         self._seed = seed
         self._seek(epoch=0, position=0)
@@ -117,7 +127,7 @@ class PromptStream:
 
     @property
     def prompts(self) -> Sequence[Prompt]:
-        """All of them, in file order."""
+        """All of them, in the order of the files or of the mix."""
         return self._prompts
 
     @property

@@ -12,6 +12,8 @@ from typing import Any
 VIDEOS = ("videos", "video")
 IMAGES = ("images", "image", *VIDEOS)
 """Columns that are read besides what is asked for, so that nobody trains text without them."""
+TRAIN = "train"
+"""The split that is read if none is named."""
 FORMATS = "a .jsonl file, a .parquet file or a directory that datasets' save_to_disk wrote"
 
 
@@ -45,14 +47,16 @@ def column_of(key: str, present: Iterable[str]) -> str | None:
     return next((prefix for prefix in prefixes if prefix in present), None)
 
 
-def read_rows(path: Path, keys: Sequence[str], *, whole: bool = False) -> Iterator[Row]:
+def read_rows(
+    path: Path, keys: Sequence[str], *, whole: bool = False, split: str = TRAIN
+) -> Iterator[Row]:
     """The rows of `path`, each with at least `keys`, whose dots are for nested ones.
 
-    They have the columns of IMAGES too, where there are any; with `whole`, every column. Raises
-    PromptError.
+    They have the columns of IMAGES too, where there are any; with `whole`, every column. `split`:
+    of a directory that has several. Raises PromptError.
     """
     if path.is_dir():
-        yield from _saved_rows(path, keys, whole=whole)
+        yield from _saved_rows(_split_directory(path, split), keys, whole=whole)
     elif not path.exists():
         raise PromptError(f"{path}: no such file; wanted is {FORMATS}")
     elif path.suffix == ".parquet":
@@ -100,7 +104,6 @@ def _parquet_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[R
 
 
 def _saved_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row]:
-    path = _split_directory(path)
     from datasets import load_from_disk
 
     try:
@@ -112,8 +115,8 @@ def _saved_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row
     yield from _arrow_rows(path, data.select_columns(columns).with_format("arrow").iter(1024))
 
 
-def _split_directory(path: Path) -> Path:
-    """Where the rows lie: `path` itself, or its training split."""
+def _split_directory(path: Path, split: str) -> Path:
+    """Where the rows lie: `path` itself, or its directory of a split."""
     if (path / "state.json").exists():
         return path
     try:
@@ -122,10 +125,10 @@ def _split_directory(path: Path) -> Path:
         raise PromptError(f"{path}: holds no saved data set; wanted is {FORMATS}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PromptError(f"{path}/dataset_dict.json: not readable: {error}") from error
-    if "train" in splits:
-        return path / "train"
-    choices = ", ".join(str(path / split) for split in splits)
-    raise PromptError(f"{path}: has no split 'train'; name one of its splits: {choices}")
+    if split in splits:
+        return path / split
+    choices = ", ".join(str(path / one) for one in splits)
+    raise PromptError(f"{path}: has no split '{split}'; name one of its splits: {choices}")
 
 
 def _arrow_rows(path: Path, batches: Iterable[Any]) -> Iterator[Row]:

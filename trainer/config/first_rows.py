@@ -17,10 +17,13 @@ SCORED = 4
 """Prompts that are scored."""
 
 
-def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) -> str | None:
+def unscored(
+    config: Config, reward: RewardFunction, data: object, prompts: Sequence[Prompt]
+) -> str | None:
     """Return a sentence if none of the first rows can be scored; None if one can.
 
-    The completion is the label itself, as far as anyone knows the likeliest to be understood.
+    `data`: names the prompts. The completion is the label itself, as far as anyone knows the
+    likeliest to be understood.
     """
     first = prompts[:SCORED]
     scores = reward(
@@ -33,7 +36,7 @@ def unscored(config: Config, reward: RewardFunction, prompts: Sequence[Prompt]) 
         return None
     return (
         f"{config.reward_flag} can score none of the first {len(first)} rows of "
-        f"{config.prompt_data}: {scores[0].error}"
+        f"{data}: {scores[0].error}"
     )
 
 
@@ -61,11 +64,11 @@ def _remedy(key: str | None, label: str | None) -> str:
     return "Give the column whose labels the reward reads, or another reward"
 
 
-def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
+def without_tokens(config: Config, data: object, prompts: Sequence[Prompt]) -> str | None:
     """Return a sentence that names a prompt without tokens; None if all have tokens.
 
-    Where the tokeniser is no file of the tokenizers library the engines themselves find out. Raises
-    OSError if the disk fails.
+    `data`: names the prompts. Where the tokeniser is no file of the tokenizers library the engines
+    themselves find out. Raises OSError if the disk fails.
     """
     file = Path(config.pretrain) / "tokenizer.json"
     if config.renders_chat or not file.is_file():
@@ -90,7 +93,7 @@ def without_tokens(config: Config, path: Path, prompts: Sequence[Prompt]) -> str
     for prompt in prompts:
         if not any(map(alone, prompt.text)) and not tokenizer.encode(prompt.text).ids:
             return (
-                f"{path}: the text of prompt {prompt.index + 1}, {prompt.text!r}, has no tokens "
+                f"{data}: the text of prompt {prompt.index + 1}, {prompt.text!r}, has no tokens "
                 f"with the tokeniser of {config.pretrain}. Leave the row out, or correct it"
             )
     return None

@@ -19,26 +19,26 @@ from trainer.config.config import Config
 def data_faults(config: Config) -> list[str]:
     """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
     faults = []
-    for flag, path, most in (
-        ("--prompt_data", config.prompt_data, config.max_samples),
-        ("--eval_dataset", config.eval_dataset, None),
+    training = config.prompt_data.on_disk if config.prompt_data else ()
+    held_out = config.eval_dataset.on_disk if config.eval_dataset else ()
+    for flag, path in (
+        *(("--prompt_data", path) for path in training),
+        *(("--eval_dataset", path) for path in held_out),
     ):
-        if path is None or not path.is_absolute():  # the hub's
-            continue
         try:
-            prompts = _read(config, path, most)
+            prompts = _read(config, flag, path)
         except PromptError as error:
             keys = [config.input_key, *([config.label_key] if config.label_key else [])]
             faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
             continue
         if fault := first_rows.without_tokens(config, path, prompts):
             faults.append(f"{flag}: {fault}")
-        if flag == "--prompt_data" and (fault := _unscored(config, prompts)):
+        if flag == "--prompt_data" and (fault := _unscored(config, path, prompts)):
             faults.append(fault)
     return faults
 
 
-def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
+def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
     """By a reward of our own: who only looks asks no server and runs no code of a user's."""
     from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
@@ -46,16 +46,19 @@ def _unscored(config: Config, prompts: Sequence[Prompt]) -> str | None:
         reward = pure_reward(config.reward_spec)
     except RewardSpecError as error:
         return f"{config.reward_flag}: {error}"
-    fault = first_rows.unscored(config, reward, prompts) if reward else None
+    fault = first_rows.unscored(config, reward, path, prompts) if reward else None
     return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
 
-def _read(config: Config, path: Path, most: int | None) -> list[Prompt]:
+def _read(config: Config, flag: str, path: Path) -> list[Prompt]:
     columns = (config.input_key, config.label_key, config.input_template)
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
     images = config.images
     render = (lambda messages: "chat") if config.renders_chat or images else None
-    return load_prompts(path, *columns, most, render, images=images)
+    trains = flag == "--prompt_data"
+    most = config.max_samples if trains else None
+    split = config.prompt_split if trains else config.eval_split
+    return load_prompts(path, *columns, most, render, images=images, split=split)
 
 
 def model_faults(config: Config) -> list[str]:

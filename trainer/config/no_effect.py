@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
+from env.data.rows import TRAIN
 from trainer.config import environments, layout
 from trainer.config.config import Config
 
@@ -206,6 +207,16 @@ NO_EFFECT = (
         ("eval_steps", "eval_n_samples_per_prompt", "eval_temperature"),
         lambda c: c.eval_dataset is None,
         "it needs --eval_dataset",
+    ),
+    NoEffect(
+        ("prompt_split",),
+        lambda c: c.prompt_split != TRAIN and c.prompt_data is not None and c.prompt_data.are_files,
+        "a file has no splits; give the file of the split",
+    ),
+    NoEffect(
+        ("eval_split",),
+        lambda c: c.eval_split != TRAIN and (c.eval_dataset is None or c.eval_dataset.are_files),
+        "it is of an --eval_dataset that has several splits, and no file has",
     ),
     NoEffect(
         ("best_metric_key",),

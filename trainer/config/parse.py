@@ -28,7 +28,6 @@ from trainer.config.values import FALSE, TRUE
 
 T = TypeVar("T")
 CONFIG = "config"
-DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
 PROG = "python -m trainer"
 DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
 
@@ -90,8 +89,6 @@ def _settled(config: Config, given: Set[str]) -> Config:
         ),
         pretrain=_located(config.pretrain),
         critic_pretrain=_located(config.critic_pretrain),
-        prompt_data=_located_data(config.prompt_data),
-        eval_dataset=_located_data(config.eval_dataset),
         reward_pretrain=",".join(
             _located(name.strip()) for name in config.reward_pretrain.split(",")
         ),
@@ -105,14 +102,6 @@ def _settled(config: Config, given: Set[str]) -> Config:
 def _located(model: str) -> str:
     """Return a directory's absolute path, as workers may run elsewhere; a hub name unchanged."""
     return str(Path(model).absolute()) if model and why_absent(Path(model)) is None else model
-
-
-def _located_data(path: Path | None) -> Path | None:
-    """Return an absolute path; a data set's hub name, owner/name, as a relative path."""
-    if path is None or why_absent(path) is None or not path.is_relative_to(Path.cwd()):
-        return path
-    name = path.relative_to(Path.cwd())
-    return path if len(name.parts) != 2 or name.suffix in DATA_FILES else name
 
 
 def _switch(key: str) -> str:

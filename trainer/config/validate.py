@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.files.os_errors import why_absent
-from trainer.config import environments, images, layout, reward_models
+from trainer.config import data_sets, environments, images, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
@@ -38,15 +38,8 @@ def faults_between(config: Config) -> Iterator[Fault]:
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:
-    for name in ("prompt_data", "eval_dataset"):
-        path: Path | None = getattr(config, name)
-        if path is not None and path.is_absolute() and (why := why_absent(path)):
-            yield MissingFile(
-                f"--{name}",
-                str(path),
-                why,
-                "Give a path that all nodes see, or a data set of the hub as owner/name",
-            )
+    yield from data_sets.faults("--prompt_data", config.prompt_data, config.prompt_data_probs)
+    yield from data_sets.faults("--eval_dataset", config.eval_dataset)
     for name in ("pretrain", "critic_pretrain"):
         given: str = getattr(config, name)
         yield from missing_model(f"--{name}", given)

@@ -90,19 +90,24 @@ def _download(name: str, kind: str, only: Sequence[str] | None) -> str:
     return snapshot(*EXOTIC)
 
 
-def rows(name: str, into: Path) -> Path:
-    """Returns a directory with the training split of a data set. Raises HubError."""
-    saved = into / name.replace("/", "--")
+def rows(name: str, into: Path, split: str = "train") -> Path:
+    """Returns a directory with one split of a data set. Raises HubError.
+
+    `name`: owner/name, or owner/name:configuration.
+    """
+    of_split = "" if split == "train" else f"@{re.sub(r'[^a-zA-Z0-9_.-]', '_', split)}"
+    saved = into / (name.replace("/", "--").replace(":", "+") + of_split)
     if (saved / "state.json").exists():
         return saved
-    directory = fetch(name, "dataset")
+    repository, _, configuration = name.partition(":")
+    directory = fetch(repository, "dataset")
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError
 
     try:
-        load_dataset(directory, split="train").save_to_disk(saved)
+        load_dataset(directory, configuration or None, split=split).save_to_disk(saved)
     except (DatasetGenerationError, ValueError, OSError) as error:
-        raise HubError(f"{name} has no readable split 'train': {error}") from error
+        raise HubError(f"{name} has no readable split '{split}': {error}") from error
     return saved
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from env.data.mixing import mixed
 from env.data.prompts import PromptError, PromptStream, Render, images_of, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config
+from trainer.config.data_sets import DataSets
 from trainer.models.hub import unfit_model_errors
 
 
@@ -25,15 +26,18 @@ def load(config: Config) -> Data:
     """Read all prompts. Raises PromptError for data that is missing, empty or broken."""
     render = _chat_template(config.pretrain) if config.renders_chat else None
     assert config.prompt_data is not None
+    shares = config.prompt_data_probs
     columns = (config.input_key, config.label_key, config.input_template)
     stream = PromptStream(
-        config.prompt_data,
+        config.prompt_data.paths,
         *columns,
         config.max_samples,
         seed=config.train.seed,
         render=render,
         columns=config.wants_columns,
         images=config.images,
+        split=config.prompt_split,
+        shares=shares.numbers if shares else (),
     )
     _refuse_tokenless(config, config.prompt_data, stream.prompts)
     _refuse_agent(config, stream.prompts)
@@ -41,19 +45,25 @@ def load(config: Config) -> Data:
         _drop_overlong(stream, config)
     held_out: list[Prompt] = []
     if config.eval_dataset:
-        held_out = load_prompts(
-            config.eval_dataset,
-            *columns,
-            render=render,
-            columns=config.wants_columns,
-            images=config.images,
+        held_out = mixed(
+            [
+                load_prompts(
+                    path,
+                    *columns,
+                    render=render,
+                    columns=config.wants_columns,
+                    images=config.images,
+                    split=config.eval_split,
+                )
+                for path in config.eval_dataset.paths
+            ]
         )
         _refuse_tokenless(config, config.eval_dataset, held_out)
     return Data(stream, held_out)
 
 
-def _refuse_tokenless(config: Config, path: Path, prompts: Sequence[Prompt]) -> None:
-    if fault := first_rows.without_tokens(config, path, prompts):
+def _refuse_tokenless(config: Config, data: DataSets, prompts: Sequence[Prompt]) -> None:
+    if fault := first_rows.without_tokens(config, data, prompts):
         raise PromptError(fault)
 
 

@@ -18,9 +18,10 @@ from datasets import Dataset
 
 from env.data.prompts import PromptError
 from env.data.rows import Row, read_rows
+from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat, is_hub_name
+from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat
 from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlags
 
 Record = dict[str, Any]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +16,8 @@ from contract.files.os_errors import why_absent
 from env.data.prompts import PromptError
 from env.data.rows import Row, column_of, read_rows
 from trainer.config import model_files
-from trainer.config.parse import DATA_FILES, read
+from trainer.config.data_sets import is_hub_name
+from trainer.config.parse import read
 from trainer.config.schema import OVER, ConfigError, Fault, MissingFile
 from trainer.config.validate import missing_model
 from trainer.supervised import batches
@@ -32,7 +32,6 @@ from trainer.supervised.stages import (
 )
 
 PROG = "rollcall"
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 UNDER_ZERO = ("adam_offload", "overlap_comm", "grad_accum_dtype", "zpg")
 OF_LORA = ("lora_alpha", "lora_dropout", "target_modules")
 MARGIN = "margin"
@@ -75,12 +74,6 @@ def with_flags(argv: Sequence[str], *words: str) -> tuple[str, ...]:
 def datasets_of(text: str) -> list[str]:
     """Return the names of data sets that a flag gives: paths, or names on the hub."""
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def is_hub_name(name: str) -> bool:
-    """Return whether a data set that is not on this disk may be one of the hub."""
-    named = HUB_NAME.fullmatch(name) and Path(name).suffix not in DATA_FILES
-    return bool(named) and why_absent(Path(name)) is not None
 
 
 def columns(flags: StageFlags) -> dict[str, str]:

@@ -33,6 +33,7 @@ from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.config import first_rows, layout
 from trainer.config.config import Config
+from trainer.config.data_sets import DataSets
 from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
 from trainer.models import hub
@@ -122,7 +123,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     if reward is None or Progress.read(config.files.progress) is not None:
         return
     first = prompts.stream.prompts
-    if (fault := first_rows.unscored(config, reward, first)) is None:
+    if (fault := first_rows.unscored(config, reward, config.prompt_data, first)) is None:
         return
     label = first[0].label
     if pure_reward(config.reward_spec) or first_rows.parts(label):
@@ -192,15 +193,23 @@ def with_local_data(config: Config) -> Config:
     """
     for name in hub_models(config):
         hub.fetch(name, only=hub.SMALL)
-    found = {
-        flag: hub.rows(path.as_posix(), config.files.root / "data")
-        for flag, path in (
-            ("prompt_data", config.prompt_data),
-            ("eval_dataset", config.eval_dataset),
-        )
-        if path is not None and not path.is_absolute()
-    }
-    return replace(config, **found)  # type: ignore[arg-type]
+    return replace(
+        config,
+        prompt_data=_on_this_disk(config, config.prompt_data, config.prompt_split),
+        eval_dataset=_on_this_disk(config, config.eval_dataset, config.eval_split),
+    )
+
+
+def _on_this_disk(config: Config, given: DataSets | None, split: str) -> DataSets | None:
+    """Returns data sets with those of the hub as directories. Raises HubError."""
+    if given is None:
+        return None
+    into = config.files.root / "data"
+    names = (
+        name if Path(name).is_absolute() else str(hub.rows(name, into, split))
+        for name in given.names
+    )
+    return replace(given, names=tuple(names))
 
 
 def with_local_models(config: Config, directories: Mapping[str, str]) -> Config:

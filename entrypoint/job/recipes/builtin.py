@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 KEPT: Mapping[tuple[str, ...], str] = {
     ("seed",): "a run that has finished steps refuses another --seed",
     (
-        *("prompt_data", "input_key", "label_key", "input_template"),
+        *("prompt_data", "prompt_data_probs", "prompt_split"),
+        *("input_key", "label_key", "input_template"),
         *("max_samples", "apply_chat_template", "prompt_max_len"),
     ): "a run that has finished steps refuses other prompts",
     ("pretrain", "critic_pretrain"): "models that are trained go on with the weights of the newest"

@@ -97,7 +97,8 @@ def test_relative_paths_become_absolute_for_actors_elsewhere(
     monkeypatch.chdir(tiny.model.parent)
     config = tiny.config(run_dir, pretrain="./model", prompt_data="train.jsonl")
     assert Path(config.pretrain) == tiny.model
-    assert config.prompt_data == tiny.prompts
+    assert config.prompt_data is not None
+    assert config.prompt_data.paths == (tiny.prompts,)
 
 
 def test_the_alias_of_the_newer_guides_is_understood(tiny: Tiny, run_dir: Path) -> None:

@@ -27,6 +27,18 @@ for name in sys.argv[1:]:
 """
 
 
+CONFIGURATIONS = """---
+configs:
+- config_name: all
+  data_files: data/train.jsonl
+- config_name: few
+  data_files:
+  - {split: train, path: data/main.jsonl}
+  - {split: test, path: data/held.jsonl}
+---
+"""
+
+
 def environment(home: Path, url: str, **more: str) -> dict[str, str]:
     return os.environ | {"HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"} | more
 
@@ -132,8 +144,11 @@ def test_a_data_set_by_name_is_no_missing_file_and_a_file_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = tiny.config(run_dir, prompt_data="owner/prompts", eval_dataset=tiny.held_out)
-    assert config.prompt_data == Path("owner/prompts")
-    assert config.eval_dataset == tiny.held_out
+    assert config.prompt_data is not None
+    assert config.prompt_data.names == ("owner/prompts",)
+    assert config.prompt_data.on_disk == ()
+    assert config.eval_dataset is not None
+    assert config.eval_dataset.paths == (tiny.held_out,)
     for name in ("data/train.jsonl", "prompts", "/owner/prompts"):
         with pytest.raises(ConfigError, match="--prompt_data: no such file"):
             tiny.config(run_dir, prompt_data=name)
@@ -144,16 +159,22 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
 ) -> None:
     source = tmp_path / "repository"
     (source / "data").mkdir(parents=True)
-    (source / "data" / "train.jsonl").write_text(tiny.prompts.read_text())
+    rows = tiny.prompts.read_text().splitlines(keepends=True)
+    for name, first in (("train", 24), ("main", 7), ("held", 5)):
+        (source / "data" / f"{name}.jsonl").write_text("".join(rows[:first]))
+    (source / "README.md").write_text(CONFIGURATIONS)
     code = (
         "import json, sys; from trainer.config.parse import parse\n"
         "from trainer.training import run; from trainer.rollout import prompts\n"
         "config = run.with_local_data(parse(sys.argv[1:]))\n"
-        "print(json.dumps([str(config.prompt_data), len(prompts.load(config).stream)]))"
+        "loaded = prompts.load(config)\n"
+        "print(json.dumps([config.prompt_data.names, len(loaded.stream), len(loaded.held_out)]))"
     )
     flags = {
         "pretrain": tiny.model,
-        "prompt_data": "owner/prompts",
+        "prompt_data": "owner/prompts:all,owner/prompts:few",
+        "eval_dataset": "owner/prompts:few",
+        "eval_split": "test",
         "input_key": "prompt",
         "remote_rm_url": "arithmetic",
         "run_dir": run_dir,
@@ -167,6 +188,8 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
             timeout=60,
         )
     assert done.returncode == 0, done.stderr
-    path, rows = json.loads(done.stdout.splitlines()[-1])
-    assert path == str(run_dir / "data" / "owner--prompts")
-    assert rows == 24
+    paths, training, held_out = json.loads(done.stdout.splitlines()[-1])
+    data = run_dir / "data"
+    assert paths == [str(data / "owner--prompts+all"), str(data / "owner--prompts+few")]
+    assert (training, held_out) == (24 + 7, 5)
+    assert (data / "owner--prompts+few@test" / "state.json").is_file()

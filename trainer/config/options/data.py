@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from trainer.config.data_sets import DataSets, Shares
 from trainer.config.schema import DATA, MODELS, PREFERENCES, flag
 
 
@@ -76,26 +76,26 @@ class ModelFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    prompt_data: Path | None = flag(
+    prompt_data: DataSets | None = flag(
         None,
         group=DATA,
         dotted="data.prompt_dataset",
         required=True,
-        help="prompts: JSONL, Parquet, or a dataset directory",
+        help="prompts: JSONL, Parquet, a dataset directory, or owner/name[:configuration] on the "
+        "hub; several with commas",
     )
-    prompt_data_probs: str = flag(
-        "",
+    prompt_data_probs: Shares | None = flag(
+        None,
         group=DATA,
         dotted="data.prompt_probs",
-        help="sampling weights of several data sets",
-        unsupported="Mix the data sets into one file and give it to --prompt_data",
+        help="shares of several data sets in the prompts, such as 0.7,0.3; default: all rows of "
+        "each",
     )
     prompt_split: str = flag(
         "train",
         group=DATA,
         dotted="data.prompt_split",
-        help="split of the data set",
-        unsupported="--prompt_data names one file or directory; give the split's",
+        help="split of data sets that have several",
     )
     input_key: str = flag("input", group=DATA, dotted="data.input_key", help="column of the prompt")
     label_key: str | None = flag(
@@ -118,7 +118,7 @@ class DataFlags:
         group=DATA,
         dotted="data.max_samples",
         at_least=1,
-        help="prompts to use, from the beginning",
+        help="prompts to use, from the beginning: of each data set, and of the mix",
     )
     max_len: int | None = flag(
         None,

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.config.data_sets import DataSets
 from trainer.config.schema import CHECKPOINTS, EVALUATION, LOGGER, flag
 
 MOST_REPAIRS = 3
@@ -108,15 +109,17 @@ class CheckpointFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFlags:
-    eval_dataset: Path | None = flag(
-        None, group=EVALUATION, dotted="eval.dataset", help="held-out prompts"
+    eval_dataset: DataSets | None = flag(
+        None,
+        group=EVALUATION,
+        dotted="eval.dataset",
+        help="held-out prompts, as --prompt_data names them",
     )
     eval_split: str = flag(
         "train",
         group=EVALUATION,
         dotted="eval.split",
-        help="split of the data set",
-        unsupported="--eval_dataset names one file or directory; give the split's",
+        help="split of held-out data sets that have several",
     )
     eval_steps: int = flag(
         -1,

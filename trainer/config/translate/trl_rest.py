@@ -15,10 +15,11 @@ def _optimizer(value: str, values: Values) -> Answer:
 
 
 NEEDLESS = [
+    *several("dataset_config", "--prompt_data has it, as NAME:CONFIGURATION", lost=False),
     *several(
         "output_dir resume_from_checkpoint ignore_data_skip overwrite_output_dir "
         "restore_callback_states_from_checkpoint save_on_each_node enable_jit_checkpoint "
-        "local_rank ddp_backend log_on_each_node dataset_train_split dataset_test_split",
+        "local_rank ddp_backend log_on_each_node dataset_test_split",
         ROLLCALL,
         lost=False,
     ),
@@ -65,9 +66,8 @@ NEEDLESS = [
 ]  # fmt: skip
 ABSENT = [
     *several("fp16 half_precision_backend", "weights are bf16 or fp32", default="False"),
-    *several("dataset_config", "give the configuration's file to --prompt_data"),
     *several("datasets streaming test_split_size",
-             "mix the data sets into one file for --prompt_data"),
+             "--prompt_data A,B with --prompt_data_probs mixes data sets"),
     *several("top_k", "all tokens may be sampled", default="0"),
     *several("min_p generation_kwargs", "the engines sample by temperature and top_p"),
     *several("repetition_penalty", "the engines sample by temperature and top_p", default="1.0"),

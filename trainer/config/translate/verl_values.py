@@ -44,11 +44,8 @@ def reward_manager(value: str, values: Values) -> Answer:
     return absent("--remote_rm_url is the reward")
 
 
-def one_file(value: str, values: Values) -> Answer:
-    found = items(value)
-    if len(found) == 1:
-        return found[0]
-    return absent("--prompt_data takes one file or directory: put the files into one directory")
+def data_sets(value: str, values: Values) -> Answer:
+    return ",".join(items(value)) or absent("it names no file")
 
 
 def reward(value: str, values: Values) -> Answer:
@@ -58,14 +55,19 @@ def reward(value: str, values: Values) -> Answer:
     )
     if has_function or reward_model(values):
         return needless("the reward is named by itself")
-    name = value.lower()
+    rewards = {_reward_by_name(name.lower()) for name in items(value)}
+    if len(rewards) == 1 and (reward := rewards.pop()):
+        return reward
+    return absent("verl takes the reward from each row's data_source: give --remote_rm_url")
+
+
+def _reward_by_name(name: str) -> str:
+    """Return the reward of a data set by its path; "" if the path does not tell."""
     if "gsm8k" in name:
         return "gsm8k"
     if "math" in name:
         return "math"
-    if "nq" in name or "hotpotqa" in name:
-        return "exact-match"
-    return absent("verl takes the reward from each row's data_source: give --remote_rm_url")
+    return "exact-match" if "nq" in name or "hotpotqa" in name else ""
 
 
 def reward_model(values: Values) -> str:

@@ -225,3 +225,24 @@ def test_the_help_says_the_exit_codes_and_the_command_is_rollcalls() -> None:
         check=True,
     )
     assert done.stdout.startswith("rollcall up -- --pretrain")
+
+
+def test_several_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    verl = f"python3 -m verl.trainer.main_ppo {MODEL}"
+    files = "\"data.train_files=['a/gsm8k.parquet', 'b/gsm8k.parquet']\""
+    made = translate(capsys, f"{verl} {files} data.val_files=[c.parquet,d.json]")
+    assert made["--prompt_data"] == ["a/gsm8k.parquet,b/gsm8k.parquet"]
+    assert made["--eval_dataset"] == ["c.parquet,d.json"]
+    assert made["--remote_rm_url"] == ["gsm8k"]
+    two_rewards = "data.train_files=[a/gsm8k.parquet,b/math.parquet]"
+    code, out, err = run(capsys, "--", *verl.split(), two_rewards)
+    assert flags(out)["--prompt_data"] == ["a/gsm8k.parquet,b/math.parquet"]
+    assert code == 1
+    assert "verl takes the reward from each row's data_source: give --remote_rm_url" in err
+    theirs = "--prompt_data o/a,o/b --prompt_data_probs 0.7,0.3 --prompt_split hard --eval_split t"
+    made = translate(capsys, f"python -m openrlhf.cli.train_ppo_ray {theirs}")
+    assert made["--prompt_data"] == ["o/a,o/b"]
+    assert made["--prompt_data_probs"] == ["0.7,0.3"]
+    assert (made["--prompt_split"], made["--eval_split"]) == (["hard"], ["t"])
+    made = translate(capsys, f"{TRL} --dataset_config main --dataset_train_split hard")
+    assert (made["--prompt_data"], made["--prompt_split"]) == (["o/d:main"], ["hard"])
