@@ -18,7 +18,7 @@ from env.images.rows import ImageColumn, references
 from env.images.types import EMBEDDED
 from env.types import Prompt
 
-__all__ = ["PromptError", "PromptStream", "Render", "load_prompts"]
+__all__ = ["PromptError", "PromptStream", "Render", "load_prompts", "mixed"]
 
 EMBEDDED_BYTES = 4 << 30
 """Most bytes of images that a data set's rows themselves have. All stay in the driver's memory."""

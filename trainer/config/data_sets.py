@@ -12,6 +12,8 @@ from typing import ClassVar
 from contract.files.os_errors import why_absent
 from trainer.config.schema import Fault, MissingFile
 
+TRAIN = "train"
+"""The split that is read if none is named."""
 DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
 HUB_NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(:[\w.-]+)?")
 """owner/name, perhaps with a configuration."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
-from env.data.rows import TRAIN
 from trainer.config import environments, layout
 from trainer.config.config import Config
+from trainer.config.data_sets import TRAIN
 
 
 @dataclass(frozen=True, slots=True)

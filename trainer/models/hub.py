@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import with_errno
+from trainer.config.data_sets import TRAIN
 from trainer.types import TrainingError, UnfitModelError
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -90,12 +91,12 @@ def _download(name: str, kind: str, only: Sequence[str] | None) -> str:
     return snapshot(*EXOTIC)
 
 
-def rows(name: str, into: Path, split: str = "train") -> Path:
+def rows(name: str, into: Path, split: str = TRAIN) -> Path:
     """Returns a directory with one split of a data set. Raises HubError.
 
     `name`: owner/name, or owner/name:configuration.
     """
-    of_split = "" if split == "train" else f"@{re.sub(r'[^a-zA-Z0-9_.-]', '_', split)}"
+    of_split = "" if split == TRAIN else f"@{re.sub(r'[^a-zA-Z0-9_.-]', '_', split)}"
     saved = into / (name.replace("/", "--").replace(":", "+") + of_split)
     if (saved / "state.json").exists():
         return saved

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from env.data.mixing import mixed
-from env.data.prompts import PromptError, PromptStream, Render, images_of, load_prompts
+from env.data.prompts import (
+    PromptError,
+    PromptStream,
+    Render,
+    images_of,
+    load_prompts,
+    mixed,
+)
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.data_sets import DataSets, Shares
+from trainer.config.data_sets import TRAIN, DataSets, Shares
 from trainer.config.schema import DATA, MODELS, PREFERENCES, flag
 
 
@@ -92,7 +92,7 @@ class DataFlags:
         "each",
     )
     prompt_split: str = flag(
-        "train",
+        TRAIN,
         group=DATA,
         dotted="data.prompt_split",
         help="split of data sets that have several",

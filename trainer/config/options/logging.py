@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.config.data_sets import DataSets
+from trainer.config.data_sets import TRAIN, DataSets
 from trainer.config.schema import CHECKPOINTS, EVALUATION, LOGGER, flag
 
 MOST_REPAIRS = 3
@@ -116,7 +116,7 @@ class EvaluationFlags:
         help="held-out prompts, as --prompt_data names them",
     )
     eval_split: str = flag(
-        "train",
+        TRAIN,
         group=EVALUATION,
         dotted="eval.split",
         help="split of held-out data sets that have several",

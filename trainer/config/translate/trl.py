@@ -287,16 +287,8 @@ def _wandb(value: str, values: Values) -> Answer:
     return value if on else needless("W&B is off")
 
 
-def _data_set(value: str, values: Values) -> Answer:
-    configuration = values.text("dataset_config")
-    return f"{value}:{configuration}" if values.has("dataset_config") else value
-
-
 KEYS = [
     Row("model_name_or_path", "pretrain"),
-    Row("dataset_name", "prompt_data", by=_data_set,
-        note="a file, or a data set of the hub, with dataset_config behind a colon"),
-    Row("dataset_train_split", "prompt_split", default="train"),
     Row("dataset_name", "input_key", by=always("prompt"), note="TRL's column"),
     Row("reward_funcs", "reward", by=_reward,
         note="accuracy_reward: math-verify; a dotted path: FILE.py:NAME"),

@@ -1,4 +1,4 @@
-"""The flags of TRL's GRPO that no flag of ours says, and the whole table."""
+"""The flags of TRL's GRPO for data, those that no flag of ours says, and the whole table."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def _optimizer(value: str, values: Values) -> Answer:
     return absent("AdamW is the only optimizer")
 
 
+def _data_set(value: str, values: Values) -> Answer:
+    configuration = values.text("dataset_config")
+    return f"{value}:{configuration}" if values.has("dataset_config") else value
+
+
+DATA = [
+    Row("dataset_name", "prompt_data", by=_data_set,
+        note="a file, or a data set of the hub, with dataset_config behind a colon"),
+    Row("dataset_train_split", "prompt_split", default="train"),
+]  # fmt: skip
 NEEDLESS = [
     *several("dataset_config", "--prompt_data has it, as NAME:CONFIGURATION", lost=False),
     *several(
@@ -102,4 +112,4 @@ ABSENT = [
              "nothing is uploaded: the model is in RUN/hf"),
 ]  # fmt: skip
 
-TRL = Table("TRL 1.16", [*KEYS, *LAUNCHER, *NEEDLESS, *ABSENT])
+TRL = Table("TRL 1.16", [*KEYS, *DATA, *LAUNCHER, *NEEDLESS, *ABSENT])
