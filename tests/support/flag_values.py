@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from trainer.config.config import Config
+from trainer.config.data_sets import DataSets, Shares
 from trainer.config.options.episodes import Arguments
 from trainer.config.schema import Flag, Resources, flags_of
 
@@ -31,6 +32,12 @@ def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
         return WORDS.map(lambda word: Resources(json.dumps({word: 1})))
     if kind is Arguments:
         return WORDS.map(lambda word: Arguments(json.dumps({word: 1})))
+    if kind is DataSets:
+        names = st.lists(WORDS | st.just("owner/name:main"), min_size=1, max_size=3)
+        return names.map(lambda words: DataSets(",".join(words)))
+    if kind is Shares:
+        shares = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=3)
+        return shares.map(lambda numbers: Shares(",".join(map(str, numbers))))
     # One step of 0.25 inside of an open bound.
     low = about.at_least if about.above is None else about.above + (1 if kind is int else 0.25)
     low = -4 if low is None else low
@@ -95,4 +102,6 @@ def flat_toml(given: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    return str(value) if isinstance(value, Path | Resources | Arguments) else value
+    return (
+        str(value) if isinstance(value, Path | Resources | Arguments | DataSets | Shares) else value
+    )

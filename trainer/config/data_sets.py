@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ def is_hub_name(name: str) -> bool:
 class DataSets:
     """One or more data sets. Raises ValueError if the text names none between two commas."""
 
-    text: str
+    text: str = field(compare=False)
     names: tuple[str, ...] = ()
     """Absolute paths, as workers may run elsewhere, and names on the hub."""
     DESCRIBED: ClassVar[str] = "data sets separated by commas"
