@@ -147,7 +147,7 @@ def _up(settings: Settings) -> int:
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
-    from entrypoint.commands import arguments, events, jobs, logs, page, remote
+    from entrypoint.commands import arguments, events, jobs, logs, page, pipeline, remote
     from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError
     from entrypoint.run import errors
 
@@ -156,6 +156,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         environ = {**environ, "ROLLCALL_URL": options.address}
     answers = {
         "submit": jobs.submit,
+        "pipeline": pipeline.pipeline,
         "list": jobs.list_jobs,
         "status": remote.status,
         "wait": remote.wait,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from entrypoint.config.pipeline import Stage
+
 
 class SubmissionError(Exception):
     """A submission cannot be a job; `faults` has a sentence for each reason."""
@@ -15,7 +17,7 @@ class SubmissionError(Exception):
 
 
 class JobDesk(Protocol):
-    """Every method may be called from any thread. `submit` and `stop` wait for storage."""
+    """Every method may be called from any thread. `submit…` and `stop` wait for storage."""
 
     def submit(
         self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
@@ -23,6 +25,14 @@ class JobDesk(Protocol):
         """Take a job into the queue; return its row. Raises SubmissionError and OSError.
 
         With the `key` of an earlier job, returns that job's row.
+        """
+        ...
+
+    def submit_stages(self, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+        """Take a pipeline into the queue; return the row of each stage's job, in their order.
+
+        A stage has a new job unless its newest job is of the same key and waits, runs or has
+        finished. All stages are taken, or none. Raises SubmissionError and OSError.
         """
         ...
 

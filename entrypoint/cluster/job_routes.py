@@ -50,6 +50,7 @@ class JobRoutes:
             Route("/v1/jobs", self._list),
             Route("/v1/jobs", self._submit, methods=["POST"]),
             Route("/v1/jobs/{job}", self._show),
+            Route("/v1/pipelines", self._submit_stages, methods=["POST"]),
             Route("/v1/jobs/{job}/stop", self._stop, methods=["POST"]),
             Route("/v1/packages/{name}", self._upload, methods=["PUT"]),
             Route("/v1/logs", self._logs),
@@ -79,6 +80,19 @@ class JobRoutes:
         except ValueError as error:
             return _refused(400, str(error))
         return JSONResponse(row, status_code=201)
+
+    async def _submit_stages(self, request: Request) -> Response:
+        from entrypoint.cluster import request_format
+
+        desk = self._taken()
+        try:
+            stages = request_format.pipeline(await body_of(request, MOST_BYTES))
+            rows = await asyncio.to_thread(desk.submit_stages, stages)
+        except SubmissionError as error:
+            return _refused(400, *error.faults)
+        except ValueError as error:
+            return _refused(400, str(error))
+        return JSONResponse({"jobs": rows}, status_code=201)
 
     async def _show(self, request: Request) -> Response:
         row = self._row(request.path_params["job"])

@@ -16,6 +16,7 @@ from pydantic import (
 
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, host
+from entrypoint.config.pipeline import Stage
 
 MOST_BYTES = 256 * 1024
 """Limit for the body of a check-in."""
@@ -67,6 +68,25 @@ class Submission(BaseModel):
     key: Line = ""
 
 
+class StageSubmission(BaseModel):
+    """A stage of a pipeline."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Line
+    job: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
+    runtime_env: dict[str, Any] = {}
+    key: Line = ""
+
+
+class PipelineSubmission(BaseModel):
+    """Jobs for the queue, each after the one before."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    stages: Annotated[list[StageSubmission], Field(min_length=1, max_length=100)]
+
+
 class Question(BaseModel):
     """The query of /v1/outcome."""
 
@@ -105,6 +125,15 @@ def submission(body: bytes) -> Submission:
         return Submission.model_validate_json(body)
     except ValidationError as error:
         raise ValueError(_describe(error, "the submission")) from None
+
+
+def pipeline(body: bytes) -> list[Stage]:
+    """Parse a pipeline. Raises ValueError, which names the wrong fields."""
+    try:
+        asked = PipelineSubmission.model_validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_describe(error, "the pipeline")) from None
+    return [Stage(one.name, tuple(one.job), one.runtime_env, one.key) for one in asked.stages]
 
 
 Query = TypeVar("Query", Question, Departure, LogPart)

@@ -219,12 +219,18 @@ def _submit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _pipeline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-wait", action="store_true", help="print the jobs' ids, and end")
+    parser.add_argument("file", metavar="FILE", help="YAML with the stages, in their order")
+
+
 COMMANDS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "up": _up,
     "plan": _plan,
     "doctor": _nothing,
     "completion": _nothing,
     "submit": _submit,
+    "pipeline": _pipeline,
     "list": _nothing,
     "status": _status,
     "wait": _wait,

@@ -32,7 +32,7 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
     environment = _environment(settings, options)
     ask(settings, "GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
     if working_dir.is_local(environment):
-        environment = _uploaded(settings, environment)
+        environment = uploaded(settings, environment)
     # With the key, a submission whose answer was lost can be repeated.
     body = {"job": options.words, "runtime_env": environment, "key": uuid.uuid4().hex}
     post = partial(ask, settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
@@ -44,7 +44,7 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
     try:
         said = f"{job} is submitted{_behind(settings, job)}; its run directory is {row['run_dir']}"
         print(said, file=sys.stderr)
-        row = _wait(settings, job, sys.stderr if options.json else sys.stdout)
+        row = shown_to_its_end(settings, job, sys.stderr if options.json else sys.stdout)
     except KeyboardInterrupt:
         print(
             f"{job} goes on: see `rollcall logs --follow {job}`, `rollcall status {job}`, "
@@ -83,7 +83,7 @@ def _behind(settings: Settings, job: str) -> str:
     return f" and waits for {', '.join(before)}" if before else ""
 
 
-def _wait(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:
+def shown_to_its_end(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:
     """Print the job's output until it is over; return its last row. Raises NoAnswerError."""
     for text in follow(LogsOfHead(settings, job, patient=True)):
         print(text, end="", file=output, flush=True)
@@ -111,7 +111,7 @@ def _environment(settings: Settings, options: argparse.Namespace) -> dict[str, A
     return row
 
 
-def _uploaded(settings: Settings, environment: dict[str, Any]) -> dict[str, Any]:
+def uploaded(settings: Settings, environment: dict[str, Any]) -> dict[str, Any]:
     """Bring the local working directory to the head; return the environment that names it there.
 
     Raises NoAnswerError.

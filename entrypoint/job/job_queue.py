@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,9 +23,10 @@ from contract.journal import timestamp
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
-from entrypoint.config import wandb_key
 from entrypoint.config.parsers import OURS, STAGES, SUPERVISED
+from entrypoint.config.pipeline import Stage
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.torchrun import starts_all_nodes
@@ -34,6 +36,7 @@ from entrypoint.run.journal import Journal
 log = logging.getLogger(__name__)
 
 ENTRY = "job.json"
+NOT_BEGUN = "it did not begin: "
 KEY_IN_WORDS = (
     "the job's words have a W&B key, which `ps` would show: set WANDB_API_KEY on the head, and "
     "give --use_wandb true"
@@ -62,6 +65,10 @@ class Job:
     ended: str | None = None
     key: str = ""
     """The client's own name of the submission, so that a retried submission is one job."""
+    stage: str = ""
+    """Its name in a pipeline."""
+    after: str = ""
+    """The id of an earlier job: this one begins only if that one has finished."""
 
     @property
     def over(self) -> bool:
@@ -110,11 +117,26 @@ class JobQueue:
             if faults:
                 raise SubmissionError(faults)
             job = replace(job, id=f"job-{self._newest + 1}")
-            self._newest += 1
-            RunFiles(self.settings_of(job).run_dir).logs.mkdir(parents=True, exist_ok=True)
-            self._store(job)
-            self._journal.record("job-submitted", f"{job.id} is submitted", job=job.id, words=words)
+            self._take(job)
         return self._row(job)
+
+    def submit_stages(self, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+        if faults := list(pipeline.faults(stages)):
+            raise SubmissionError(faults)
+        # Without the lock, as in `submit`. The ids may be others below, which no fault depends on.
+        jobs = self._jobs_of(stages)
+        for place, job in enumerate(jobs):
+            if job.id not in self._jobs:
+                found = self._faults_now(job, jobs[:place])
+                faults += [f"stage {job.stage}: {fault}" for fault in found]
+        if faults:
+            raise SubmissionError(faults)
+        with self._lock:
+            jobs = self._jobs_of(stages)
+            for job in jobs:
+                if job.id not in self._jobs:
+                    self._take(job)
+        return [self._row(job) for job in jobs]
 
     def rows(self) -> list[dict[str, Any]]:
         return [self._row(job) for job in list(self._jobs.values())]
@@ -133,14 +155,25 @@ class JobQueue:
                 self._end(found, JobState.STOPPED, ExitCode.STOPPED, "it was stopped in the queue")
 
     def begin_next(self) -> Job | None:
-        """Return the oldest job that is not over, which runs now; None if there is none."""
-        with self._lock:
-            job = next((job for job in self._jobs.values() if not job.over), None)
-            if job is None:
-                return None
-            self._journal.record("job-started", f"{job.id} begins", job=job.id)
-            self._jobs[job.id] = replace(job, state=JobState.RUNNING)
-            return self._jobs[job.id]
+        """Return the oldest job that is not over, which runs now; None if there is none.
+
+        Ends a job that comes after one that has not finished. Raises OSError and SupersededError.
+        """
+        while (job := self._oldest()) is not None:
+            faults = self._faults_of_its_turn(job)  # without the lock, as in `submit`
+            with self._lock:
+                if self._jobs[job.id].over:  # it was stopped meanwhile
+                    continue
+                if lost := self._never_begins(job):
+                    self._end(job, JobState.STOPPED, ExitCode.STOPPED, lost)
+                elif faults:
+                    sentence = NOT_BEGUN + "; ".join(faults)
+                    self._end(job, JobState.FAILED, ExitCode.USAGE, sentence)
+                else:
+                    self._journal.record("job-started", f"{job.id} begins", job=job.id)
+                    self._jobs[job.id] = replace(job, state=JobState.RUNNING)
+                    return self._jobs[job.id]
+        return None
 
     def end(self, job: Job, outcome: str, exit_code: ExitCode, sentence: str) -> None:
         """Note for good how a job has ended. Raises OSError and SupersededError."""
@@ -161,6 +194,75 @@ class JobQueue:
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
         )
 
+    def _take(self, job: Job) -> None:
+        """Put a new job into the queue. Raises OSError and SupersededError."""
+        self._newest = _number(job.id)
+        RunFiles(self.settings_of(job).run_dir).logs.mkdir(parents=True, exist_ok=True)
+        self._store(job)
+        sentence = f"{_shown(job)} is submitted"
+        self._journal.record("job-submitted", sentence, job=job.id, words=job.words)
+
+    def _jobs_of(self, stages: Sequence[Stage]) -> list[Job]:
+        """Return a job for each stage: the one that it has, or else a new one.
+
+        Behind a stage with a new job, all jobs are new.
+        """
+        known, jobs, submitted = dict(self._jobs), list[Job](), timestamp()
+        runs: dict[str, Path] = {}
+        newest = self._newest
+        for stage in stages:
+            is_new = bool(jobs) and jobs[-1].id not in known
+            job = None if is_new else _with_key(known.values(), stage.key)
+            if job is None:
+                newest += 1
+                words = pipeline.filled(stage.words, runs)
+                job = Job(
+                    id=f"job-{newest}",
+                    words=words,
+                    runtime_env=dict(stage.runtime_env),
+                    submitted=submitted,
+                    key=stage.key,
+                    stage=stage.name,
+                    after=jobs[-1].id if jobs else "",
+                )
+            jobs.append(job)
+            runs[stage.name] = self.settings_of(job).run_dir
+        return jobs
+
+    def _oldest(self) -> Job | None:
+        with self._lock:
+            return next((job for job in self._jobs.values() if not job.over), None)
+
+    def _never_begins(self, job: Job) -> str:
+        """Return why a job cannot begin after the job that it depends on; "" if it can."""
+        if not job.after:
+            return ""
+        before = self._jobs.get(job.after)
+        if before is None:
+            return f"{NOT_BEGUN}{job.after}, which comes before, is not in the queue"
+        if before.state is JobState.FINISHED:
+            return ""
+        if before.sentence.startswith(NOT_BEGUN) and before.state is JobState.STOPPED:
+            return before.sentence  # the first of them that was lost
+        return f"{NOT_BEGUN}{_shown(before)}, which comes before, has {_verb(before.state)}"
+
+    def _faults_of_its_turn(self, job: Job) -> list[str]:
+        """Return the faults of a job that comes after others, when it is about to begin.
+
+        What it takes from their run directories was not there when it was submitted.
+        """
+        if not job.after or self._never_begins(job):
+            return []
+        if RunFiles(self.settings_of(job).run_dir).journal.exists():
+            return []  # it began under an earlier head: its files may be away for a while only
+        return self._faults(job)
+
+    def _faults_now(self, job: Job, before: Sequence[Job]) -> list[str]:
+        """Return the faults of a stage, without what stages before it have still to write."""
+        runs = [str(self.settings_of(one).run_dir) for one in before if not one.over]
+        to_write = re.compile("|".join(rf"{re.escape(run)}\b" for run in runs) or r"(?!)")
+        return [fault for fault in self._faults(job) if not to_write.search(fault)]
+
     def _end(self, job: Job, state: JobState, exit_code: ExitCode, sentence: str) -> None:
         sentence = redact(sentence, self.settings_of(job).secrets)
         over = replace(
@@ -168,7 +270,7 @@ class JobQueue:
         )
         self._store(over)
         told = {"job": job.id, "outcome": str(state), "exit_code": int(exit_code)}
-        self._journal.record("job-ended", f"{job.id} has {_verb(state)}: {sentence}", **told)
+        self._journal.record("job-ended", f"{_shown(job)} has {_verb(state)}: {sentence}", **told)
 
     def _faults(self, job: Job) -> list[str]:
         faults = list(environments.faults(job.runtime_env))
@@ -196,6 +298,17 @@ class JobQueue:
         row["run_dir"] = str(self.settings_of(job).run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row
+
+
+def _with_key(jobs: Iterable[Job], key: str) -> Job | None:
+    """Return the newest job with the key, if it waits, runs or has finished."""
+    same = [job for job in jobs if key and job.key == key]
+    lost = (JobState.FAILED, JobState.STOPPED)
+    return same[-1] if same and same[-1].state not in lost else None
+
+
+def _shown(job: Job) -> str:
+    return f"{job.id} ({job.stage})" if job.stage else job.id
 
 
 def _verb(state: JobState) -> str:

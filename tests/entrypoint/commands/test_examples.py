@@ -39,7 +39,9 @@ def prompts(root: Path) -> str:
 
 
 def test_every_example_is_planned() -> None:
-    assert {path.name for path in (ROOT / "examples").iterdir()} == CLUSTERS.keys()
+    of_stages = {"pipeline.yaml"}  # tests/scenarios/test_pipeline.py gives it to a head
+    names = {path.name for path in (ROOT / "examples").iterdir()}
+    assert names == CLUSTERS.keys() | of_stages
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

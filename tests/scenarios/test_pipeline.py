@@ -1,0 +1,216 @@
+"""A pipeline on a head that stays up: real queue, journal, control port and command, no Ray."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
+from entrypoint import __main__ as entrypoint
+from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.commands import cli
+from entrypoint.config.pipeline import Stage, keyed, parsed
+from entrypoint.job.run_context import RunContext
+from entrypoint.job.supervisor import Outcome
+from env.prepare.arithmetic import ALPHABET
+from tests.support.job_head import FINISHED, JobHead, finishes, soon, until_stopped
+from tests.support.repository import ROOT
+from tests.support.tiny_reward_model import write_reward_model
+
+LATER = "{stage.one.run}/made"
+
+
+def stages(*jobs: str) -> list[Stage]:
+    names = ("one", "two", "three")
+    return keyed([Stage(name, tuple(job.split())) for name, job in zip(names, jobs, strict=False)])
+
+
+def fails(run: RunContext) -> Outcome:
+    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
+
+
+def states(head: JobHead) -> list[str]:
+    return [row["state"] for row in head.queue.rows()]
+
+
+def written(directory: Path, *jobs: str) -> Path:
+    """The file of a pipeline with these jobs."""
+    rows = [{"name": stage.name, "job": list(stage.words)} for stage in stages(*jobs)]
+    path = directory / "pipeline.yaml"
+    path.write_text(json.dumps({"stages": rows}))
+    return path
+
+
+def rollcall(where: JobHead, *words: str) -> int:
+    return entrypoint._ask(cli.parse(words), where.environment)
+
+
+def test_stages_run_in_their_order_and_get_the_paths_of_earlier_ones(tmp_path: Path) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def sees(run: RunContext) -> Outcome:
+        seen.append(tuple(run.settings.job))
+        return FINISHED
+
+    with JobHead(tmp_path, true=sees, echo=sees) as head:
+        head.queue.submit(["true"], {})
+        head.queue.submit_stages(stages("true", "echo {stage.one.model}", f"echo {LATER}"))
+        soon(lambda: states(head) == ["finished"] * 4)
+    jobs = tmp_path / "jobs"
+    assert seen[1:] == [("true",), ("echo", f"{jobs}/job-2/hf"), ("echo", f"{jobs}/job-2/made")]
+    assert [row["after"] for row in head.queue.rows()] == ["", "", "job-2", "job-3"]
+
+
+@pytest.mark.parametrize(("how", "verb"), [("failed", "failed"), ("stopped", "been stopped")])
+def test_a_stage_that_does_not_finish_ends_those_behind_it_and_no_other_job(
+    tmp_path: Path, how: str, verb: str
+) -> None:
+    with JobHead(tmp_path, sleep=until_stopped if how == "stopped" else fails) as head:
+        go_on = threading.Event()
+
+        def waits(run: RunContext) -> Outcome:
+            go_on.wait(60)
+            return FINISHED
+
+        head.acts["false"] = waits
+        head.queue.submit(["false"], {})
+        head.queue.submit_stages(stages("sleep 9", "true", "true"))
+        head.queue.submit(["true"], {})
+        go_on.set()
+        if how == "stopped":
+            soon(lambda: "job-2" in head.ran)
+            head.queue.stop("job-2")
+        soon(lambda: states(head)[-1] == "finished")
+        assert states(head) == ["finished", how, "stopped", "stopped", "finished"]
+        assert head.ran == ["job-1", "job-2", "job-5"]
+        for job in ("job-3", "job-4"):
+            row = head.queue.row(job)
+            assert row is not None
+            assert row["exit_code"] == ExitCode.STOPPED
+            said = f"it did not begin: job-2 (one), which comes before, has {verb}"
+            assert row["sentence"] == said
+            assert f"has been stopped: {said}" in head.run.journal.read_text()
+
+
+def test_the_next_head_goes_on_at_the_stage_that_was_lost(tmp_path: Path) -> None:
+    pipeline = stages("true", f"sleep {LATER}", "true")
+    with JobHead(tmp_path, sleep=until_stopped) as first:
+        first.queue.submit_stages(pipeline)
+        soon(lambda: first.ran == ["job-1", "job-2"])
+    with JobHead(tmp_path, sleep=finishes) as second:
+        again = second.queue.submit_stages(pipeline)
+        assert [row["id"] for row in again] == ["job-1", "job-2", "job-3"]
+        soon(lambda: second.state("job-3") == "finished")
+        assert second.ran == ["job-2", "job-3"]
+        assert len(second.queue.rows()) == 3
+
+
+def test_a_head_that_dies_after_a_stage_failed_does_not_begin_those_behind(
+    tmp_path: Path,
+) -> None:
+    with JobHead(tmp_path, false=fails) as first:
+        first.queue.submit_stages(stages("false", "true"))
+        soon(lambda: first.state("job-2") == "stopped")
+    entry = tmp_path / "jobs" / "job-2" / "job.json"  # as if the head was killed before its end
+    before = {"state": "queued", "exit_code": None, "sentence": "", "ended": None}
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | before))
+    with JobHead(tmp_path) as second:
+        soon(lambda: second.state("job-2") == "stopped")
+        assert second.ran == []
+
+
+def test_a_stage_behind_a_job_whose_entry_is_damaged_does_not_begin(tmp_path: Path) -> None:
+    with JobHead(tmp_path, sleep=until_stopped) as first:
+        first.queue.submit_stages(stages("sleep 9", "true"))
+        soon(lambda: first.ran == ["job-1"])
+    (tmp_path / "jobs" / "job-1" / "job.json").write_text("{")
+    with JobHead(tmp_path) as second:
+        soon(lambda: second.state("job-2") == "stopped")
+        (row,) = second.queue.rows()
+        assert "job-1, which comes before, is not in the queue" in row["sentence"]
+
+
+def test_a_failed_stage_is_run_again_with_those_behind_it_and_not_those_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(written(tmp_path, "true", f"false {LATER}", "true"))
+    with JobHead(tmp_path, true=finishes, false=fails) as head:
+        assert rollcall(head, "pipeline", file) == 70
+        said = capsys.readouterr()
+        assert said.out == "true was here\n"
+        assert "stage two: job-2 (failed, exit code 70): ValueError: broken" in said.err
+        assert said.err.splitlines()[-1] == "stage three does not begin"
+        head.acts["false"] = finishes
+        assert rollcall(head, "pipeline", "--json", file) == 0
+        rows = json.loads(capsys.readouterr().out)
+        ran = [(row["id"], row["stage"], row["after"]) for row in rows]
+        assert ran == [("job-1", "one", ""), ("job-4", "two", "job-1"), ("job-5", "three", "job-4")]
+        assert head.ran == ["job-1", "job-2", "job-4", "job-5"]
+        assert rollcall(head, "pipeline", "--no-wait", file) == 0
+        assert capsys.readouterr().out.split() == ["job-1", "job-4", "job-5"]
+        assert len(head.queue.rows()) == 5
+
+
+def test_a_stage_that_did_not_write_what_the_next_needs_fails_the_next(tmp_path: Path) -> None:
+    with JobHead(tmp_path) as head:
+        head.queue.submit_stages(stages("true", f"torchrun {LATER}.py", "true"))
+        soon(lambda: head.state("job-3") == "stopped")
+        row = head.queue.row("job-2")
+        assert row is not None
+        assert (row["state"], row["exit_code"]) == ("failed", ExitCode.USAGE)
+        assert f"{tmp_path}/jobs/job-1/made.py" in row["sentence"]
+        assert head.ran == ["job-1"]
+        assert head.outcome is None
+
+
+def test_all_stages_are_checked_before_the_first_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = ("true", "sft --pretrain {stage.one.model} --no_such_flag 1", "no-such-program")
+    with JobHead(tmp_path) as head:
+        assert rollcall(head, "pipeline", str(written(tmp_path, *jobs))) == 64
+        said = capsys.readouterr().err
+        assert "stage two: " in said
+        assert "no_such_flag" in said
+        assert "stage three: no-such-program is no program" in said
+        assert head.queue.rows() == []
+        with pytest.raises(SubmissionError, match="names no stage of the file"):
+            head.queue.submit_stages(stages("true {stage.x.run}"))
+        assert not head.run.jobs.exists()
+
+
+def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "true {stage.two.run}", "true {stage.three.run}")
+    with JobHead(tmp_path) as head:
+        assert rollcall(head, "pipeline", str(file)) == 64
+        said = capsys.readouterr().err
+        assert f"{file}: stage one: {{stage.two.run}} names a stage that does not come" in said
+        assert f"{file}: stage two: {{stage.three.run}} names no stage of the file" in said
+        assert rollcall(head, "pipeline", "/none.yaml") == 64
+        assert "/none.yaml: No such file" in capsys.readouterr().err
+        assert head.queue.rows() == []
+
+
+def test_the_example_has_stages_that_the_head_takes(tmp_path: Path) -> None:
+    model = write_reward_model(tmp_path / "model", ALPHABET)
+    rows = {
+        "answers.jsonl": {"prompt": "1+1=", "answer": "2"},
+        "pairs.jsonl": {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
+        "prompts.jsonl": {"prompt": "1+1=", "answer": "2"},
+    }
+    for name, row in rows.items():
+        (tmp_path / name).write_text(f"{json.dumps(row)}\n" * 4)
+    text = (ROOT / "examples" / "pipeline.yaml").read_text()
+    here = text.replace("/shared/data", str(tmp_path)).replace("/shared/model", str(model))
+    with JobHead(tmp_path / "run", sft=finishes, rm=finishes) as head:
+        jobs = head.queue.submit_stages(parsed(here))
+    assert [job["recipe"] for job in jobs] == ["supervised", "supervised", "builtin"]
+    assert RunFiles(tmp_path / "run" / "jobs" / "job-2").exported.as_posix() in jobs[2]["words"]
+    with pytest.raises(SubmissionError, match="stage ppo: .*reward_pretrian"):
+        head.queue.submit_stages(parsed(here.replace("--reward_pretrain", "--reward_pretrian")))
