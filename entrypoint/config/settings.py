@@ -148,9 +148,9 @@ class Settings:
     url: str | None = variable(
         "ROLLCALL_URL",
         parse.url,
-        "Where `status`, `wait`, `open`, `logs`, `events`, `stop`, `submit` and `list` find the"
-        " head's control port from outside: `http://HOST:8267`, or a proxy's URL. On the head: the"
-        " URL in the link that it prints.",
+        "Where `status`, `wait`, `open`, `logs`, `events`, `stop`, `submit`, `pipeline` and `list`"
+        " find the head's control port from outside: `http://HOST:8267`, or a proxy's URL. On the"
+        " head: the URL in the link that it prints.",
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(

@@ -266,6 +266,8 @@ ENTRY = {
     "sentence": "ValueError: broken",
     "ended": "2026-11-23T10:00:09.000+00:00",
     "key": "",
+    "stage": "sft",
+    "after": "job-0",
 }
 
 

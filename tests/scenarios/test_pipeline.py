@@ -212,5 +212,5 @@ def test_the_example_has_stages_that_the_head_takes(tmp_path: Path) -> None:
         jobs = head.queue.submit_stages(parsed(here))
     assert [job["recipe"] for job in jobs] == ["supervised", "supervised", "builtin"]
     assert RunFiles(tmp_path / "run" / "jobs" / "job-2").exported.as_posix() in jobs[2]["words"]
-    with pytest.raises(SubmissionError, match="stage ppo: .*reward_pretrian"):
+    with pytest.raises(SubmissionError, match=r"stage ppo: .*reward_pretrian"):
         head.queue.submit_stages(parsed(here.replace("--reward_pretrain", "--reward_pretrian")))

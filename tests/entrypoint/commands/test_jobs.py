@@ -224,6 +224,7 @@ def test_nothing_of_jobs_and_logs_is_answered_without_the_token(job_head: JobHea
     for method, path in (
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
+        ("POST", "/v1/pipelines"),
         ("GET", "/v1/jobs/job-1"),
         ("POST", "/v1/jobs/job-1/stop"),
         ("PUT", "/v1/packages/x"),
@@ -242,6 +243,10 @@ def test_nothing_of_jobs_and_logs_is_answered_without_the_token(job_head: JobHea
         ("POST", "/v1/jobs", b'{"job": "true"}', 400),
         ("POST", "/v1/jobs", b'{"job": ["true"], "more": 1}', 400),
         ("POST", "/v1/jobs", b'{"job": ["a\\u0000b"]}', 400),
+        ("POST", "/v1/pipelines", b"{", 400),
+        ("POST", "/v1/pipelines", b'{"stages": []}', 400),
+        ("POST", "/v1/pipelines", b'{"stages": [{"name": "a b", "job": ["true"]}]}', 400),
+        ("POST", "/v1/pipelines", b'{"stages": [{"name": "a", "job": []}]}', 400),
         ("PUT", "/v1/packages/..%2Fx.zip", b"", 404),
         ("PUT", "/v1/packages/code.zip", b"", 400),
         ("GET", "/v1/logs/..%2Fjournal", b"", 404),
