@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def served(model: Path, *texts: str) -> list[float]:
         assert process.stderr is not None
         found = next(filter(None, (re.search(r" port (\d+)", one) for one in process.stderr)))
         client = RemoteReward([f"http://127.0.0.1:{found[1]}/get_reward"])
-        return [score.reward for score in client([RewardRequest(one, "", None) for one in texts])]
+        requests = [RewardRequest(text, "", None) for text in texts]
+        with ThreadPoolExecutor(1) as thread:  # a browser of other tests has this one's event loop
+            return [score.reward for score in thread.submit(client, requests).result()]
     finally:
         process.kill()
         process.communicate()

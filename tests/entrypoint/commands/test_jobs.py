@@ -90,7 +90,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jobs, "_wait", interrupted)
+    monkeypatch.setattr(jobs, "shown_to_its_end", interrupted)
     assert rollcall(job_head, "submit", "sleep", "9") == 130
     assert "job-1 goes on: see `rollcall logs --follow job-1`" in capsys.readouterr().err
     soon(lambda: job_head.ran == ["job-1"])
