@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import report
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 
 TARGET = 1.6
 PROMPTS, COMPLETIONS, LONGEST = 16, 8, 24

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import report
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 
 TARGET, INTERVAL = 0.02, 100
 LAYERS = {"0.5": 3, "2": 12}

@@ -31,7 +31,8 @@ from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner
 from env.episodes.chat import PlainChat
 from env.episodes.environment import Environment
 from env.episodes.types import Limits, Reply, Task, Turn
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import Messages, Score
 from tests.support.local_workers import LocalWorkerGroup
 from trainer.config.options.rollout import SamplingSettings

@@ -22,7 +22,8 @@ from typing import Any
 
 from bench.result import report
 from contract.stop import StopRequest
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
 from trainer.config.parse import parse

@@ -25,7 +25,7 @@ import httpx
 
 from bench.result import report
 from entrypoint.net.port_block import PortBlock
-from env.prepare.model import TinyModel
+from env.prepare.tiny_model import TinyModel
 from tests.support.tiny_reward_model import write_reward_model
 
 CLIENTS = 256

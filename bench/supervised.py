@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from bench.result import report
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 
 TARGET = 0.98
 ALPHABET = "0123456789+= abcdefghijklmnopqrstuvwxyz"

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from entrypoint.net import wait
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support import forked_workers
 from tests.support.ports import closed_port, free_port, port_block
 

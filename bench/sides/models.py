@@ -11,7 +11,8 @@ def write(directory: Path, **shape: Any) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from env.prepare.model import TinyModel, write_model
+    from env.prepare.model import write_model
+    from env.prepare.tiny_model import TinyModel
 
     write_model(TinyModel(hidden_size=16, layers=1, heads=2), None, directory)
     torch.manual_seed(0)

@@ -96,7 +96,8 @@ def write_model(out: Path, ends_after: float | None) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from env.prepare.model import TinyModel, tiny_config, write_model
+    from env.prepare.model import tiny_config, write_model
+    from env.prepare.tiny_model import TinyModel
 
     logging.disable_progress_bar()
     shape = TinyModel(max_length=256)

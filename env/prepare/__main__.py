@@ -17,11 +17,12 @@ from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
 from env.prepare.index import add_index
 from env.prepare.math import add_math
 from env.prepare.mathv60k import add_mathv60k
-from env.prepare.model import ARCHITECTURES, TinyModel, write_model
+from env.prepare.model import ARCHITECTURES, write_model
 from env.prepare.output import PrepareError, prepare
 from env.prepare.people import ALPHABET as SYLLABLES
 from env.prepare.people import People, write_people
 from env.prepare.search_qa import add_search_qa
+from env.prepare.tiny_model import TinyModel
 
 SHAPES = {
     "arithmetic": TinyModel(max_length=64),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from env.prepare.output import PrepareError
+from env.prepare.tiny_model import TinyModel
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -16,23 +15,6 @@ if TYPE_CHECKING:
 PAD, EOS, UNKNOWN = SPECIAL = ("<pad>", "<eos>", "<unk>")
 VISION = "qwen2_5_vl"
 ARCHITECTURES = ("qwen2", "llama", VISION)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TinyModel:
-    architecture: str = "qwen2"
-    hidden_size: int = 128
-    layers: int = 4
-    heads: int = 4
-    max_length: int = 1024
-    """Tokens of prompt and completion together."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.hidden_size % (2 * self.heads):
-            raise PrepareError(
-                f"--hidden-size {self.hidden_size} must be a multiple of 2 x --heads ({self.heads})"
-            )
 
 
 def write_model(shape: TinyModel, alphabet: Sequence[str] | None, out: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from env.prepare.model import TinyModel
+    from env.prepare.tiny_model import TinyModel
 
 START, IMAGE, VIDEO, END = VISION_TOKENS = (
     "<|vision_start|>",

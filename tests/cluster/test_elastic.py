@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
 

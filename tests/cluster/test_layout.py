@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.hub_server import Hub
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.tiny_reward_model import write_reward_model

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
 from tests.support.ranks import Workbench, experience, settings
 from trainer.algorithms import batching

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from contract.exit_codes import ExitCode
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from trainer.cluster import memory_estimate

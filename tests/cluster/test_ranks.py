@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from contract.manifest import write_manifest
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.benches import PATIENCE, Benches
 from tests.support.ranks import ROLES, Said, Workbench, experience, settings
 from trainer.algorithms import batching

@@ -15,7 +15,8 @@ import pytest
 import ray
 import torch
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.ranks import experience
 from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest
 from tests.oracles.agreement import same
 from tests.oracles.process import Peers

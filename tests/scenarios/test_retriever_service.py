@@ -23,7 +23,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.processes import process
 from entrypoint.processes.services import Services, mark
 from env.prepare.__main__ import main
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.retrieval.client import Retriever, SearchResult
 from env.types import RewardRequest, Score
 from tests.support.corpora import write_corpus

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import PIL.Image
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest, Score
 from tests.support.tiny_run import Tiny
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 
 TINY = TinyModel(hidden_size=16, layers=1, heads=2, max_length=32)
 

@@ -12,7 +12,8 @@ import numpy as np
 import PIL.Image
 
 from env.images.types import Image, PlacedImage
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from trainer.models.image_processor import ImageProcessor
 from trainer.types import Sequences
 

@@ -18,7 +18,8 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from env.episodes.types import Context
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from tests.support.vllm import LONG, SAMPLING, requests, settings, worst

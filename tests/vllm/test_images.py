@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from env.episodes.types import Context
-from env.prepare.model import TinyModel
+from env.prepare.tiny_model import TinyModel
 from tests.support import vision
 from tests.support.engines import staged
 from tests.support.vision import Seeing

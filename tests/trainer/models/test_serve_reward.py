@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from env.http.client import RemoteReward
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest
 from tests.support.tiny_reward_model import write_reward_model
 from trainer.models.reward_model import ScalarRewardModel

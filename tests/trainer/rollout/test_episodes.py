@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 from contract.manifest import checkpoint_path
 from contract.stop import Stopped, StopRequest
 from env.environments.registry import EnvironmentSpecError
-from env.prepare.model import TinyModel, write_model
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest, Score
 from tests.support.environments import write
 from tests.support.saved_states import leaves_of
