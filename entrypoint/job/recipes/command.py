@@ -103,6 +103,19 @@ def no_directory(settings: Settings) -> str:
     return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
 
 
+def needless_variables(settings: Settings, recipe: str) -> list[str]:
+    """Return a sentence for each variable that is set, and that the recipe answers by itself."""
+    given = {
+        "ROLLCALL_CHECKPOINTS": settings.checkpoints,
+        "ROLLCALL_RESUME_ARGS": settings.resume_args,
+    }
+    return [
+        f"{name} is set, and the recipe {recipe} knows it: leave it out"
+        for name, value in given.items()
+        if value
+    ]
+
+
 def runtime_environment(settings: Settings) -> Mapping[str, Any]:
     """Return the runtime environment, with a local working directory as an archive."""
     row = dict(settings.runtime_env)

@@ -21,7 +21,12 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.openrlhf_checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
 from entrypoint.job.recipes import openrlhf_flags, openrlhf_layout, openrlhf_words
 from entrypoint.job.recipes.base import FilesGoneError, JobCommand, PlacedJob
-from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.command import (
+    AnyCommand,
+    needless_variables,
+    no_directory,
+    runtime_environment,
+)
 from entrypoint.job.recipes.interpreters import (
     for_actors,
     interpreter_for,
@@ -91,10 +96,7 @@ class OpenRLHF(AnyCommand):
             return (NO_JOB,)
         command = parse(settings.job)
         found = [no_directory(settings), _no_interpreter(settings, command)]
-        for name in ("checkpoints", "resume_args"):
-            if getattr(settings, name):
-                variable = f"ROLLCALL_{name.upper()}"
-                found.append(f"{variable} is set, and the recipe openrlhf knows it: leave it out")
+        found += needless_variables(settings, "openrlhf")
         found += openrlhf_words.faults(command)
         if command.ppo:
             found += openrlhf_layout.faults(command)

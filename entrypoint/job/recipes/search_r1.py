@@ -20,7 +20,12 @@ from entrypoint.job import search_r1_checkpoints
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import verl, verl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
-from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.command import (
+    AnyCommand,
+    needless_variables,
+    no_directory,
+    runtime_environment,
+)
 from entrypoint.job.recipes.interpreters import (
     for_actors,
     has_module,
@@ -62,10 +67,7 @@ class SearchR1(AnyCommand):
             return (NO_JOB,)
         command = parse(settings.job)
         found = [_no_interpreter(settings, command), no_directory(settings)]
-        for name in ("checkpoints", "resume_args"):
-            if getattr(settings, name):
-                variable = f"ROLLCALL_{name.upper()}"
-                found.append(f"{variable} is set, and the recipe {NAME} knows it: leave it out")
+        found += needless_variables(settings, NAME)
         found += [
             f"{key}={value}: Search-R1's copy of verl has no such key, and the recipe {NAME} goes "
             "on from the newest weights itself: leave it out"

@@ -16,7 +16,12 @@ from entrypoint.job import verl_checkpoints
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
-from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.command import (
+    AnyCommand,
+    needless_variables,
+    no_directory,
+    runtime_environment,
+)
 from entrypoint.job.recipes.typed_words import no_effect
 from entrypoint.job.recipes.verl_words import (
     DIRECTORY,
@@ -66,10 +71,7 @@ class Verl(AnyCommand):
             return (NO_JOB,)
         command = parse(settings.job)
         found = [_no_interpreter(settings, command), no_directory(settings)]
-        for name in ("checkpoints", "resume_args"):
-            if getattr(settings, name):
-                variable = f"ROLLCALL_{name.upper()}"
-                found.append(f"{variable} is set, and the recipe verl knows it: leave it out")
+        found += needless_variables(settings, "verl")
         return [*(sentence for sentence in found if sentence), *verl_words.faults(command)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
