@@ -27,6 +27,7 @@ from tests.support.repository import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+WALKS = ROOT / "docs" / "code-walks.md"
 REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -200,6 +201,25 @@ def test_the_architecture_page_lists_every_folder() -> None:
     folders = {re.match(r"(\w+/){1,2}", name) for name in files.stdout.splitlines()}
     assert {found[0] for found in folders if found} - listed == set()
     assert {path for path in listed if not (ROOT / path).is_dir()} == set()
+
+
+@pytest.mark.parametrize(
+    ("walk", "most"),
+    [
+        ("A sample, from its row to its metrics", 30),
+        ("A flag, from the command line to its effect", 9),
+        ("A lost rank, to the repeated step", 18),
+        ("A worker's check-in", 10),
+        ("SIGTERM, to the saved step", 6),
+        ("A crash of the driver, to the next attempt", 9),
+    ],
+)
+def test_a_walk_opens_few_files_and_each_exists(walk: str, most: int) -> None:
+    (section,) = re.findall(rf"^## {walk}$(.+?)(?=^## |\Z)", WALKS.read_text(), re.M | re.S)
+    files = re.findall(r"^\d+\. `([^`]+)`: ", section, re.MULTILINE)
+    assert 0 < len(files) <= most
+    assert len(files) == len(set(files)) == len(re.findall(r"^\d+\. ", section, re.MULTILINE))
+    assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
 def test_the_glossary_is_short_and_sorted() -> None:
