@@ -255,7 +255,7 @@ def test_one_that_hangs_breaks_or_does_not_start_tells_nothing_and_leaves_nothin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collective_check, "LONGEST_SECONDS", 0.3)
-    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "hanging"}
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": f"hanging-{os.getpid()}"}
     settings = read_settings(environ)
     node_infos = [node_info("head", 8), node_info("a", 8)]
     for program in (HANGS, ["false"], ["/no/such/program"]):
