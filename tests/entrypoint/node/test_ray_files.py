@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,10 +89,12 @@ def test_a_socket_that_comes_after_ray_was_ready_is_missed_once_it_was_there(
     with RayNode(settings, [], ME, "the-token", told) as node:
         node.wait_ready(lambda: None, threading.Event())
         assert told.take(timeout=0.5) is None
-        (session / "raylet").touch()
-        assert told.take(timeout=0.5) is None
-        (session / "raylet").unlink()
-        ended = told.take(timeout=10)
+        ended = None
+        while ended is None:  # until the node has seen the socket
+            (session / "raylet").touch()
+            time.sleep(0.5)
+            (session / "raylet").unlink()
+            ended = told.take(timeout=1)
         assert isinstance(ended, RayEnded)
         assert ended.why.endswith(f"as {session / 'raylet'} is gone")
 
