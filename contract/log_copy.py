@@ -10,7 +10,7 @@ from collections.abc import Callable
 from io import RawIOBase
 from pathlib import Path
 
-from contract.redaction import redact
+from contract.redaction import cut_between, redact
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +81,7 @@ class Copy:
 
 def _cut(line: str, secrets: frozenset[str]) -> int:
     """Return where the line may be cut: after its last space, but not within a secret."""
-    at = 1 + line.rfind(" ") or len(line)
-    while within := max((_overlap(line[:at], secret) for secret in secrets), default=0):
-        at -= within
-    return at
-
-
-def _overlap(text: str, secret: str) -> int:
-    """Return how many characters at the end of the text may begin the secret."""
-    lengths = range(min(len(secret) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if text.endswith(secret[:length])), 0)
+    return cut_between(line, 1 + line.rfind(" ") or len(line), secrets)
 
 
 def _opened(path: Path) -> RawIOBase:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, AnyStr
 
 MASK = "********"
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK(?:_URL)?)$", re.IGNORECASE)
@@ -98,6 +98,22 @@ def redact_known(text: str, secrets: Iterable[str]) -> str:
         if len(known) >= SHORTEST_SECRET:
             text = text.replace(known, MASK)
     return URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
+def cut_between(text: AnyStr, at: int, secrets: Collection[AnyStr]) -> int:
+    """Return the last place up to `at` that lies within none of the secrets.
+
+    A secret that begins before `at` counts, even if its rest has not been written yet.
+    """
+    while within := max((_overlap(text[:at], secret) for secret in secrets), default=0):
+        at -= within
+    return at
+
+
+def _overlap(text: AnyStr, secret: AnyStr) -> int:
+    """Return how many characters at the end of the text may begin the secret."""
+    lengths = range(min(len(secret) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(secret[:length])), 0)
 
 
 def _without_options(text: str) -> str:

@@ -32,7 +32,7 @@ class Asked:
     without: Container[str] = ()
     """Kinds of events that are left out."""
     last: int | None = None
-    """So many at the most of those that are there already; None: all."""
+    """So many at the most of those that are there already: 0: only new ones; None: all."""
 
 
 class Entry(NamedTuple):
@@ -52,7 +52,7 @@ async def follow(
         entries: list[Entry] = []
         more = False
         with suppress(OSError):  # the journal is not there yet, or storage fails
-            if offset is None and asked.last and not asked.after:
+            if offset is None and asked.last is not None and not asked.after:
                 offset, entries = await reads.ask(partial(_newest, journal, asked.last, without))
             else:
                 if offset is None:

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 import psutil
 
 from contract.files import private_dir
+from contract.redaction import MASK, SHORTEST_SECRET, cut_between, secret_texts
 from trainer.launch.ranks import RankProcess
 from trainer.launch.words import PYTHON
 
@@ -30,7 +31,9 @@ class Look:
     """What is new on one node."""
 
     output: list[bytes]
-    """Of each process, what follows the offset that was asked for."""
+    """Of each process, what follows the offset that was asked for, without this node's secrets."""
+    ends: list[int]
+    """Of each process, the offset of what follows."""
     ended: dict[int, int] = field(default_factory=dict)
     """Process number → exit code, negative for a signal; of all that have ended."""
 
@@ -43,6 +46,8 @@ class NodeAgent:
         self._outputs: list[IO[bytes]] = []
         """Files without a name: they need no removal, whatever ends this process."""
         self._ends: IO[bytes] | None = None
+        self._secrets: list[bytes] = []
+        """Of the ranks' environment, the longest first; the head may not know them."""
 
     def free_port(self, host: str) -> int:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -62,6 +67,7 @@ class NodeAgent:
         `directory`: where they start; None: in the agent's own.
         """
         base = _environment(address) | dict(variables)
+        self._secrets = _longest_first(secret_texts(base))
         self._outputs = [tempfile.TemporaryFile() for _ in processes]  # noqa: SIM115
         self._ends = tempfile.TemporaryFile()  # noqa: SIM115
         descriptors = [file.fileno() for file in self._outputs]
@@ -94,7 +100,21 @@ class NodeAgent:
         output = [os.pread(file.fileno(), CHUNK_BYTES, offset) for file, offset in pairs]
         if over:
             ended = dict.fromkeys(range(len(self._outputs)), KILLED) | ended
-        return Look(output, ended)
+        whole = [
+            data if number in ended and len(data) < CHUNK_BYTES else self._whole(data)
+            for number, data in enumerate(output)
+        ]
+        ends = [offset + len(data) for offset, data in zip(offsets, whole, strict=True)]
+        return Look([self._masked(data) for data in whole], ends, ended)
+
+    def _whole(self, data: bytes) -> bytes:
+        """Return the beginning of `data` that ends within no secret."""
+        return data[: cut_between(data, len(data), self._secrets)]
+
+    def _masked(self, data: bytes) -> bytes:
+        for secret in self._secrets:
+            data = data.replace(secret, MASK.encode())
+        return data
 
     def stop(self) -> None:
         """Ask the ranks to save and to end."""
@@ -112,6 +132,11 @@ class NodeAgent:
             self._keeper.stdin.flush()
         except BrokenPipeError:  # the ranks have ended
             return
+
+
+def _longest_first(secrets: Iterable[str]) -> list[bytes]:
+    long_enough = (text.encode() for text in secrets if len(text) >= SHORTEST_SECRET)
+    return sorted(long_enough, key=len, reverse=True)
 
 
 NOT_OURS = frozenset(

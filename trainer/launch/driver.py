@@ -97,9 +97,11 @@ class RankOutput:
     def log(self) -> Path:
         return self.logs / f"attempt-{self.attempt}-{self.process.log}.log"
 
-    def take(self, data: bytes) -> None:
-        self.offset += len(data)
+    def take(self, data: bytes, end: int) -> bool:
+        """Copy what is new, up to the offset `end`; return whether there is any."""
+        is_new, self.offset = end > self.offset, end
         self._copy.take(data)
+        return is_new
 
     def close(self) -> None:
         self._copy.close()
@@ -161,9 +163,11 @@ class Ranks:
             self._tell("stop")
         offsets = [([output.offset for output in node],) for node in self.outputs]
         looks: list[Look] = self.agents.each("look", offsets)
-        for node, look in zip(self.outputs, looks, strict=True):
-            for output, data in zip(node, look.output, strict=True):
-                output.take(data)
+        news = [
+            output.take(data, end)
+            for node, look in zip(self.outputs, looks, strict=True)
+            for output, data, end in zip(node, look.output, look.ends, strict=True)
+        ]
         if self._failed is None and (failed := self._first_failure(looks)):
             self._failed = failed
             if not self._asked:
@@ -171,7 +175,7 @@ class Ranks:
         ended = all(
             len(look.ended) == len(node) for node, look in zip(self.outputs, looks, strict=True)
         )
-        return ended and not any(data for look in looks for data in look.output)
+        return ended and not any(news)
 
     def _first_failure(self, looks: Sequence[Look]) -> tuple[RankOutput, int] | None:
         """Return a rank that failed. A signal's victim comes first: its peers fail in its wake."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -64,6 +65,16 @@ def test_the_page_asks_for_the_last_events_without_the_steps(head: Head) -> None
         append_event(head.run.journal, "step", f"step {number}", {"step": number})
         append_event(head.run.journal, "roll", f"roll {number}")
     assert sentences(head, 2, "?without=step&last=2") == ["roll 7", "roll 8"]
+
+
+def test_a_reader_that_asks_for_none_gets_only_what_comes(head: Head) -> None:
+    append_event(head.run.journal, "roll", "old")
+    with closing(events(head, "?last=0")) as found, ThreadPoolExecutor() as thread:
+        first = thread.submit(next, found)
+        with pytest.raises(TimeoutError):
+            first.result(2 * event_stream.POLL_SECONDS)
+        append_event(head.run.journal, "roll", "new")
+        assert first.result(10)[1]["sentence"] == "new"
 
 
 def test_of_a_long_journal_only_the_end_is_read_for_the_page(

@@ -8,6 +8,8 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
+from trainer.launch.agent import NodeAgent
 from trainer.launch.driver import Ranks
 
 pytestmark = pytest.mark.timeout(120)
@@ -203,3 +206,36 @@ def gone(pid: int) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+SECRET = "of-this-worker-alone-4711"
+
+
+class WorkerWithASecret(NodeAgent):
+    def start(self, *given: Any) -> None:
+        with patch.dict(os.environ, {"THE_API_KEY": SECRET}):
+            super().start(*given)
+
+
+def test_a_secret_that_only_a_worker_has_leaves_it_masked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the driver looks while half of the secret is written."""
+    name = script(
+        tmp_path,
+        """
+        if os.environ["RANK"] == "1":
+            key = os.environ["THE_API_KEY"]
+            print("at once:", key, flush=True)
+            print(end="in parts: " + key[:9], flush=True)
+            time.sleep(1)
+            print(key[9:], flush=True)
+            print(end="cut off: " + key[:9], flush=True)
+        """,
+    )
+    agents = LocalAgents(2)
+    agents.agents[1] = WorkerWithASecret()
+    assert start(agents, [name], tmp_path).follow() is ExitCode.FINISHED
+    lines = ["at once: ********", "in parts: ********", f"cut off: {SECRET[:9]}"]
+    assert log(tmp_path, "rank-1").splitlines() == lines
+    assert SECRET not in capfd.readouterr().out
