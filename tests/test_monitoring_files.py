@@ -13,6 +13,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins, runtime
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from entrypoint.cluster.prometheus import METRICS
 from entrypoint.net.port_block import PortBlock
@@ -60,6 +63,28 @@ def test_the_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
     ]
     assert len(cells) == len(set(cells))
     assert all(0 <= x < 24 for x, _ in cells)
+
+
+def unread(given: Any, read: Any, path: str = "") -> list[str]:
+    """The places of `given` that a reader has not kept as they are."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        pairs = [(name, value, read.get(name)) for name, value in given.items()]
+    elif isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
+        pairs = [(str(at), *both) for at, both in enumerate(zip(given, read, strict=True))]
+    else:
+        return [] if given == read else [path]
+    return [found for name, *both in pairs for found in unread(*both, f"{path}/{name}")]
+
+
+def test_grafana_s_own_schema_knows_everything_that_the_dashboard_says() -> None:
+    plugins.register_default_plugins()
+    panels = [panel["type"] for panel in PANELS if panel["type"] != "row"]
+    assert [kind for kind in panels if runtime.panelcfg_config(kind) is None] == []
+    read = json.loads(json.dumps(Dashboard.from_json(DASHBOARD), cls=JSONEncoder))
+    assert unread(DASHBOARD, read) == []
+    misspelt = json.loads(json.dumps(DASHBOARD).replace('"graphMode"', '"graphMood"'))
+    read = json.loads(json.dumps(Dashboard.from_json(misspelt), cls=JSONEncoder))
+    assert "graphMood" in unread(misspelt, read)[0], "the schema would miss a fault"
 
 
 def test_the_compose_file_mounts_files_that_are_there() -> None:

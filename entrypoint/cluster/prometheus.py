@@ -77,6 +77,7 @@ METRICS: Mapping[str, Metric] = {
         "when an attempt last failed in this class", ("failure",)
     ),
     "repairs_total": Metric("losses that ended no attempt, by what was done", ("repair",)),
+    "refusals_total": Metric("check-ins of nodes that the head refused"),
     "tokens_total": Metric("tokens of all trained steps, those of repeated steps too"),
     "restarts_left": Metric("restarts without new progress that are left"),
     "restarts_allowed": Metric("`ROLLCALL_MAX_RESTARTS`"),
@@ -192,6 +193,7 @@ def _step(row: Mapping[str, float]) -> Iterator[Sample]:
 
 def _history(tally: Tally) -> Iterator[Sample]:
     yield "attempts_total", (), tally.attempts
+    yield "refusals_total", (), tally.refusals
     yield "tokens_total", (), tally.tokens
     yield "effective_time_ratio", (), tally.effective_time_ratio
     for name, count in tally.failures.items():

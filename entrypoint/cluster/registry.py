@@ -115,6 +115,14 @@ class NodeRegistry:
             self._entries.clear()
             self._renewed.clear()
 
+    def silent(self) -> frozenset[str]:
+        """Return the names of workers that had joined and are not heard any more."""
+        with self._lock:
+            now = time.monotonic()
+            entries = self._entries.items()
+            gone = {name for name, e in entries if e.info.joined and not e.present(now)}
+            return frozenset(gone - self._leaving)
+
     def worker_at(self, address: str) -> str | None:
         with self._lock:
             named = (name for name, e in self._entries.items() if e.info.address == address)

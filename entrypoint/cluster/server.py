@@ -106,6 +106,10 @@ class ControlServer:
         self._registry.new_incarnation()
         self._in_loop(self._workers.answer_running)
 
+    def silent(self) -> frozenset[str]:
+        """Return the names of workers that had joined and are not heard any more."""
+        return self._registry.silent()
+
     def worker_at(self, address: str) -> str | None:
         return self._registry.worker_at(address)
 

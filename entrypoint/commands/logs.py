@@ -25,7 +25,7 @@ from entrypoint.run.log_files import Piece
 
 TAIL_LINES = 20
 TAIL_BYTES = 2**15
-POLL_SECONDS = 2.0
+POLL_SECONDS = 1.0
 JOB = re.compile(r"job-\d+")
 
 

@@ -81,6 +81,10 @@ class Attempt:
     """Step of the newest checkpoint when additional workers were first seen."""
     _begun: bool = False
     """The attempt's first progress has been compared to its checkpoint."""
+    _silent: frozenset[str] = frozenset()
+    """Workers that were not heard at the last look."""
+    _lost: frozenset[str] = frozenset()
+    """Workers that the journal says are silent."""
     _told: LogProgress = field(init=False)
     """Steps that the job's log tells."""
     _reported: ReportedSteps | None = field(init=False)
@@ -162,6 +166,7 @@ class Attempt:
                     if self.run.control.is_leaving(worker):
                         self._stop(WorkerLeaving(f"{worker} leaves: {why}"))
             self._look_for_kills()
+            self._look_for_silent_workers()
             self._told.publish()
             progress = self._progress()
             if self._cause is None:
@@ -207,6 +212,23 @@ class Attempt:
             self.run.journal.record(
                 "oom-kill", self._evidence.add_oom_kills(node, kills), node=node, kills=kills
             )
+
+    def _look_for_silent_workers(self) -> None:
+        """Record who falls silent and who is heard again: the job may live on for minutes.
+
+        A worker whose connection breaks once is heard again by the next look.
+        """
+        now = self.run.control.silent()
+        for name in sorted((now & self._silent) - self._lost):
+            self._tell_worker("node-lost", name, "is silent: look at its machine and its network")
+        for name in sorted(self._lost - now):
+            self._tell_worker("node-back", name, "is heard again")
+        self._lost = (self._lost | self._silent) & now
+        self._silent = now
+
+    def _tell_worker(self, kind: str, name: str, what: str) -> None:
+        self._line.end()
+        self.run.journal.record(kind, f"{name} {what}", node=name)
 
     def _log_start(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Log how the job says it began: only the job knows what the nodes had in memory."""

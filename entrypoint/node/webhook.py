@@ -1,4 +1,4 @@
-"""Tells a webhook of start, failures, recoveries and end of a run, from the journal.
+"""Tells a webhook of start, failures, warnings, recoveries and end of a run, from the journal.
 
 All of it happens in a thread of its own, so that no server, however slow, holds up the run.
 """
@@ -6,12 +6,13 @@ All of it happens in a thread of its own, so that no server, however slow, holds
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,16 @@ LAST_SECONDS = 3.0
 """For the rest of the messages when the head ends."""
 MOST_WAITING = 50
 """Messages that wait for the server; the oldest are dropped."""
-REPAIRED = ("engine-replaced", "rank-replaced")
+REPAIRED = ("engine-replaced", "node-back", "rank-replaced")
 """Kinds of events that tell of a recovery within an attempt."""
+WARNED = (
+    *("engine-left-out", "node-lost", "oom-kill", "refused", "reward-server", "service"),
+    "upload-failed",
+)
+"""Kinds of events that tell of a loss that has ended no attempt."""
+AGAIN_AFTER = timedelta(minutes=10)
+"""A warning that differs only in durations, as of a node in a restart loop, is told again then."""
+DURATION = re.compile(r"[\d.]+ (?:s|min|h)\b")
 
 Message = dict[str, Any]
 
@@ -53,6 +62,8 @@ class News:
     """The name of the run, or of the job."""
     _failed_at: datetime | None = None
     """When the newest attempt failed; None once a step has followed."""
+    _warned: dict[str, datetime] = field(default_factory=dict)
+    """Sentence of a warning, without durations → when it was told last."""
 
     def of(self, event: Mapping[str, Any]) -> Message | None:
         """Return the message of an event; None if there is nothing to tell."""
@@ -73,7 +84,17 @@ class News:
             case "outcome":
                 text = f"{event['details']['outcome']}: {sentence}"
                 return self._message("end", event, text)
+        if kind in WARNED and self._is_news(sentence, at):
+            return self._message("warning", event, sentence)
         return self._message("recovery", event, sentence) if kind in REPAIRED else None
+
+    def _is_news(self, sentence: str, at: datetime) -> bool:
+        """Note a warning; return whether none like it was told in the last AGAIN_AFTER."""
+        self._warned = {
+            text: told for text, told in self._warned.items() if at - told < AGAIN_AFTER
+        }
+        text = DURATION.sub("", sentence)
+        return self._warned.setdefault(text, at) == at
 
     def _message(self, what: str, event: Mapping[str, Any], text: str) -> Message:
         fields = {name: event[name] for name in ("at", "node", "attempt", "kind", "details")}

@@ -16,7 +16,7 @@ log = logging.getLogger("rollcall")
 WARNING_KINDS = frozenset(
     {
         *("command", "failure", "layout-warning", "refused", "node-lost", "step-pattern"),
-        "upload-failed",
+        *("engine-left-out", "oom-kill", "service", "upload-failed"),
     }
 )
 

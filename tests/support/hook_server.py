@@ -19,6 +19,8 @@ class Hook:
         self.url = ""
         self.delay = delay
         self.taken: list[dict[str, Any]] = []
+        self.taken_at: list[float] = []
+        """Seconds of the epoch, for each message that was taken."""
         self.asked = 0
         self._statuses = list(statuses)
         self._lock = threading.Lock()
@@ -30,6 +32,7 @@ class Hook:
             self.asked += 1
             status = self._statuses.pop(0) if self._statuses else 200
             if status == 200:
+                self.taken_at.append(time.time())
                 self.taken.append(message)
             return status
 

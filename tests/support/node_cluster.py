@@ -56,12 +56,12 @@ class Cluster(Watch):
     def environment(self, number: int) -> dict[str, str]:
         return inherited() | self.layout.node(number) | self._env
 
-    def start(self, *numbers: int) -> None:
+    def start(self, *numbers: int, **env: str) -> None:
         for number in numbers:
             self.nodes[number] = Process(
                 f"node-{number}",
                 self.command(number),
-                env=self.environment(number),
+                env=self.environment(number) | env,
                 log_to=self.console(number),
             )
 

@@ -40,6 +40,7 @@ def write(run: RunFiles) -> None:
         tell("step", step=step, tokens=1000)
     tell("checkpoint", step=2)
     tell("engine-replaced")
+    tell("refused")
     tell("failure", failure="gpu_fault")
     tell("attempt")
     tell("resume", step=2)

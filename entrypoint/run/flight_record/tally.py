@@ -34,6 +34,7 @@ REPAIRS = (
     "engine-returned",
     "rank-replaced",
     "reward-server",
+    "service",
 )
 """Kinds of events that record a loss that ended no attempt."""
 GOES_BACK = ("resume", "rank-replaced")
@@ -52,6 +53,8 @@ class Tally:
         self.failures: Counter[str] = Counter()
         """Class of a failure → how many attempts it has ended."""
         self.repairs: Counter[str] = Counter(dict.fromkeys(REPAIRS, 0))
+        self.refusals = 0
+        """Check-ins of nodes that were not taken into the cluster."""
         self.tokens = 0
         """Tokens of all steps, those of repeated steps too."""
         self.began: datetime | None = None
@@ -118,6 +121,8 @@ class Tally:
     def _count(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
         if kind in REPAIRS:
             self.repairs[kind] += 1
+        elif kind == "refused":
+            self.refusals += 1
         elif kind == "attempt":
             self.attempts += 1
             self._progressed = False

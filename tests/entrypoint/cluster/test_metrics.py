@@ -78,6 +78,8 @@ def test_the_metrics_say_what_the_run_has_told(head: Head) -> None:
     assert value(found, "failures_total", failure="hang") == 1
     assert value(found, "repairs_total", repair="engine-replaced") == 1
     assert value(found, "repairs_total", repair="rank-replaced") == 0
+    assert value(found, "repairs_total", repair="service") == 0
+    assert value(found, "refusals_total") == 1
     assert value(found, "tokens_total") == 3000
     assert value(found, "restarts_allowed") == 3
     assert value(found, "restarts_left") == 2  # the first attempt had new steps

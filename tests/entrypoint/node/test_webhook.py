@@ -16,7 +16,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.node import webhook
-from entrypoint.node.webhook import Follower, telling
+from entrypoint.node.webhook import Follower, News, telling
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from tests.support.hook_server import PATH, hook_server
@@ -70,6 +70,34 @@ def test_start_failure_recovery_and_end_are_told_once_and_in_order(
     assert recovery["text"].startswith(f"{name}: the run goes on: step 2, ")
     assert end["text"] == f"{name}: finished: the job has finished"
     assert end["details"]["exit_code"] == 0
+
+
+def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
+    tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    follower = Follower(RunFiles(tmp_path), claim.epoch)
+    journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost")
+    journal.record("refused", "refused w4 at 10.0.0.4: GPU 0 is lost")
+    for pause in (0.5, 1.1, 30):
+        journal.record("service", f"the reward server ended; starting it again in {pause} s")
+    journal.record("node-lost", "w1 is silent: look at its machine and its network", node="w1")
+    journal.record("node-back", "w1 is heard again", node="w1")
+    told = [(one["event"], one["kind"], one["text"]) for one in follower.new()]
+    name = tmp_path.name
+    assert told == [
+        ("warning", "refused", f"{name}: refused w3 at 10.0.0.3: GPU 0 is lost"),
+        ("warning", "refused", f"{name}: refused w4 at 10.0.0.4: GPU 0 is lost"),
+        ("warning", "service", f"{name}: the reward server ended; starting it again in 0.5 s"),
+        ("warning", "node-lost", f"{name}: w1 is silent: look at its machine and its network"),
+        ("recovery", "node-back", f"{name}: w1 is heard again"),
+    ]
+
+
+def test_a_warning_that_goes_on_is_told_again_after_a_while() -> None:
+    news = News("run")
+    event = {"node": "head", "attempt": 1, "kind": "refused", "sentence": "no", "details": {}}
+    times = [f"2026-01-31T18:{minute:02}:00.000+00:00" for minute in (0, 9, 10, 11)]
+    assert [news.of({**event, "at": at}) is not None for at in times] == [True, False, True, False]
 
 
 def test_a_server_that_answers_500_is_asked_again(
