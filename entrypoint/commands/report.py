@@ -12,8 +12,11 @@ from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
-from entrypoint.run.flight_record import html, text
+from entrypoint.run.flight_record import ended, html, text
 from entrypoint.run.flight_record.record import NothingToReportError, from_journal
+
+WHY = ("cause", "to_do", "log")
+"""What the end of a run adds to its record."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         sentence = f"{run.root} is no run: it has no {run.journal.name}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     try:
-        record = from_journal(read_events(run.journal))
+        record, over = from_journal(read_events(run.journal)), ended.read(run)
         if options.html:
             write_atomically(options.html, html.page(record, run.root.name))
     except NothingToReportError as error:
@@ -32,9 +35,11 @@ def main(arguments: Sequence[str]) -> int:
         sentence = f"{error.filename}: {error.strerror}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     if options.json:
-        print(json.dumps(asdict(record)))
+        why = {name: value for name, value in over.row().items() if name in WHY} if over else {}
+        print(json.dumps(asdict(record) | why))
     else:
-        print("\n".join(text.lines(record)))
+        outcome, *rest = text.lines(record)
+        print("\n".join([outcome, *(over.why() if over else ()), *rest]))
     return ExitCode.FINISHED
 
 

@@ -1,14 +1,16 @@
-"""Reads the outcome and the result of an ended run from its run directory."""
+"""Reads how a run has ended, why, and what to do, from its run directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.text import counted
 
 
@@ -19,6 +21,12 @@ class Ended:
     sentence: str
     result: Mapping[str, Any]
     """The content of result.json; empty if there is no such file."""
+    cause: str = ""
+    """What has ended the last attempt; "" if the run has failed in no attempt."""
+    to_do: str = ""
+    """"" if there is nothing to do."""
+    log: Path | None = None
+    """The log of the attempt that has failed last."""
 
     def row(self) -> dict[str, Any]:
         """The same shape as the head's state, with the known fields."""
@@ -26,6 +34,9 @@ class Ended:
         return {
             "phase": "ended",
             "sentence": self.sentence,
+            "cause": self.cause,
+            "to_do": self.to_do,
+            "log": self.log and str(self.log),
             "outcome": told,
             "result": dict(self.result),
         }
@@ -34,9 +45,16 @@ class Ended:
         code = self.result.get("exit_code")
         told = self.outcome if code is None else f"{self.outcome}, exit code {code}"
         yield f"the run has ended ({told}): {self.sentence}"
+        yield from self.why()
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
         if stored_json.is_count(steps) and stored_json.is_count(attempts):
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
+
+    def why(self) -> Iterator[str]:
+        """Yield the cause, the remedy and the log, as far as there are any."""
+        for name, what in (("cause", self.cause), ("what to do", self.to_do), ("log", self.log)):
+            if what:
+                yield f"{name}: {what}"
 
 
 def read(run: RunFiles) -> Ended | None:
@@ -44,14 +62,27 @@ def read(run: RunFiles) -> Ended | None:
 
     Raises OSError if the run directory cannot be read.
     """
-    last = None
+    last = failure = None
     for event in read_events(run.journal):
         if event["kind"] in ("start", "outcome"):
             last = event
+        if event["kind"] in ("start", "step"):
+            failure = None
+        elif event["kind"] == "failure":
+            failure = event
     if last is None or last["kind"] == "start":
         return None
     try:
         result = stored_json.json_object(run.result) or {}
     except FileNotFoundError:
         result = {}
-    return Ended(last["details"]["outcome"], last["sentence"], result)
+    outcome = str(last["details"]["outcome"])
+    of = str(failure["details"]["failure"]) if failure else None
+    code = last["details"].get("exit_code")
+    to_do = remedy(outcome, code if isinstance(code, int) else None, of)
+    if failure is None or outcome != "failed":
+        return Ended(outcome, last["sentence"], result, to_do=to_do)
+    cause = failure["sentence"].removeprefix("unknown: ")
+    log = run.logs / f"attempt-{failure['attempt']}.log"
+    there = log if log.is_file() else None
+    return Ended(outcome, last["sentence"], result, cause=cause, to_do=to_do, log=there)

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,16 +14,18 @@ from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import ControlServer
-from entrypoint.commands import logs, remote
+from entrypoint.commands import logs, remote, report
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
+from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox
+from entrypoint.run.flight_record import remedies
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head
 
@@ -62,22 +64,83 @@ def settings(run: RunFiles, port: int = 9) -> Settings:
 
 
 @pytest.mark.parametrize("command", [remote.status, remote.stop])
-@pytest.mark.parametrize("outcome", [FINISHED, STOPPED])
+@pytest.mark.parametrize(
+    ("outcome", "to_do"), [(FINISHED, ""), (STOPPED, f"what to do: {remedies.GOES_ON}\n")]
+)
 def test_status_and_stop_tell_the_outcome(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, outcome: Outcome
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: Command,
+    outcome: Outcome,
+    to_do: str,
 ) -> None:
     run = RunFiles(tmp_path)
     lived(run, None, outcome)
     assert command(settings(run), parse("status", [])) == 0
     assert capsys.readouterr().out == (
         f"the run has ended ({outcome.name}, exit code {int(outcome.exit_code)}): "
-        f"{outcome.sentence}\n24 steps, 2 attempts\n"
+        f"{outcome.sentence}\n{to_do}24 steps, 2 attempts\n"
     )
     assert command(settings(run), parse("status", ["--json"])) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["phase"] == "ended"
     assert row["outcome"] == {"outcome": outcome.name, "exit_code": outcome.exit_code}
     assert row["result"]["steps"] == 24
+
+
+def failed(run: RunFiles) -> None:
+    """The second attempt of a run, which its driver's error has ended."""
+    journal = Journal(run.journal, "head")
+    journal.record("start", "this is the head")
+    for journal.attempt in (1, 2):
+        journal.record("attempt", f"attempt {journal.attempt} starts")
+        sentence = "unknown: ValueError: no such column: prompt"
+        journal.record("failure", sentence, failure="unknown")
+    run.logs.mkdir()
+    (run.logs / "attempt-2.log").write_text("ValueError: no such column: prompt\n")
+    context = RunContext(settings(run), RECIPE, journal, NO_CONTROL, Inbox())
+    given_up = "the job died, and 2 attempts in a row brought no new step: giving up"
+    supervisor.record(Outcome("failed", ExitCode.JOB_FAILED, given_up), context, 60.0)
+
+
+def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    failed(run)
+    given_up = "the job died, and 2 attempts in a row brought no new step: giving up"
+    why = [
+        "cause: ValueError: no such column: prompt",
+        f"what to do: {remedies.BY_CLASS['unknown']}",
+        f"log: {run.logs / 'attempt-2.log'}",
+    ]
+    assert remote.status(settings(run), parse("status", [])) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"the run has ended (failed, exit code 70): {given_up}"
+    assert rest[:3] == why
+    assert report.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [f"failed: {given_up}", *why]
+    for row in (status_row(run, capsys), report_row(run, capsys)):
+        assert row["cause"] == "ValueError: no such column: prompt"
+        assert row["to_do"] == remedies.BY_CLASS["unknown"]
+        assert row["log"] == str(run.logs / "attempt-2.log")
+
+
+def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    remote.status(settings(run), parse("status", ["--json"]))
+    row: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return row
+
+
+def report_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    report.main([str(run.root), "--json"])
+    row: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return row
+
+
+def test_every_class_of_failure_has_a_remedy() -> None:
+    no_end = {FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP}
+    assert set(remedies.BY_CLASS) == set(FailureClass) - no_end
 
 
 def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
