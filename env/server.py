@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.http.arguments import Parser, port, positive
+from env.http.arguments import Help, Parser, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.protocol import (
     RequestError,
@@ -112,7 +112,7 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     parser = Parser(
         prog=prog,
         description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=Help,
     )
     option = parser.add_argument
     option("--host", default="0.0.0.0", help="address to listen on; :: for IPv4 and IPv6")

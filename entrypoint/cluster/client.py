@@ -97,6 +97,8 @@ class ControlClient:
         if answer.is_success:
             return row
         if isinstance(why := row.get("error"), str):
+            if (answer.status_code, why) == (404, "Not Found"):
+                why = f"{self._base} has no {path}: give the control port's address, with no path"
             raise DeclinedError(why)
         raise self._no_head(answer)
 

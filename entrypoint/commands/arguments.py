@@ -6,9 +6,11 @@ import argparse
 import difflib
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
 from entrypoint.commands import cli
@@ -16,7 +18,7 @@ from entrypoint.config import parsers
 from entrypoint.config.variables import ParseError
 
 JOB = "the id of a submitted job, as `list` shows it"
-NAMES = "a node, a log such as attempt-1, or a job's id"
+NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
 EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
 every command, variable and exit code."""
 
@@ -32,6 +34,19 @@ def version() -> str:
     return f"rollcall {metadata.version('rollcall')}"
 
 
+class Help(argparse.HelpFormatter):
+    """Breaks no flag at its hyphens."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        words = " ".join(text.split())
+        return textwrap.indent(
+            textwrap.fill(words, width - len(indent), break_on_hyphens=False), indent
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """Exits with 64 on a usage error, as all commands do; says so in JSON if JSON is asked for."""
 
@@ -41,6 +56,7 @@ class Parser(argparse.ArgumentParser):
             description=summary,
             epilog=EPILOG,
             allow_abbrev=False,
+            formatter_class=Help,
             **options,
         )
         self._as_json = False
@@ -86,6 +102,7 @@ def parser(command: str) -> Parser:
         made.add_argument(
             "--address",
             metavar="URL",
+            type=address,
             help="the head's control port, such as http://HOST:8267 (default: ROLLCALL_URL)",
         )
     COMMANDS[command](made)
@@ -142,6 +159,18 @@ def seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
 
+def address(text: str) -> str:
+    """Return the URL of a control port; `HOST:8267` is one, too. Raises ArgumentTypeError."""
+    is_url = "://" in text
+    try:
+        url = parsers.url(text if is_url else f"http://{text}")
+        if is_url or urlsplit(url).port is not None:
+            return url
+    except ParseError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no address of a head, such as http://HOST:8267")
+
+
 def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
     what = f"{JOB}; none: {otherwise}" if otherwise else JOB
     parser.add_argument("job", nargs="?", metavar="JOB", help=what)
@@ -178,7 +207,7 @@ def _nothing(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
-    _job(parser)
+    _job(parser, "the run")
     parser.add_argument("--watch", action="store_true", help="show every change, until the end")
 
 

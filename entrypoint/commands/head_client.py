@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from contract import lease
 from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, DeclinedError, NoHeadError, WrongTokenError
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
+from entrypoint.run.flight_record.text import duration
+from entrypoint.run.lease import SILENCE_SECONDS
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -43,6 +49,7 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
     except wait.NotYetError as error:
         elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
         remedy = elsewhere if host == "localhost" and settings.url is None else ""
+        remedy = _lost_head(settings) or remedy
         raise NoAnswerError(f"no head answers: {error}{remedy}", ExitCode.UNREACHABLE) from None
     except WrongTokenError as error:
         raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
@@ -50,11 +57,31 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
         client.close()
 
 
+def _lost_head(settings: Settings) -> str:
+    """Return what to do about a head that wrote its last heartbeat long ago; "" if none did."""
+    if settings.url is not None:
+        return ""
+    with suppress(OSError):
+        newest = lease.newest(RunFiles(settings.run_dir).leases)
+        silent = time.time() - newest.stat().st_mtime if newest else 0.0
+        if newest and silent > SILENCE_SECONDS:
+            host = lease.read(newest).get("host", "another machine")
+            return (
+                f". The head of {settings.run_dir} was on {host}, and was last there "
+                f"{duration(silent)} ago: start it again with the same run directory, and the run "
+                "continues"
+            )
+    return ""
+
+
 def token_of(settings: Settings) -> str:
     """Return the run's token, or the read-only key that was given. Raises NoAnswerError."""
     if token := run_token.for_client(settings):
         return token
-    sentence = f"no token: set ROLLCALL_TOKEN, or ROLLCALL_RUN_DIR (now {settings.run_dir})"
+    sentence = (
+        f"no token: there is none in {settings.run_dir}. Set ROLLCALL_RUN_DIR to the run's "
+        "directory, or ROLLCALL_TOKEN"
+    )
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
 
 

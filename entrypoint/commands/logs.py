@@ -106,14 +106,24 @@ class LogsOfHead:
 
 
 def logs(settings: Settings, options: argparse.Namespace) -> int:
-    """Show the ends of all logs and the outcome of a run that has ended; or NAMEs as a whole."""
+    """Show the ends of all logs and the outcome of a run that has ended; or NAMEs as a whole.
+
+    With --follow, show one NAME, or what the attempts of the run print.
+    """
     names: list[str] = options.names
-    if options.follow and (options.json or len(names) != 1):
+    if options.follow and (options.json or len(names) > 1):
         problem = "takes no --json" if options.json else "takes one NAME: a node, a log or a job"
         raise NoAnswerError(f"logs --follow {problem}", ExitCode.USAGE)
     if options.follow:
-        source = source_of(settings, names[0] if JOB.fullmatch(names[0]) else "", patient=True)
-        of = () if source.job else (_found(source, names[0]),)
+        name = names[0] if names else ""
+        source = source_of(settings, name if JOB.fullmatch(name) else "", patient=True)
+        if not (name or attempts(source)):
+            there = f"a job, or one of {', '.join(source.names()) or 'none yet'}"
+            raise NoAnswerError(
+                f"there is no attempt to follow: logs --follow takes a NAME, {there}",
+                ExitCode.USAGE,
+            )
+        of = () if source.job or not name else (_found(source, name),)
         for text in _followed(source, options, *of):
             print(text, end="", flush=True)
         return ExitCode.FINISHED

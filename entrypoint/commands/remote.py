@@ -161,9 +161,12 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
         f"{state['present']} of {state['expected_workers']} workers"
     ]
     for node in state["nodes"]:
-        there = "there" if node["present"] else f"silent for {node['silent_seconds']:.0f} s"
+        there = "there" if node["joined"] else "is starting Ray"
+        there = there if node["present"] else f"silent for {node['silent_seconds']:.0f} s"
         lines.append(f"  {node['node']} at {node['address']}: {there}")
-    lines += [f"  missing: {sentence}" for sentence in state["missing"]]
+    shown = {node["node"] for node in state["nodes"]}
+    others = (one for one in state["missing"] if one.partition(" ")[0] not in shown)
+    lines += [f"  missing: {sentence}" for sentence in others]
     if state.get("job"):
         lines.append(f"{state['job']} runs")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []

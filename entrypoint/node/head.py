@@ -181,6 +181,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         except Exception as error:
             outcome = Outcome.of_error(error, settings.run_dir)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
+        if outcome.name == "failed":
+            log.info("the cause, and what to do: rollcall report %s", settings.run_dir)
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
 

@@ -274,7 +274,8 @@ def remove_stale(mark: str) -> None:
     """End the processes of an earlier Ray on this node: they hold ports, memory and GPUs."""
     ended = process.end(process.find_ours_or_orphaned(mark), grace=0.5)
     if ended:
-        log.info("ended %d processes of an earlier Ray on this node", ended)
+        noun = "process" if ended == 1 else "processes"
+        log.info("ended %d %s of an earlier Ray on this node", ended, noun)
 
 
 def forget_cluster(settings: Settings) -> None:

@@ -118,7 +118,10 @@ def stale_ray(context: Context) -> Finding:
     left = process.find_ours_or_orphaned(context.settings.node_mark)
     if not left:
         return Finding(Verdict.PASS, "no earlier Ray of this node is left")
-    evidence = f"{len(left)} processes of an earlier Ray of this node are left"
+    are = "process of an earlier Ray of this node is"
+    if len(left) > 1:
+        are = "processes of an earlier Ray of this node are"
+    evidence = f"{len(left)} {are} left"
     return Finding(Verdict.WARN, evidence, "nothing to do: they are ended before Ray starts")
 
 

@@ -5,8 +5,25 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NoReturn
+
+
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that are something, and breaks no flag at its hyphens."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        words = " ".join(text.split())
+        return textwrap.indent(
+            textwrap.fill(words, width - len(indent), break_on_hyphens=False), indent
+        )
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +48,7 @@ def sub_command(commands: Any, name: str, summary: str) -> argparse.ArgumentPars
         name,
         help=summary,
         description=summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=Help,
     )
     return parser
 

@@ -5,7 +5,6 @@ GET /health answers 200 once passages can be had; POST /retrieve searches (see t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -21,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.http.arguments import Parser, port, positive
+from env.http.arguments import Help, Parser, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.retrieval.files import IndexFault, Manifest
@@ -129,7 +128,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="rollcall serve-retriever",
         description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=Help,
     )
     option = parser.add_argument
     option("--index", type=Path, required=True, help="what `rollcall prepare index` made")

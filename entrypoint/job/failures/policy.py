@@ -158,10 +158,11 @@ def decide(
         return _once_more(failure, history, where, node)
     in_vain = history.attempts_without_progress
     if in_vain > history.max_restarts:
+        attempts = "the attempt" if in_vain == 1 else f"{in_vain} attempts in a row"
         return Stop(
             "failed",
             ExitCode.RUN_DIR if failure is FailureClass.STORAGE else ExitCode.JOB_FAILED,
-            f"{REASONS[failure]}, and {in_vain} attempts in a row brought no new step: "
+            f"{REASONS[failure]}, and {attempts} brought no new step: "
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
     if failure is FailureClass.GPU_FAULT and node:

@@ -90,7 +90,7 @@ def test_the_overview_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
         ("demo --stpes 3", "did you mean --steps?"),
         ("doctor --jsno", "doctor does not take --jsno; it takes --json"),
         ("plan --nodes none", "--nodes none is no number, as in --nodes 8"),
-        ("status --address 10.0.0.2", "ROLLCALL_URL='10.0.0.2' is not an http"),
+        ("status --address 10.0.0.2", "'10.0.0.2' is no address of a head, such as"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])

@@ -1,0 +1,125 @@
+"""What somebody sees who uses the commands for the first time, or in the middle of a failure."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from contract.run_dir import RunFiles
+from entrypoint import __main__ as entrypoint
+from entrypoint.commands import arguments, cli, head_client
+from entrypoint.processes.programs import program
+from entrypoint.run.lease import Lease
+from tests.support.control import TOKEN, Head, asking, head, node_info
+
+__all__ = ["head"]
+
+
+def rollcall(where: Mapping[str, str], *words: str) -> int:
+    return entrypoint._ask(cli.parse(words), where)
+
+
+def test_an_address_needs_no_scheme(head: Head, capsys: pytest.CaptureFixture[str]) -> None:
+    where = {"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}
+    assert rollcall(where, "status", "--address", f"127.0.0.1:{head.port}") == 0
+    assert "0 of 2 workers" in capsys.readouterr().out
+
+
+def test_an_address_with_a_path_is_told_apart_from_a_missing_job(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://127.0.0.1:{head.port}/page"
+    where = {"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}
+    assert rollcall(where, "status", "--address", url) == 64
+    said = f"{url} has no /v1/state: give the control port's address, with no path\n"
+    assert capsys.readouterr().err == said
+
+
+def test_status_says_of_each_worker_once_what_is_wrong(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, joined in (("gone", True), ("starts", False)):
+        head.client().check_in(node_info(name), joined=joined)
+    with asking(head, "gone"):
+        pass
+    where = {"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_URL": f"http://127.0.0.1:{head.port}"}
+    assert rollcall(where, "status") == 0
+    lines = capsys.readouterr().out.splitlines()[1:-1]
+    assert [re.sub(r"\d+ s", "N s", line) for line in lines] == [
+        "  gone at 127.0.0.3: silent for N s",
+        "  starts at 127.0.0.3: is starting Ray",
+    ]
+
+
+def test_logs_follows_the_job_if_no_name_is_given(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head.run.logs.mkdir()
+    for number in (1, 2):
+        (head.run.logs / f"attempt-{number}.log").write_text(f"of attempt {number}\n")
+    (head.run.logs / "head.log").write_text("of the head\n")
+    head.control.announce("finished", 0)
+    where = {"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_URL": f"http://127.0.0.1:{head.port}"}
+    assert rollcall(where, "logs", "-f") == 0
+    assert capsys.readouterr().out == "of attempt 1\nof attempt 2\n"
+
+
+def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
+    tmp_path: Path,
+    closed_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its lease has its machine; the lease of a head that lives says nothing of the kind."""
+    where = {
+        "ROLLCALL_TOKEN": TOKEN,
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+        "ROLLCALL_CONTROL_PORT": str(closed_port),
+        "RAY_WORKER": "0",
+    }
+    monkeypatch.setattr(head_client, "SILENCE_SECONDS", 60.0)  # on a busy machine, too
+    with Lease(RunFiles(tmp_path).leases, lambda why: None, "127.0.0.1") as lease:
+        assert rollcall(where, "status") == 69
+        assert "ask on the head's node" in capsys.readouterr().err
+        beat = lease.path.read_text()
+    lease.path.write_text(beat)
+    long_ago = time.time() - 200
+    os.utime(lease.path, (long_ago, long_ago))
+    assert rollcall(where, "status") == 69
+    said = capsys.readouterr().err
+    assert f"The head of {tmp_path} was on {os.uname().nodename}" in said
+    assert re.search(r"was last there 3 min \d+ s ago: start it again", said)
+
+
+def test_no_token_names_the_directory_that_was_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
+    said = f"no token: there is none in {tmp_path}. Set ROLLCALL_RUN_DIR to the run's directory"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name in arguments.COMMANDS])
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_help_breaks_a_flag_at_its_hyphens_or_is_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, command: str, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = arguments.parser(command).format_help()
+    assert not re.search(r"--?\w[\w-]*-\n", text)
+    wide = [line for line in text.splitlines() if len(line) > int(columns)]
+    assert wide == [] or columns == "40", wide
+
+
+@pytest.mark.parametrize("module", ["env.server", "env.retrieval.server"])
+def test_the_help_of_a_server_shows_no_default_that_is_none(module: str) -> None:
+    done = subprocess.run(program(module, "--help"), capture_output=True, text=True, check=True)
+    assert "None" not in done.stdout
+    assert "(default: " in done.stdout
+    assert not re.search(r"--?\w[\w-]*-\n", done.stdout)
