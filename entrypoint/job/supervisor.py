@@ -203,7 +203,11 @@ class Supervisor:
         return self.run.control.worker_at(address) if address else None
 
     def _prove_storage(self) -> None:
-        """Wait until the run directory takes a write again. Raises StorageLostError."""
+        """Wait until the run directory takes a write again. Raises StorageLostError.
+
+        The journal takes no event meanwhile: the phase alone says it.
+        """
+        self.run.control.phase = "waiting for storage"
         probe = self.run.files.root / ".probe"
 
         def write() -> None:

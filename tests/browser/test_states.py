@@ -57,6 +57,11 @@ def recovers(head: Head) -> None:
     head.control.phase = "recovering"
 
 
+def waits_for_storage(head: Head) -> None:
+    trains(head)
+    head.control.phase = "waiting for storage"
+
+
 def ends(outcome: str, exit_code: int) -> Callable[[Head], None]:
     def end(head: Head) -> None:
         trains(head)
@@ -80,6 +85,7 @@ CASES = {
     "training": Case(trains, "Training", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
+    "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
     "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
     "failed": Case(ends("failed", 73), "Failed", "Look at the run directory's storage"),

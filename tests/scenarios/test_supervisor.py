@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.run_dir import RunFiles
+from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.config.settings import Settings
 from entrypoint.job import attempt, supervisor
@@ -33,6 +34,25 @@ def test_a_run_that_finishes_is_one_attempt(tmp_path: Path) -> None:
     assert world.lives() == Outcome("finished", ExitCode.FINISHED, "the job has finished")
     assert world.kinds() == ["roll", "attempt"]
     assert world.jobs.submitted[0]["ROLLCALL_ATTEMPT"] == "1"
+
+
+def test_a_run_directory_that_takes_no_write_is_a_phase_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal takes no event then; page, metrics and `status` show the phase."""
+    phases = []
+
+    def full_for_a_while(path: Path, content: str) -> None:
+        phases.append(world.control.phase)
+        if len(phases) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_atomically(path, content)
+
+    monkeypatch.setattr(supervisor, "write_atomically", full_for_a_while)
+    full = JobInfo("FAILED", "no space left", driver_exit_code=ExitCode.RUN_DIR)
+    world = World(tmp_path, ends(full), ends(FINISHED, at_step=9))
+    assert world.lives().name == "finished"
+    assert phases == ["waiting for storage"] * 3
 
 
 def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> None:

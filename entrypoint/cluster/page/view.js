@@ -66,6 +66,8 @@ function attention(state) {
   if (isMany) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
   for (const sentence of state.missing)
     if (!/ (has been silent for|was refused:) /.test(sentence) && !(isMany && / is starting Ray$/.test(sentence))) found.push(["warn", sentence]);
+  if (state.phase === "waiting for storage")
+    found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
   if (p && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
