@@ -113,7 +113,8 @@ def reward_server_dies(cluster: Cluster) -> None:
 
 def unfit_worker_comes(cluster: Cluster) -> None:
     """Its checks find that it has no such network interface."""
-    cluster.start(UNFIT, NCCL_SOCKET_IFNAME="ib0")
+    cluster.own[UNFIT] = {"NCCL_SOCKET_IFNAME": "ib0"}
+    cluster.start(UNFIT)
 
 
 def freezes(cluster: Cluster) -> None:

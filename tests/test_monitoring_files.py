@@ -70,10 +70,10 @@ def unread(given: Any, read: Any, path: str = "") -> list[str]:
     if isinstance(given, dict) and isinstance(read, dict):
         pairs = [(name, value, read.get(name)) for name, value in given.items()]
     elif isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
-        pairs = [(str(at), *both) for at, both in enumerate(zip(given, read, strict=True))]
+        pairs = [(str(at), given[at], read[at]) for at in range(len(given))]
     else:
         return [] if given == read else [path]
-    return [found for name, *both in pairs for found in unread(*both, f"{path}/{name}")]
+    return [found for name, one, other in pairs for found in unread(one, other, f"{path}/{name}")]
 
 
 def test_grafana_s_own_schema_knows_everything_that_the_dashboard_says() -> None:

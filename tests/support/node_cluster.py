@@ -46,6 +46,8 @@ class Cluster(Watch):
         common = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers)}
         self._env = {**common, **FORK_SERVER, **env}
         self._job = job
+        self.own: dict[int, dict[str, str]] = {}
+        """Variables of single nodes."""
         self.nodes: dict[int, Process] = {}
 
     @property
@@ -54,14 +56,15 @@ class Cluster(Watch):
         return range(self.layout.ports + PORTS - SPARE_PORTS, self.layout.ports + PORTS)
 
     def environment(self, number: int) -> dict[str, str]:
-        return inherited() | self.layout.node(number) | self._env
+        own = self.own.get(number, {})
+        return inherited() | self.layout.node(number) | self._env | own
 
-    def start(self, *numbers: int, **env: str) -> None:
+    def start(self, *numbers: int) -> None:
         for number in numbers:
             self.nodes[number] = Process(
                 f"node-{number}",
                 self.command(number),
-                env=self.environment(number) | env,
+                env=self.environment(number),
                 log_to=self.console(number),
             )
 

@@ -129,7 +129,7 @@ def watching(cluster: Cluster, hook: Hook) -> Iterator[Watchers]:
         expect(tab.locator("#events li").first).to_be_visible(timeout=60_000)
         tab.evaluate(WATCHES)
         watchers = Watchers(tab, hook)
-        follows = program("entrypoint", "events", "-f")
+        follows = [*program("entrypoint", "events", "-f")]
         _, terminal = stack.enter_context(in_terminal(follows, cluster.environment(HEAD)))
         threads = [
             threading.Thread(target=_read, args=(terminal, watchers._lines), daemon=True),
