@@ -6,6 +6,7 @@ The classes have OpenRLHF 0.11's names, signatures and behaviour, for text.
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ class MultiTurnAgentExecutor(AgentExecutorBase):
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        agent = self.agent_instance_cls()
+        agent = await _made(self.agent_instance_cls)
         begun = await agent.reset({"observation": prompt, "label": label})
         room = max_length - (getattr(sampling_params, "max_tokens", None) or 1)
         tokens = _encoded(hf_tokenizer, begun["observation"])
@@ -110,6 +111,15 @@ class MultiTurnAgentExecutor(AgentExecutorBase):
             "truncated": is_truncated,
             "extra_logs": logs,
         }
+
+
+async def _made(kind: type[AgentInstanceBase]) -> AgentInstanceBase:
+    """Return an instance. OpenRLHF's README has an `async def __init__`, which `kind()` refuses."""
+    if not inspect.iscoroutinefunction(kind.__init__):
+        return kind()
+    agent = kind.__new__(kind)
+    await kind.__init__(agent)
+    return agent
 
 
 def _encoded(tokenizer: Any, text: str) -> list[int]:

@@ -1,19 +1,21 @@
-"""An agent file gives the same episode with OpenRLHF's classes and with those that stand in."""
+"""OpenRLHF's own example runs, and an agent file gives the same episode with OpenRLHF's classes."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import logging
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from env import source_file
 from env.environments import openrlhf_stand_in
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
-from env.episodes.types import Episode, Limits, Task
+from env.episodes.types import Episode, Limits, StopReason, Task
 from tests.oracles.process import OPENRLHF
 from tests.support.agent_files import write
 from tests.support.chats import Scripted, tokenizer
@@ -24,7 +26,7 @@ TASK = Task(0, [], label="5", text="2+3=" * 10)
 def episode(path: Path, limits: Limits) -> Episode:
     tokens = tokenizer(None)
     attempt = AgentAttempt(load_agent(path), tokens, limits, SamplingParams(limits.reply, 1.0, 1.0))
-    return asyncio.run(attempt(TASK, Scripted(tokens, ["abc", "a longer reply", "c"])))
+    return asyncio.run(attempt(TASK, Scripted(tokens, ["abc", "a longer reply", "c", "d"])))
 
 
 def openrlhfs_agent(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -55,3 +57,19 @@ def test_both_give_the_same_episode(
         monkeypatch.setattr(openrlhf_stand_in, name, getattr(theirs, name))
     assert episode(path, limits) == ours
     assert sum(ours.action_mask) > 0
+
+
+def test_the_example_of_openrlhfs_release_runs_as_it_is(tmp_path: Path) -> None:
+    (about,) = OPENRLHF.glob("openrlhf-*.dist-info/METADATA")
+    (example,) = re.findall(
+        r"^```python\n(# agent_func\.py\n.+?)^```$", about.read_text(), re.M | re.S
+    )
+    path = write(tmp_path, example)
+    assert not source_file.agent(str(path)).fault
+    found = episode(path, Limits(reply=50, total=900))
+    assert found.stop is StopReason.DONE
+    assert 2 <= found.turns <= 4
+    assert found.text.count("Please analyze the issues and try again.") == found.turns - 1
+    assert found.score is not None
+    assert found.score.reward in (0.0, 1.0)
+    assert found.score.metrics["dummy_scores"] == found.score.reward
