@@ -22,7 +22,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.config.variables import SettingsError
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
-from tests.support.repository import ROOT
+from tests.support.repository import DATA, ROOT
 from tests.support.run_lines import options_of_line, run_lines
 
 COMPOSE, PAGES = ROOT / "compose", ROOT / "docs" / "platforms"
@@ -80,23 +80,24 @@ def test_an_env_file_says_what_each_variable_is_for(path: Path) -> None:
     assert f"compose/env/{path.name}" in path.read_text()
 
 
-VERL_GUIDE = {
-    *("NCCL_DEBUG", "NCCL_CHECKS_DISABLE", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC"),
-    *("NCCL_PROTO", "RCCL_MSCCL_ENABLE", "GPU_MAX_HW_QUEUES", "TORCH_NCCL_HIGH_PRIORITY"),
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "HSA_NO_SCRATCH_RECLAIM", "TOKENIZERS_PARALLELISM"),
-    "HYDRA_FULL_ERROR",
-}
 LEFT_OUT = {
     *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     *("HF_HOME", "TRANSFORMERS_CACHE"),
 }
-"""Of the guide's variables; the file says why."""
+"""Of the variables of verl's guide to AMD; the file says why."""
 
 
-def test_the_mi300_file_has_every_variable_of_verls_guide() -> None:
+def test_the_mi300_file_and_its_page_have_every_variable_of_verls_guide() -> None:
+    guide = (DATA / "guide_scripts" / "verl-amd-slurm.sh").read_text()
+    named = set(re.findall(r"^[^#\n]*?(?:export|-e) ([A-Z_]+)=", guide, re.MULTILINE))
     path = COMPOSE / "env" / "mi300.env"
-    assert set(variables_of(path)) == VERL_GUIDE
+    assert set(variables_of(path)) == named - LEFT_OUT
     assert [name for name in LEFT_OUT if name not in path.read_text()] == []
+    page = (ROOT / "docs" / "platforms" / "amd.md").read_text()
+    assert [name for name in named | {"PYTHONUNBUFFERED"} if f"`{name}`" not in page] == []
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
+    given = {name: text for name, text in variables_of(path).items() if name != "NCCL_IB_HCA"}
+    assert given.items() <= rows.items()
 
 
 # ---- Docker and podman
