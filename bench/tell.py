@@ -74,6 +74,7 @@ def running() -> Iterator[tuple[Cluster, Watchers]]:
             ROLLCALL_WEBHOOK=hook.url,
             ROLLCALL_HANG_TIMEOUT="60s",
             ROLLCALL_GRACE_SECONDS="20",
+            ROLLCALL_NODE_TIMEOUT="60s",  # for Ray; the head knows of a frozen worker after 8 s
             ROLLCALL_PREFLIGHT_SKIP="nodes.collective",
             ROLLCALL_REWARD_COMMAND=shlex.join(server),
             ROLLCALL_REWARD_URL=f"http://127.0.0.1:{port}/",
@@ -162,8 +163,8 @@ FAULTS = (
     Fault(
         "a worker's machine is lost",
         lambda cluster: cluster.kill(SECOND),
-        "node-lost",
-        "rollcall_node_up worker-2 worker",
+        "failure",
+        f"{FAILURES} node_lost",
         lambda cluster: cluster.start(SECOND),
     ),
 )
