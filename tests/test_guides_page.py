@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from entrypoint.__main__ import recipe_takes_command
 from entrypoint.commands import cli
+from entrypoint.commands.cli import PlannedNodes
 from entrypoint.commands.plan import plan
 from entrypoint.config.read import read_settings
+from entrypoint.job.recipes import search_r1
 from tests.support.env_files import variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
 from tests.support.repository import ROOT
@@ -128,22 +132,33 @@ def test_the_jobs_flags_are_the_trainers(guide: str, tmp_path: Path) -> None:
 
 # ---- the lines of Docker
 
+PYTHON_OF_VERL = "/opt/verl/bin/python"
+"""In the CUDA image that is built with verl."""
+
 
 def planned(line: str) -> dict[str, Any]:
     """What the node of a `docker run` line would do."""
-    docker, run, *words = shlex.split(line)
+    docker, run, *words = shlex.split(line.replace(PYTHON_OF_VERL, sys.executable))
     assert (docker, run) == ("docker", "run")
     words = [word for word in words if word not in ("--rm", "--init")]
     options, (image, *arguments) = options_of_line(words)
     assert image.startswith("registry.example.com/team/")
     environ = dict(value.split("=", 1) for option, value in options if option == "env")
-    commanded = environ.get("ROLLCALL_RECIPE") == "command"
+    commanded = recipe_takes_command(environ)
     call = cli.parse(arguments, recipe_takes_command=commanded)
     assert call.command == "up"
-    shown = plan(read_settings(environ, call.arguments if commanded else ()))
+    gpus = (8,) * (1 + int(environ.get("EXPECTED_WORKERS", "0")))
+    shown = plan(read_settings(environ, call.arguments if commanded else ()), PlannedNodes(gpus))
     return shown | {"environ": environ, "arguments": arguments}
 
 
+@pytest.fixture
+def image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of an image, which has Search-R1."""
+    monkeypatch.setattr(search_r1, "has_module", lambda *_: True)
+
+
+@pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("guide", ["openrlhf", "search-r1", "verl-manual"])
 def test_one_line_is_the_head_and_the_other_one_of_its_workers(guide: str) -> None:
     head, worker = map(planned, blocks(guide)["sh"])
@@ -153,14 +168,18 @@ def test_one_line_is_the_head_and_the_other_one_of_its_workers(guide: str) -> No
     assert worker["arguments"] == []
 
 
-@pytest.mark.parametrize("guide", ["search-r1", "verl-manual"])
-def test_the_head_runs_the_program_and_its_keys_say_how_many_nodes_there_are(guide: str) -> None:
-    head = planned(blocks(guide)["sh"][0])
-    assert head["recipe"] == "command"
-    assert head["job"].startswith("python3 -m verl.trainer.main_ppo ")
-    assert f" trainer.nnodes={head['expected_workers'] + 1} " in head["job"]
+@pytest.mark.usefixtures("image")
+@pytest.mark.parametrize(("guide", "recipe"), [("search-r1", "search-r1"), ("verl-manual", "verl")])
+def test_the_head_runs_the_program_and_its_keys_say_how_many_nodes_there_are(
+    guide: str, recipe: str
+) -> None:
+    head, worker = map(planned, blocks(guide)["sh"])
+    assert head["recipe"] == worker["recipe"] == recipe
+    assert " -m verl.trainer.main_ppo " in head["job"]
+    assert f"trainer.nnodes={head['expected_workers'] + 1}" in head["job"].split()
 
 
+@pytest.mark.usefixtures("image")
 def test_every_node_starts_search_r1s_retriever() -> None:
     of_the_nodes = [
         {name: value for name, value in node["environ"].items() if "RETRIEVER" in name}
