@@ -12,7 +12,7 @@ from contract.journal import read_events
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor
-from entrypoint.job.job_queue import Job, JobQueue
+from entrypoint.job.job_queue import SUBMITTED_AGAIN, Job, JobQueue
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext
@@ -95,10 +95,11 @@ class JobLoop:
     def _ended_before(self, job: Job) -> bool:
         """End a job whose outcome an earlier head recorded, but not in the queue."""
         run = RunFiles(self.queue.settings_of(job).run_dir)
-        outcomes = [event for event in read_events(run.journal) if event["kind"] == "outcome"]
-        if not outcomes:
+        ends = ("outcome", SUBMITTED_AGAIN)
+        events = [event for event in read_events(run.journal) if event["kind"] in ends]
+        if not events or events[-1]["kind"] == SUBMITTED_AGAIN:
             return False
-        details, sentence = outcomes[-1]["details"], outcomes[-1]["sentence"]
+        details, sentence = events[-1]["details"], events[-1]["sentence"]
         code = details.get("exit_code", ExitCode.JOB_FAILED)
         self.queue.end(job, details["outcome"], ExitCode(code), sentence)
         return True

@@ -1,7 +1,8 @@
 """The jobs that were submitted to this cluster, one after another, each with a run directory.
 
 `RUN/jobs/ID/job.json` is a job's entry in the queue. It says how the job has ended, and nothing of
-that before: a job that is not over when the head ends is the first of the next head.
+that before: a job that is not over when the head ends goes on with the next head. A stage that is
+submitted again keeps its job and its place.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 ENTRY = "job.json"
 NOT_BEGUN = "it did not begin: "
+SUBMITTED_AGAIN = "submitted-again"
+"""Event of a run whose outcome counts no more: the job is in the queue again."""
 KEY_IN_WORDS = (
     "the job's words have a W&B key, which `ps` would show: set WANDB_API_KEY on the head, and "
     "give --use_wandb true"
@@ -49,6 +52,9 @@ class JobState(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+LOST = (JobState.FAILED, JobState.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class JobQueue:
         # Without the lock, as in `submit`. The ids may be others below, which no fault depends on.
         jobs = self._jobs_of(stages)
         for place, job in enumerate(jobs):
-            if job.id not in self._jobs:
+            if self._is_to_take(job):
                 found = self._faults_now(job, jobs[:place])
                 faults += [f"stage {job.stage}: {fault}" for fault in found]
         if faults:
@@ -134,7 +140,7 @@ class JobQueue:
         with self._lock:
             jobs = self._jobs_of(stages)
             for job in jobs:
-                if job.id not in self._jobs:
+                if self._is_to_take(job):
                     self._take(job)
         return [self._row(job) for job in jobs]
 
@@ -194,18 +200,36 @@ class JobQueue:
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
         )
 
+    def _is_to_take(self, job: Job) -> bool:
+        """Whether the job is new, or was lost and is to go on."""
+        known = self._jobs.get(job.id)
+        return known is None or (known.over and not job.over)
+
     def _take(self, job: Job) -> None:
-        """Put a new job into the queue. Raises OSError and SupersededError."""
-        self._newest = _number(job.id)
-        RunFiles(self.settings_of(job).run_dir).logs.mkdir(parents=True, exist_ok=True)
+        """Put a job into the queue, a new or a lost one. Raises OSError and SupersededError."""
+        again = job.id in self._jobs
+        self._newest = max(self._newest, _number(job.id))
+        self._stopping.discard(job.id)
+        run = RunFiles(self.settings_of(job).run_dir)
+        run.logs.mkdir(parents=True, exist_ok=True)
+        if again and run.journal.exists():
+            sentence = f"{_shown(job)} is submitted again, and goes on from its newest checkpoint"
+            self._journal_of(job).record(SUBMITTED_AGAIN, sentence)
         self._store(job)
-        sentence = f"{_shown(job)} is submitted"
+        sentence = f"{_shown(job)} is submitted{' again' if again else ''}"
         self._journal.record("job-submitted", sentence, job=job.id, words=job.words)
+
+    def _journal_of(self, job: Job) -> Journal:
+        """Return the journal of the job's own run."""
+        settings = self.settings_of(job)
+        path = RunFiles(settings.run_dir).journal
+        return Journal(path, settings.node_name, self._journal.claim, settings.secrets)
 
     def _jobs_of(self, stages: Sequence[Stage]) -> list[Job]:
         """Return a job for each stage: the one that it has, or else a new one.
 
-        Behind a stage with a new job, all jobs are new.
+        A job that has failed or was stopped is to go on in its run directory. Behind a stage with
+        a new job, all jobs are new.
         """
         known, jobs, submitted = dict(self._jobs), list[Job](), timestamp()
         runs: dict[str, Path] = {}
@@ -213,6 +237,9 @@ class JobQueue:
         for stage in stages:
             is_new = bool(jobs) and jobs[-1].id not in known
             job = None if is_new else _with_key(known.values(), stage.key)
+            if job is not None and job.state in LOST:
+                again = replace(job, state=JobState.QUEUED, submitted=submitted)
+                job = replace(again, exit_code=None, sentence="", ended=None)
             if job is None:
                 newest += 1
                 words = pipeline.filled(stage.words, runs)
@@ -301,10 +328,9 @@ class JobQueue:
 
 
 def _with_key(jobs: Iterable[Job], key: str) -> Job | None:
-    """Return the newest job with the key, if it waits, runs or has finished."""
+    """Return the newest job with the key."""
     same = [job for job in jobs if key and job.key == key]
-    lost = (JobState.FAILED, JobState.STOPPED)
-    return same[-1] if same and same[-1].state not in lost else None
+    return same[-1] if same else None
 
 
 def _shown(job: Job) -> str:

@@ -103,6 +103,7 @@ def _parser() -> Parser:
     option("--train-size", type=positive, default=8192, help="sums, or as many as there are")
     option("--warmup-size", type=positive, default=4096, help="training sums that are given solved")
     option("--eval-size", type=positive, default=256, help="sums that are held out")
+    option("--pairs-size", type=positive, default=0, help="pairs of a right and a wrong answer")
 
     option = _task(tasks, "gsm8k", "grade-school problems in words", _plan_gsm8k)
     option("--source", type=Path, required=True, help="directory of the data set")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from env.prepare.output import PrepareError, write_jsonl
 
-ALPHABET = "0123456789+="
+DIGITS = "0123456789"
+ALPHABET = f"{DIGITS}+="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Arithmetic:
     """Solved sums for supervised warm-up, out of the training sums."""
     eval_size: int = 256
     """Held-out sums. Neither a+b nor b+a of one of them is ever trained on."""
+    pairs_size: int = 0
+    """Pairs of a right and a wrong answer, for a reward model; each training sum has as many."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,11 +70,34 @@ def draw(task: Arithmetic) -> tuple[list[Sum], list[Sum], list[Sum]]:
     return train, warmup, list(held_out.values())
 
 
+def wrong_answer(answer: str, rng: random.Random) -> str:
+    """Return an answer near the right one: mostly with one other digit, or a carry too many."""
+    near = list(answer)
+    near[rng.randrange(len(near))] = rng.choice(DIGITS)
+    carried = str(max(0, int(answer) + rng.choice((-10, -1, 1, 10))))
+    longer, other = answer + rng.choice(ALPHABET), str(rng.randrange(2 * int(answer) + 2))
+    kinds = ("".join(near), carried, answer[:-1] or "+", longer, other)
+    wrong = rng.choices(kinds, weights=(12, 4, 1, 1, 2))[0]
+    return wrong if wrong != answer else wrong_answer(answer, rng)
+
+
 def write_arithmetic(task: Arithmetic, out: Path) -> None:
-    """`train.jsonl` and `eval.jsonl` (prompt, answer), `warmup.jsonl` (prompt, completion)."""
+    """`train.jsonl` and `eval.jsonl` (prompt, answer), `warmup.jsonl` (prompt, completion).
+
+    With `pairs_size` also `pairs.jsonl` (prompt, chosen, rejected).
+    """
     train, warmup, evaluate = draw(task)
     for name, sums in (("train", train), ("eval", evaluate)):
         write_jsonl(out / f"{name}.jsonl", ({"prompt": s.prompt, "answer": s.answer} for s in sums))
     write_jsonl(
         out / "warmup.jsonl", ({"prompt": s.prompt, "completion": s.answer} for s in warmup)
     )
+    if task.pairs_size:
+        rng = random.Random(task.seed)
+        pairs = (_pair(train[number % len(train)], rng) for number in range(task.pairs_size))
+        write_jsonl(out / "pairs.jsonl", pairs)
+
+
+def _pair(right: Sum, rng: random.Random) -> dict[str, str]:
+    wrong = wrong_answer(right.answer, rng)
+    return {"prompt": right.prompt, "chosen": right.answer, "rejected": wrong}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.job_desk import SubmissionError
@@ -31,6 +32,16 @@ def stages(*jobs: str) -> list[Stage]:
 
 def fails(run: RunContext) -> Outcome:
     return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
+
+
+def saves_and_fails(run: RunContext) -> Outcome:
+    (run.files.root / "saved").touch()
+    return fails(run)
+
+
+def finds_what_it_saved(run: RunContext) -> Outcome:
+    assert (run.files.root / "saved").exists()
+    return finishes(run)
 
 
 def states(head: JobHead) -> list[str]:
@@ -134,25 +145,63 @@ def test_a_stage_behind_a_job_whose_entry_is_damaged_does_not_begin(tmp_path: Pa
         assert second.state("job-2") == "stopped"
 
 
-def test_a_failed_stage_is_run_again_with_those_behind_it_and_not_those_before(
+def test_a_failed_stage_goes_on_in_its_run_with_those_behind_it_and_not_those_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(written(tmp_path, "true", f"false {LATER}", "true"))
-    with JobHead(tmp_path, true=finishes, false=fails) as head:
+    with JobHead(tmp_path, true=finishes, false=saves_and_fails) as head:
         assert rollcall(head, "pipeline", file) == 70
         said = capsys.readouterr()
         assert said.out == "true was here\n"
         assert "stage two: job-2 (failed, exit code 70): ValueError: broken" in said.err
         assert said.err.splitlines()[-1] == "stage three does not begin"
-        head.acts["false"] = finishes
+        head.acts["false"] = finds_what_it_saved
         assert rollcall(head, "pipeline", "--json", file) == 0
         rows = json.loads(capsys.readouterr().out)
         ran = [(row["id"], row["stage"], row["after"]) for row in rows]
-        assert ran == [("job-1", "one", ""), ("job-4", "two", "job-1"), ("job-5", "three", "job-4")]
-        assert head.ran == ["job-1", "job-2", "job-4", "job-5"]
+        assert ran == [("job-1", "one", ""), ("job-2", "two", "job-1"), ("job-3", "three", "job-2")]
+        assert head.ran == ["job-1", "job-2", "job-2", "job-3"]
         assert rollcall(head, "pipeline", "--no-wait", file) == 0
-        assert capsys.readouterr().out.split() == ["job-1", "job-4", "job-5"]
-        assert len(head.queue.rows()) == 5
+        assert capsys.readouterr().out.split() == ["job-1", "job-2", "job-3"]
+        assert len(head.queue.rows()) == 3
+    kinds = [event["kind"] for event in read_events(tmp_path / "jobs/job-2/journal.jsonl")]
+    assert kinds == ["start", "outcome", "submitted-again", "start", "outcome"]
+
+
+def test_a_stopped_stage_goes_on_when_the_pipeline_is_submitted_again(tmp_path: Path) -> None:
+    pipeline = stages("sleep 9", "true")
+    with JobHead(tmp_path, sleep=until_stopped) as head:
+        head.queue.submit_stages(pipeline)
+        soon(lambda: head.ran == ["job-1"])
+        head.queue.stop("job-1")
+        soon(lambda: states(head) == ["stopped", "stopped"])
+        head.queue.submit_stages(pipeline)
+        soon(lambda: head.ran == ["job-1", "job-1"])
+        assert states(head) == ["running", "queued"]
+        head.queue.stop("job-1")
+        soon(lambda: states(head) == ["stopped", "stopped"])
+
+
+def test_a_stage_that_was_submitted_again_goes_on_with_the_next_head_too(tmp_path: Path) -> None:
+    pipeline = stages("false", "true")
+    with JobHead(tmp_path, false=fails) as first:
+        first.queue.submit_stages(pipeline)
+        soon(lambda: states(first) == ["failed", "stopped"])
+        first.acts["false"] = until_stopped
+        first.queue.submit_stages(pipeline)
+        soon(lambda: first.ran == ["job-1", "job-1"])
+    with JobHead(tmp_path, false=finishes) as second:
+        soon(lambda: states(second) == ["finished", "finished"])
+        assert second.ran == ["job-1", "job-2"]
+
+
+def test_a_failed_stage_with_another_command_has_a_run_of_its_own(tmp_path: Path) -> None:
+    with JobHead(tmp_path, false=fails) as head:
+        head.queue.submit_stages(stages("true", "false", "true"))
+        soon(lambda: states(head) == ["finished", "failed", "stopped"])
+        again = head.queue.submit_stages(stages("true", "true changed", "true"))
+        assert [row["id"] for row in again] == ["job-1", "job-4", "job-5"]
+        soon(lambda: states(head) == ["finished", "failed", "stopped", "finished", "finished"])
 
 
 def test_a_stage_that_did_not_write_what_the_next_needs_fails_the_next(tmp_path: Path) -> None:
@@ -197,17 +246,23 @@ def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
         assert head.queue.rows() == []
 
 
-def test_the_example_has_stages_that_the_head_takes(tmp_path: Path) -> None:
-    model = write_reward_model(tmp_path / "model", ALPHABET)
-    rows = {
-        "answers.jsonl": {"prompt": "1+1=", "answer": "2"},
-        "pairs.jsonl": {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
-        "prompts.jsonl": {"prompt": "1+1=", "answer": "2"},
-    }
-    for name, row in rows.items():
-        (tmp_path / name).write_text(f"{json.dumps(row)}\n" * 4)
-    text = (ROOT / "examples" / "pipeline.yaml").read_text()
-    here = text.replace("/shared/data", str(tmp_path)).replace("/shared/model", str(model))
+SUM = {"prompt": "1+1=", "answer": "2", "completion": "2", "chosen": "2", "rejected": "3"}
+"""A row of every data set of the examples."""
+DATA = {
+    "pipeline": ("/shared/data", ("answers", "pairs", "prompts")),
+    "sums": ("/data", ("warmup", "pairs", "train")),
+}
+"""Example → the directory and the names of its data."""
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_an_example_has_stages_that_the_head_takes(name: str, tmp_path: Path) -> None:
+    place, files = DATA[name]
+    for file in files:
+        (tmp_path / f"{file}.jsonl").write_text(f"{json.dumps(SUM)}\n" * 4)
+    write_reward_model(tmp_path / "model", ALPHABET)
+    text = (ROOT / "examples" / f"{name}.yaml").read_text()
+    here = text.replace("/shared/model", f"{place}/model").replace(f"{place}/", f"{tmp_path}/")
     with JobHead(tmp_path / "run", sft=finishes, rm=finishes) as head:
         jobs = head.queue.submit_stages(parsed(here))
     assert [job["recipe"] for job in jobs] == ["supervised", "supervised", "builtin"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from env.data.prompts import PromptStream
 from env.data.rows import PromptError
 from env.prepare.__main__ import main
-from env.prepare.arithmetic import Arithmetic, draw
+from env.prepare.arithmetic import ALPHABET, Arithmetic, draw
 from env.prepare.gsm8k import read_gsm8k
 from env.prepare.output import PrepareError
 from tests.support.repository import ROOT
@@ -39,6 +39,23 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("prepare") / "sums"
     assert main([*SUMS, "--out", str(out)]) == 0
     return out
+
+
+def test_pairs_are_of_training_sums_and_only_the_better_answer_is_right(tmp_path: Path) -> None:
+    assert main([*SUMS, "--pairs-size", "900", "--out", str(tmp_path)]) == 0
+    right = {row["prompt"]: row["answer"] for row in rows(tmp_path / "train.jsonl")}
+    pairs = rows(tmp_path / "pairs.jsonl")
+    assert len(pairs) == 900
+    assert {pair["prompt"] for pair in pairs} == right.keys()
+    for pair in pairs:
+        assert pair["chosen"] == right[pair["prompt"]]
+        assert pair["rejected"] != pair["chosen"]
+        assert pair["rejected"]
+        assert set(pair["rejected"]) <= set(ALPHABET)
+
+
+def test_without_a_number_of_pairs_there_are_none(prepared: Path) -> None:
+    assert not (prepared / "pairs.jsonl").exists()
 
 
 @given(
