@@ -81,6 +81,7 @@ def ours(root: Path, steps: int) -> list[str]:
         *("--dataset", str(root / "data" / "train.jsonl"), "--run_dir", str(root / "run")),
         *("--train_batch_size", str(BATCH), "--max_steps", str(steps), "--learning_rate", RATE),
         *("--max_len", str(MAX_LENGTH), "--logging_steps", "1", "--lr_scheduler", "constant"),
+        *("--save_steps", "-1"),
     ]
 
 

@@ -26,6 +26,7 @@ RARE = b'"eval/'
 """Is in the rows that are all parsed."""
 SHOWN = re.compile(
     r"train/(?:reward(?:_(?!failed)\w+)?|acc|format|kl|entropy|response_length|truncated)"
+    r"|train/(?:loss|lr)"
     r"|eval/\w+|timing/\w+|memory/\w+_gb|perf/tokens_per_second"
 )
 DIGITS = 5

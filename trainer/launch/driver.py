@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from contract import lease
 from contract.exit_codes import ExitCode
 from contract.log_copy import Copy
 from contract.redaction import secret_texts
@@ -30,7 +31,10 @@ PASSED_ON = frozenset(
     {ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.RUN_DIR, ExitCode.STOPPED},
 )
 """Exit codes of a rank that say what is to be done; any other failure is 70."""
-PASSED_DOWN = ("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR")
+PASSED_DOWN = (
+    *("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR"),
+    *(lease.VARIABLE, lease.HOLDER_VARIABLE),
+)
 """Variables of the driver that the ranks have, too. The head finds processes by the attempt."""
 ERROR = re.compile(r"(?:\[\w+\]:)?[\w.]*(Error|Exception|Interrupt)\b")
 """Start of a traceback's line that names the error, also behind a prefix of torch's launcher."""

@@ -78,15 +78,18 @@ LARGEST_MMAP_THRESHOLD = 32 * 2**20
 """Largest threshold that glibc accepts."""
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(*, huge_pages: bool = True) -> None:
     """Let tensors reuse the pages of freed tensors. Call it before the first tensor is made.
 
     By default the C library returns a large tensor's pages to the kernel, which clears new pages
     for the next tensor: a twentieth of a step. Now the process keeps up to half a GiB of free
     memory, and large tensors use huge pages if the system has them. Does nothing unless the C
     library is GNU's.
+
+    `huge_pages`: not for tensors that stay mostly empty, whose huge pages are cleared whole.
     """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it at its first large tensor
+    if huge_pages:  # torch reads it at its first large tensor
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return

@@ -26,16 +26,17 @@ from trainer.models.hub import unfit_model_errors
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
 
 
-def prepare_process(*, deterministic: bool = False) -> torch.device:
+def prepare_process(*, deterministic: bool = False, huge_pages: bool = True) -> torch.device:
     """Set up torch in this process. Returns its device.
 
-    `deterministic`: use GPU kernels whose results repeat to the bit.
+    `deterministic`: use GPU kernels whose results repeat to the bit. `huge_pages`: of the CPU's
+    memory, for large tensors.
     """
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS requires this setting
         torch.use_deterministic_algorithms(True)
     share_threads(1)
-    keep_freed_memory()
+    keep_freed_memory(huge_pages=huge_pages)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

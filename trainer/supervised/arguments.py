@@ -15,10 +15,10 @@ def of_trainer(flags: StageFlags, largest: int, world: int, *, cpu: bool) -> dic
     `largest`: samples of a pass, unless a flag says. `world`: the number of ranks.
     """
     passes = batches.passes(flags, largest, world)
-    saves, evaluates = flags.save_steps > 0, bool(flags.eval_dataset)
+    interval, evaluates = flags.save_interval, bool(flags.eval_dataset)
     bf16 = not cpu if flags.mixed_precision is None else flags.mixed_precision
     return {
-        "output_dir": str(flags.checkpoints if saves or flags.run_dir else flags.exported),
+        "output_dir": str(flags.checkpoints if interval or flags.run_dir else flags.exported),
         "per_device_train_batch_size": passes.samples,
         "per_device_eval_batch_size": passes.samples,
         "gradient_accumulation_steps": passes.count,
@@ -42,8 +42,8 @@ def of_trainer(flags: StageFlags, largest: int, world: int, *, cpu: bool) -> dic
         "dataloader_num_workers": flags.dataloader_num_workers,
         "ddp_timeout": flags.dist_timeout,
         "deepspeed": of_deepspeed(flags) if flags.zero_stage else None,
-        "save_strategy": "steps" if saves else "no",
-        "save_steps": flags.save_steps if saves else 500,
+        "save_strategy": "steps" if interval else "no",
+        "save_steps": interval or 500,
         "save_total_limit": flags.max_ckpt_num,
         "eval_strategy": _evaluations(flags) if evaluates else "no",
         "eval_steps": flags.eval_steps if flags.eval_steps > 0 else None,

@@ -27,6 +27,8 @@ from trainer.config.schema import (
 )
 
 SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr")
+SHARE_BETWEEN_SAVES = 0.1
+"""A crash repeats less than this share of a run whose user did not choose an interval."""
 ONE_SPLIT = "A data set has its split `train` here; give a directory or a file of the split"
 
 
@@ -232,7 +234,9 @@ class StageCheckpoints:
     save_steps: int = shared(
         CheckpointFlags,
         "save_steps",
-        help="steps between checkpoints; -1: only when the run is stopped",
+        0,
+        help="steps between checkpoints; 0: every tenth of the run, if it is one of Rollcall; -1: "
+        "only when the run is stopped",
     )
     max_ckpt_num: int = shared(CheckpointFlags, "max_ckpt_num", help="checkpoints to keep")
     max_ckpt_mem: float = shared(
@@ -302,6 +306,13 @@ class StageFlags(  # from the last concern to the first: a dataclass takes its b
         if self.ckpt_path is None and self.run_dir is not None:
             return RunFiles(self.run_dir).checkpoints
         return self.ckpt_path or self.exported.with_name(f"{self.exported.name}-checkpoints")
+
+    @property
+    def save_interval(self) -> float | None:
+        """Steps between checkpoints; below 1 the share of the run; None: no checkpoints."""
+        if self.save_steps > 0:
+            return self.save_steps
+        return SHARE_BETWEEN_SAVES if self.save_steps == 0 and self.run_dir else None
 
     @property
     def mixed_precision(self) -> bool | None:

@@ -174,7 +174,7 @@ def _warnings(flags: StageFlags, given: Set[str]) -> Iterator[str]:
                 yield f"--{name} has no effect: it is of ZeRO, and --zero_stage is 0"
     elif flags.zpg > 1 and flags.zero_stage < 3:
         yield f"--zpg has no effect: it is of ZeRO stage 3, and --zero_stage is {flags.zero_stage}"
-    if flags.save_steps < 1 and flags.run_dir is not None:
+    if flags.save_interval is None and flags.run_dir is not None:
         yield "--save_steps -1: without checkpoints, an attempt after a crash begins at step 1"
     if flags.eval_steps > 0 and not flags.eval_dataset:
         yield "--eval_steps has no effect: there is no --eval_dataset"

@@ -16,11 +16,13 @@ from transformers import AutoTokenizer
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
 from trainer.config.schema import ConfigError, Fault
 from trainer.models import hf_export, hub, lora
 from trainer.models.loading import prepare_process
 from trainer.supervised import arguments, batches, data, loggers
+from trainer.supervised.metrics import MetricRows
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import Command
 from trainer.supervised.stages import STAGES, DPOFlags
@@ -49,7 +51,8 @@ def run(command: Command) -> None:
     if faults := list(batches.faults(command.flags, world)):
         raise ConfigError(faults)
     flags = _with_local_models(command.flags)
-    device = prepare_process(deterministic=flags.full_determinism)
+    # TRL's buffer of logits, [tokens, 32768], is touched at its vocabulary's columns alone.
+    device = prepare_process(deterministic=flags.full_determinism, huge_pages=False)
     disable_progress_bars()
     _set_up_loggers(flags)
     if flags.zero_stage:
@@ -71,6 +74,8 @@ def run(command: Command) -> None:
             raise PromptError(
                 f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
             )
+        if flags.run_dir:
+            trainer.add_callback(MetricRows(RunFiles(flags.run_dir).metrics))
         resume = flags.resume_from_checkpoint
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         _export(trainer, tokenizer, flags)

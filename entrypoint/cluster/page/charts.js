@@ -3,7 +3,9 @@
 
 const CHARTS = [
   ["Reward", /^train\/(reward|reward_(?!std)\w+|acc|format)$/],
-  ["Held-out accuracy", /^eval\//],
+  ["Loss", /^(train|eval)\/loss$/],
+  ["Learning rate", /^train\/lr$/],
+  ["Held-out accuracy", /^eval\/(?!loss$)/],
   ["KL from the reference", /^train\/kl$/],
   ["Entropy", /^train\/entropy$/],
   ["Tokens of a reply", /^train\/response_length$/],
@@ -76,7 +78,7 @@ function slowRewards({series}) {
   return share > 0.5 ? [["warn", `rewards take ${Math.round(100 * share)} % of a step: the GPUs wait for the reward server`]] : [];
 }
 
-const short = name => name.slice(name.indexOf("/") + 1).replaceAll("_", " ");
+const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replaceAll("_", " ");
 
 function begin(title, names, key, data) {
   const box = make("div", {});

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,20 @@ def test_parquet_with_other_columns_trains_with_the_usual_flags(
     args = trainer.args
     assert (args.weight_decay, args.max_grad_norm, args.gradient_checkpointing) == (0.01, 0.5, True)
     assert "77" in trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"])
+
+
+def test_a_buffer_that_stays_mostly_empty_is_not_cleared_in_huge_pages(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL has one of [tokens, 32768] for logits: of a small vocabulary it touches little."""
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+0=", "completion": "1"}')
+    argv = [
+        *("sft", "--pretrain", tiny.model, "--dataset", tmp_path / "rows.jsonl"),
+        *("--save_path", tmp_path / "taught", "--max_steps", 1, "--train_batch_size", 1),
+    ]
+    assert main([str(part) for part in argv]) == ExitCode.FINISHED
+    assert "THP_MEM_ALLOC_ENABLE" not in os.environ
 
 
 def test_texts_become_turns_of_the_chat_template(
