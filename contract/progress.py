@@ -35,6 +35,8 @@ class Progress:
     """Mean reward of the run's first step."""
     kl: float | None = None
     """Mean KL divergence of the policy from the reference, nats a token."""
+    loss: float | None = None
+    """Loss of the step, or its mean since the job last told it."""
     eval: float | None = None
     """Newest held-out accuracy, 0 to 1."""
     eval_before: float | None = None

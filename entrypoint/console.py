@@ -237,6 +237,8 @@ def sentence(progress: Progress) -> str:
     parts = [f"step {progress.step}{of}"]
     if progress.reward is not None:
         parts.append(f"reward {progress.reward:.3f}")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.4g}")
     if progress.eval is not None:
         parts.append(f"accuracy {100 * progress.eval:.0f} %")
     if progress.kl is not None:

@@ -27,7 +27,7 @@ from contract import lease
 from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import browser, connections, prometheus, run_facts
+from entrypoint.cluster import browser, connections, prometheus
 from entrypoint.cluster.access import Access
 from entrypoint.cluster.auth import ACCESS, Authentication
 from entrypoint.cluster.job_routes import JobRoutes, explain
@@ -40,6 +40,7 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
+from entrypoint.run import run_facts
 from entrypoint.run.reads import StorageReads
 
 SMALL_BYTES = 2048

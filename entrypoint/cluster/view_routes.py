@@ -14,10 +14,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from entrypoint.cluster import browser
-from entrypoint.cluster.curves import Curves
 from entrypoint.cluster.event_stream import Asked, follow
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.run import log_files
+from entrypoint.run.curves import Curves
 from entrypoint.run.reads import StorageReads
 
 MOST_LAST = 10_000

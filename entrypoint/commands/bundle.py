@@ -14,21 +14,19 @@ import platform
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.journal import timestamp
-from contract.redaction import MASK, SECRET_NAME, named_secrets, redact, secret_texts
+from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import Parser, fail, version
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import SettingsError
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
-from entrypoint.run import bundle
-from entrypoint.run import token as run_token
+from entrypoint.run import bundle, known_secrets
 from entrypoint.run.bundle import Gathered, Member
 
 ENDINGS = (".tar.gz", ".tgz")
@@ -45,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         sentence = f"--out {out} has another ending: give a name that ends in .tar.gz"
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
     environ = dict(os.environ)
-    found = bundle.without_secrets(_with_node(bundle.gather(run), environ), _secrets(run, environ))
+    found = bundle.without_secrets(
+        _with_node(bundle.gather(run), environ), known_secrets.of(run, environ)
+    )
     try:
         size = _write(out, f"rollcall-{run.root.resolve().name}", found)
     except FileExistsError:
@@ -85,23 +85,6 @@ def _no_run(run: RunFiles) -> str:
     if not (run.journal.is_file() or run.run.is_file()):
         return f"{run.root} is no run: it has neither {run.journal.name} nor {run.run.name}"
     return ""
-
-
-def _secrets(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return what is known to be secret: of this environment, and the run's token and its keys."""
-    found = set(secret_texts(environ))
-    found.update(*(named_secrets(text) for text in environ.values()))
-    with suppress(SettingsError):  # the bundle says which settings are wrong
-        found |= read_settings(environ).secrets
-    roots = (run.root, *run.root.parents[:2])  # of a job: RUN/jobs/ID
-    for path in (RunFiles(root).token for root in roots):
-        try:
-            found.add(path.read_text(errors="replace").strip())
-        except OSError:
-            continue
-    tokens = [secret for secret in found if len(secret) >= 16]
-    keys = {key(token) for token in tokens for key in (run_token.read_only, run_token.for_page)}
-    return frozenset(found | keys)
 
 
 def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:

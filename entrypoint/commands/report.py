@@ -1,19 +1,23 @@
-"""`rollcall report RUN`: the flight record of a run; needs no head and no settings."""
+"""`rollcall report RUN`: the flight record of a run, or of a cluster's jobs, such as the stages of
+a pipeline; needs no head and no settings."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from contract.exit_codes import ExitCode
-from contract.journal import read_events
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
-from entrypoint.run.flight_record import ended, html, text
-from entrypoint.run.flight_record.record import NothingToReportError, from_journal
+from entrypoint.run import known_secrets
+from entrypoint.run.flight_record import html, parts, text
+from entrypoint.run.flight_record.parts import Part
+from entrypoint.run.flight_record.record import NothingToReportError
 
 WHY = ("cause", "to_do", "log")
 """What the end of a run adds to its record."""
@@ -26,26 +30,78 @@ def main(arguments: Sequence[str]) -> int:
         sentence = f"{run.root} is no run: it has no {run.journal.name}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     try:
-        record, over = from_journal(read_events(run.journal)), ended.read(run)
+        secrets = known_secrets.of(run, os.environ)
+        jobs = parts.of_jobs(run, secrets)
+        own = _own(run, secrets, needed=not jobs)
         if options.html:
-            write_atomically(options.html, html.page(record, run.root.name))
+            shown = [*([own] if own else []), *jobs]
+            write_atomically(options.html, html.page(run.root.resolve().name, shown))
     except NothingToReportError as error:
         return fail(f"{run.root}: {error}", ExitCode.RUN_DIR, as_json=options.json)
     except OSError as error:
         sentence = f"{error.filename}: {error.strerror}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     if options.json:
-        why = {name: value for name, value in over.row().items() if name in WHY} if over else {}
-        print(json.dumps(asdict(record) | why))
+        rows = {"jobs": [_row(job) for job in jobs]} if jobs else {}
+        print(json.dumps({**(_record(own) or {} if own else {}), **rows}))
     else:
-        outcome, *rest = text.lines(record)
-        print("\n".join([outcome, *(over.why() if over else ()), *rest]))
+        print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs)]))
     return ExitCode.FINISHED
+
+
+def _own(run: RunFiles, secrets: Iterable[str], *, needed: bool) -> Part | None:
+    """Return the run directory's own run; None for a cluster, which only has jobs.
+
+    Raises OSError, and NothingToReportError if it is `needed`.
+    """
+    try:
+        own = parts.of_run(run, secrets)
+    except NothingToReportError:
+        if needed:
+            raise
+        return None
+    return own if needed or (own.record and own.record.attempts) else None
+
+
+def _record(part: Part) -> dict[str, Any] | None:
+    if part.record is None:
+        return None
+    end = part.end.row() if part.end else {}
+    return asdict(part.record) | {name: end[name] for name in WHY if name in end}
+
+
+def _row(job: Part) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "stage": job.stage,
+        "after": job.after,
+        "recipe": job.facts.get("recipe", ""),
+        "state": job.state,
+        "sentence": job.sentence,
+        "record": _record(job),
+    }
+
+
+def _lines(part: Part) -> Iterator[str]:
+    if part.record is None:
+        yield f"{part.state}: {part.sentence}"
+    else:
+        outcome, *rest = text.lines(part.record)
+        yield from (outcome, *(part.end.why() if part.end else ()), *rest)
+
+
+def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:
+    for job in jobs:
+        after = f", after {job.after}" if job.after else ""
+        yield f"{job.name} ({job.stage}{after}):" if job.stage else f"{job.name}:"
+        yield from (f"  {line}" for line in _lines(job))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("report", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page there")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write one page with pictures there"
+    )
     return parser.parse(arguments)

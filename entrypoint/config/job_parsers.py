@@ -26,7 +26,7 @@ RESUME_MEANING = (
 )
 
 COUNTS = ("step", "total_steps", "samples")
-MEASURES = ("reward", "kl", "eval", "tokens_per_second", "step_seconds", "eta_seconds")
+MEASURES = ("reward", "kl", "loss", "eval", "tokens_per_second", "step_seconds", "eta_seconds")
 """Names of the groups of a step's pattern: the fields of progress that a log may have."""
 
 

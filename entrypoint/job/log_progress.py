@@ -133,6 +133,7 @@ class LogProgress:
             reward=reward,
             reward_first=reward if before.reward_first is None else before.reward_first,
             kl=values.get("kl", before.kl),
+            loss=values.get("loss", before.loss),
             eval=values.get("eval", before.eval),
             eval_before=before.eval_before,
             tokens_per_second=values.get("tokens_per_second", before.tokens_per_second),

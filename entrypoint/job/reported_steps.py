@@ -16,6 +16,8 @@ from entrypoint import console
 from entrypoint.run.journal import Journal
 
 EVERY_SECONDS = 10.0
+MEASURES = ("reward", "kl", "loss")
+"""Fields of the progress that are in the event of a step."""
 
 
 @dataclass(slots=True)
@@ -31,11 +33,14 @@ class ReportedSteps:
     """None until the attempt has reported its first progress."""
     _newest: Progress | None = None
     _recorded: int = 0
+    _accuracy: float | None = None
+    """The held-out accuracy that is in the journal."""
     _recorded_at: float = field(init=False, default=float("-inf"))
 
     def see(self, progress: Progress) -> None:
         """Take the newest progress, which must be this attempt's."""
         if self._records is None:
+            self._accuracy = progress.eval if self.before else None  # of an earlier attempt
             with suppress(OSError):  # asked again with the next
                 self._records = not self._job_records()
             if self._records:
@@ -62,15 +67,23 @@ class ReportedSteps:
     def _record(self) -> None:
         """Record the newest step; what storage does not take now is part of the next event."""
         progress = self._newest
-        if progress is None or progress.step == self._recorded:
+        if progress is None or (progress.step, progress.eval) == (self._recorded, self._accuracy):
             return
         if progress.step < self._recorded:
             self._begin(progress.step)
             return
-        made = progress.step - self._recorded
+        made, step = progress.step - self._recorded, progress.step
+        told = {name: getattr(progress, name) for name in MEASURES}
+        told = {name: value for name, value in told.items() if value is not None}
         with suppress(OSError):
-            self.journal.write("step", console.sentence(progress), step=progress.step, steps=made)
-            self._recorded, self._recorded_at = progress.step, self.clock()
+            if made:
+                sentence = console.sentence(progress)
+                self.journal.write("step", sentence, step=step, steps=made, **told)
+                self._recorded, self._recorded_at = step, self.clock()
+            if progress.eval is not None and progress.eval != self._accuracy:
+                sentence = f"Held-out accuracy after step {step}: {progress.eval:.1%}."
+                self.journal.write("eval", sentence, step=step, accuracy=progress.eval)
+            self._accuracy = progress.eval
 
 
 def start(resume_from: int, before: int, first_seen: int) -> int:

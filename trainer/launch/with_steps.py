@@ -26,8 +26,18 @@ from transformers import (
 from contract.exit_codes import ExitCode
 from trainer.launch import openrlhf_steps
 
-MEASURES = ("reward", "kl")
-"""Numbers of the Trainer's log that are progress, in the order in which a line has them."""
+MEASURES = {
+    "loss": "loss",
+    "reward": "reward",
+    "kl": "kl",
+    "eval_accuracy": "eval",
+    "eval_rewards/accuracies": "eval",
+    "eval_mean_token_accuracy": "eval",
+}
+"""Numbers of the Trainer's log that are progress, in the order in which a line has them.
+
+The accuracies are those of TRL's reward models, of DPO, and of SFT.
+"""
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -48,23 +58,31 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         logs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        for name in MEASURES:
+        is_held_out = False
+        for name, known in MEASURES.items():
             if isinstance(value := (logs or {}).get(name), int | float):
-                self._measured[name] = value
+                self._measured[known] = value
+                is_held_out = is_held_out or known == "eval"
+        if is_held_out:  # no step may come after the last evaluation
+            self._tell(state)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        if state.is_world_process_zero:
-            known = [name for name in MEASURES if name in self._measured]
-            measured = "".join(f" {name} {self._measured[name]:.6g}" for name in known)
-            print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
+        self._tell(state)
         if self._any_rank_is_asked(args):
             self._stops = control.should_save = control.should_training_stop = True
 
     def on_save(self, *_: Any, **__: Any) -> None:
         if self._stops:  # before the script exports or publishes what is half trained
             sys.exit(int(ExitCode.STOPPED))
+
+    def _tell(self, state: TrainerState) -> None:
+        if not state.is_world_process_zero:
+            return
+        known = [name for name in dict.fromkeys(MEASURES.values()) if name in self._measured]
+        measured = "".join(f" {name} {self._measured[name]:.6g}" for name in known)
+        print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
 
     def _ask(self, *_: Any) -> None:
         self._asked = True

@@ -27,7 +27,8 @@ from trainer.launch.words import LaunchError, parse, telling_steps
 
 STEP_PATTERN = re.compile(
     r"rollcall: step (?P<step>\d+)/(?P<total_steps>\d+)"
-    r"(?: reward (?P<reward>\S+))?(?: kl (?P<kl>\S+))?$"
+    r"(?: loss (?P<loss>\S+))?(?: reward (?P<reward>\S+))?(?: kl (?P<kl>\S+))?"
+    r"(?: eval (?P<eval>\S+))?$"
 )
 """The line of trainer.launch.with_steps, often behind a progress bar without an end of its own."""
 USAGE = re.compile(

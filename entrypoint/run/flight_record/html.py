@@ -1,106 +1,247 @@
-"""Renders a flight record as one HTML page without scripts or network access."""
+"""Renders a run, or the jobs of a cluster, as one HTML page without scripts or network access."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from statistics import fmean
 
-from entrypoint.run.flight_record.record import FlightRecord
+from entrypoint.run.flight_record import charts, colours
+from entrypoint.run.flight_record.markup import Html, element, joined
+from entrypoint.run.flight_record.parts import Part, pipelines
+from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.tally import TRAINING
-from entrypoint.run.flight_record.text import duration
+from entrypoint.run.flight_record.text import counted, duration, effective_time
 
-COLOURS = ("#2e7d32", "#1565c0", "#ef6c00", "#6a1b9a", "#c62828", "#00838f", "#9e9d24", "#5d4037")
+STYLE = files("entrypoint.run.flight_record") / "report.css"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+CURVES: Mapping[str, str] = {
+    "Reward": r"train/(?:reward(?:_(?!std)\w+)?|acc|format)",
+    "Held-out accuracy": r"eval/(?!response_length$|truncated$)\w+",
+    "Loss": r"train/loss",
+}
+"""Title of a picture → the metrics in it, as on the run's page."""
+FIRST = ("train/reward", "eval/accuracy")
+"""Come before the others of their picture."""
+TIMING, WHOLE_STEP = "timing/", "timing/step"
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-td, th { border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left }
-td { vertical-align: top }
-.bar { display: flex; height: 2rem; border-radius: .3rem; overflow: hidden }
-.dot { display: inline-block; width: .8rem; height: .8rem; border-radius: 50% }
-code { word-break: break-word }
-"""
+
+def page(name: str, parts: Sequence[Part]) -> str:
+    """Pure: return the page. `parts`: the run, or all jobs of a cluster."""
+    is_one = len(parts) == 1 and not parts[0].stage
+    title = f"{name}: {parts[0].state}" if is_one else f"{name}: {counted(len(parts), 'job')}"
+    body = list(_one(parts[0], 2)) if is_one else list(_several(parts))
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Html(STYLE.read_text())),
+    )
+    main = element("main", element("h1", title), *body)
+    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
 
 
-def page(record: FlightRecord, name: str) -> str:
-    title = escape(f"{name}: {record.outcome}")
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f"<title>{title}</title><style>{STYLE}</style></head><body>",
-            f"<h1>{title}</h1><p>{escape(record.sentence)}</p>",
-            f"<p><strong>{record.effective_time_ratio:.1%}</strong> effective time: "
-            f"{record.steps} steps in {duration(record.wall_seconds)}, "
-            f"{escape(record.began)} to {escape(record.ended)}.</p>",
-            *_time(record),
-            "<h2>Failures</h2>",
-            *_failures(record),
-            "<h2>Mended while the job went on</h2>",
-            *_repairs(record),
-            "<h2>Attempts</h2>",
-            *_attempts(record),
-            "</body></html>\n",
-        ]
+def _several(parts: Sequence[Part]) -> Iterator[Html]:
+    for group in pipelines(parts):
+        is_pipeline = bool(group[0].stage) or len(group) > 1
+        what = (
+            f"Pipeline: {counted(len(group), 'stage')}" if is_pipeline else f"Job {group[0].name}"
+        )
+        yield element("h2", what)
+        if is_pipeline:
+            yield _overview(group)
+        for part in group:
+            yield element(
+                "section",
+                *([element("h3", _titled(part))] if is_pipeline else []),
+                *_one(part, 4 if is_pipeline else 3),
+                id=part.name,
+            )
+
+
+def _titled(part: Part) -> str:
+    return f"Stage {part.stage} ({part.name})" if part.stage else part.name
+
+
+def _overview(group: Sequence[Part]) -> Html:
+    """The stages in their order: how each ended, and its share of the time."""
+    rows = []
+    for part in group:
+        record = part.record
+        rows.append(
+            element(
+                "tr",
+                element("th", element("a", _titled(part), href=f"#{part.name}"), scope="row"),
+                element("td", part.facts.get("recipe", "")),
+                element("td", _chip(part.state)),
+                element("td", str(record.steps) if record else ""),
+                element("td", duration(record.wall_seconds) if record else ""),
+                element("td", str(len(record.failures)) if record else ""),
+            )
+        )
+    spent = [
+        (_titled(part), part.record.wall_seconds, colours.LINES[place % len(colours.LINES)])
+        for place, part in enumerate(group)
+        if part.record
+    ]
+    names = ("stage", "recipe", "end", "steps", "time", "failures")
+    table = _table(f"The stages of the pipeline of {group[0].name}", names, rows)
+    if not spent:
+        return table
+    total = sum(seconds for _, seconds, _ in spent)
+    return joined([table, charts.shares("Time of the stages", spent, total)])
+
+
+def _one(part: Part, level: int) -> Iterator[Html]:
+    """One run. `level`: of its headings."""
+    title = f"h{level}"
+    yield element("p", _chip(part.state), " ", part.sentence, class_="end")
+    yield from (element("p", line) for line in (part.end.why() if part.end else ()))
+    record = part.record
+    if record is None:
+        return
+    yield element(
+        "dl", *(element("div", element("dt", k), element("dd", v)) for k, v in _facts(part))
+    )
+    yield element(title, "Learning curve")
+    yield element("div", *_curves(part), class_="charts")
+    yield element(title, "Timeline")
+    yield charts.timeline(record)
+    yield element(title, "Where the time went")
+    yield element("p", f"{effective_time(record)}.")
+    yield _time(record)
+    if phases := _phases(part):
+        total = sum(seconds for _, seconds, _ in phases)
+        yield element(title, "Where the time of a step went")
+        yield element("p", f"The mean of the steps that have metrics: {duration(total)}.")
+        yield charts.shares("Phases of a step", phases, total)
+    yield element(title, "Failures")
+    yield from _failures(record, f"h{level + 1}")
+    yield element(title, "Repaired while the job went on")
+    yield _repairs(record)
+    yield element(title, "Attempts")
+    yield _attempts(part.name, record)
+
+
+def _facts(part: Part) -> Iterator[tuple[str, str]]:
+    assert part.record is not None
+    record = part.record
+    for name in ("model", "recipe"):
+        if value := part.facts.get(name):
+            yield name, value
+    yield from (
+        ("began", moment(record.began)),
+        ("last event", moment(record.ended)),
+        ("time", duration(record.wall_seconds)),
+        ("steps", str(record.steps)),
+        ("attempts", str(len(record.attempts))),
+        ("failures", str(len(record.failures))),
+        ("repairs", str(len(record.repairs))),
     )
 
 
-def _time(record: FlightRecord) -> Iterable[str]:
-    total = sum(record.seconds.values()) or 1.0
+def _curves(part: Part) -> Iterator[Html]:
+    steps, series = part.curves.get("steps", []), part.curves.get("series", {})
+    found = False
+    for title, pattern in CURVES.items():
+        named = {
+            name.partition("/")[2].replace("_", " "): values
+            for name, values in sorted(series.items(), key=lambda one: one[0] not in FIRST)
+            if re.fullmatch(pattern, name)
+        }
+        if named:
+            found = True
+            yield charts.curves(title, steps, named)
+    if not found:
+        yield element("p", "The job has told no reward, loss or accuracy of its steps.")
+
+
+def _time(record: FlightRecord) -> Html:
     uses = sorted(record.seconds.items(), key=lambda use: (use[0] != TRAINING, -use[1]))
-    painted = [(use, spent, COLOURS[i % len(COLOURS)]) for i, (use, spent) in enumerate(uses)]
-    yield '<div class="bar">'
-    for use, spent, colour in painted:
-        width = 100 * spent / total
-        yield f'<div style="width:{width:.3f}%;background:{colour}" title="{escape(use)}"></div>'
-    yield "</div><table>"
-    for use, spent, colour in painted:
-        yield (
-            f'<tr><td><span class="dot" style="background:{colour}"></span> {escape(use)}</td>'
-            f"<td>{duration(spent)}</td><td>{spent / total:.1%}</td></tr>"
-        )
-    yield "</table>"
+    painted = [(use, spent, colours.USES.get(use, colours.GREY)) for use, spent in uses]
+    return charts.shares("Use of the time", painted, sum(record.seconds.values()))
 
 
-def _failures(record: FlightRecord) -> Iterable[str]:
+def _phases(part: Part) -> list[tuple[str, float, str]]:
+    """The phases of a step: name, mean seconds, colour."""
+    found: list[tuple[str, float, str]] = []
+    for name, values in part.curves.get("series", {}).items():
+        known = [value for value in values if value is not None]
+        if name.startswith(TIMING) and name != WHOLE_STEP and known:
+            phase = name.removeprefix(TIMING)
+            found.append((phase, fmean(known), colours.of_phase(phase, len(found))))
+    order = list(colours.PHASES)
+    return sorted(found, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
+
+
+def _failures(record: FlightRecord, title: str) -> Iterator[Html]:
     if not record.failures:
-        yield "<p>None.</p>"
-        return
-    yield _head("at", "class and evidence", "answer", "noticed after", "next step", "steps lost")
+        yield element("p", "None.")
     for failure in record.failures:
-        recovered = failure.recovery_seconds
-        yield _row(
-            escape(failure.at),
-            f"<strong>{escape(failure.failure)}</strong><br><code>{escape(failure.evidence)}</code>",
-            f"{escape(failure.answer)}<br>{escape(failure.decision)}",
-            duration(failure.noticed_seconds),
-            f"{duration(recovered)} later" if recovered is not None else "none",
-            str(failure.steps_lost),
+        yield element(
+            "article",
+            element(title, element("span", failure.failure, class_="bad"), _of(failure)),
+            element("pre", failure.evidence),
+            element("p", element("b", f"{failure.answer}: "), failure.decision),
+            element("p", _cost(failure), class_="faint"),
         )
-    yield "</table>"
 
 
-def _repairs(record: FlightRecord) -> Iterable[str]:
+def _of(failure: FailureRecord) -> str:
+    return f" · attempt {failure.attempt} · {moment(failure.at)}"
+
+
+def _cost(failure: FailureRecord) -> str:
+    back = failure.recovery_seconds
+    return (
+        f"noticed after {duration(failure.noticed_seconds)}; "
+        f"{'no step since' if back is None else f'next step {duration(back)} later'}; "
+        f"{counted(failure.steps_lost, 'finished step')} lost"
+    )
+
+
+def _repairs(record: FlightRecord) -> Html:
     if not record.repairs:
-        yield "<p>Nothing.</p>"
-        return
-    yield _head("at", "attempt", "what")
-    for repair in record.repairs:
-        yield _row(escape(repair.at), str(repair.attempt or "none"), escape(repair.sentence))
-    yield "</table>"
+        return element("p", "Nothing.")
+    rows = [
+        element("li", element("time", moment(one.at), datetime=one.at), f" {one.sentence}")
+        for one in record.repairs
+    ]
+    return element("ol", *rows)
 
 
-def _attempts(record: FlightRecord) -> Iterable[str]:
-    yield _head("attempt", "began", "lasted", "from step", "steps", "ended")
-    for attempt in record.attempts:
-        lasted, numbers = duration(attempt.seconds), (attempt.resumed_from, attempt.steps)
-        cells = (str(attempt.number), escape(attempt.at), lasted, *map(str, numbers))
-        yield _row(*cells, escape(attempt.ending))
-    yield "</table>"
+def _attempts(name: str, record: FlightRecord) -> Html:
+    names = ("attempt", "began", "time", "from step", "steps", "end")
+    rows = [
+        element(
+            "tr",
+            element("th", str(one.number), scope="row"),
+            element("td", moment(one.at)),
+            element("td", duration(one.seconds)),
+            element("td", str(one.resumed_from)),
+            element("td", str(one.steps)),
+            element("td", one.ending, class_=charts.attempt_colour(one.ending)),
+        )
+        for one in record.attempts
+    ]
+    return _table(f"The attempts of {name}", names, rows)
 
 
-def _head(*cells: str) -> str:
-    return "<table><tr>" + "".join(f"<th>{cell}</th>" for cell in cells) + "</tr>"
+def _table(label: str, names: Sequence[str], rows: Sequence[Html]) -> Html:
+    """A table that scrolls where it is too wide: by the keyboard, too."""
+    heads = [element("th", name, scope="col") for name in names]
+    table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    return element("div", table, class_="wide", role="region", aria_label=label, tabindex="0")
 
 
-def _row(*cells: str) -> str:
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+def _chip(state: str) -> Html:
+    return element("span", state, class_=f"chip {charts.attempt_colour(state)}")
+
+
+def moment(at: str) -> str:
+    """Pure: return an ISO time to the second, such as 2026-01-31 18:00:00 UTC."""
+    return re.sub(r"\.\d+", "", at.replace("T", " ")).replace("+00:00", " UTC")

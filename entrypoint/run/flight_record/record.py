@@ -37,6 +37,8 @@ class Event:
 class AttemptRecord:
     number: int
     at: str
+    elapsed_seconds: float
+    """Seconds from the beginning of the run to that of the attempt."""
     seconds: float
     resumed_from: int
     steps: int
@@ -49,6 +51,8 @@ class AttemptRecord:
 class FailureRecord:
     attempt: int | None
     at: str
+    elapsed_seconds: float
+    """Seconds from the beginning of the run until the failure was known."""
     failure: str
     evidence: str
     answer: str
@@ -68,6 +72,8 @@ class RepairRecord:
 
     attempt: int | None
     at: str
+    elapsed_seconds: float
+    """Seconds from the beginning of the run."""
     kind: str
     sentence: str
 
@@ -83,7 +89,7 @@ class FlightRecord:
     steps: int
     """Steps that the run has at its end."""
     effective_time_ratio: float
-    """Share of the wall time that went into steps that count."""
+    """Share of the wall time that went into steps that count; 0 if the job tells no steps."""
     seconds: Mapping[str, float]
     """Use of the wall time to its seconds, the longest first."""
     attempts: Sequence[AttemptRecord]
@@ -122,6 +128,7 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
             RepairRecord(
                 attempt=event.attempt,
                 at=event.at.isoformat(),
+                elapsed_seconds=round(event.elapsed, 3),
                 kind=event.kind,
                 sentence=event.sentence,
             )
@@ -163,6 +170,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
             AttemptRecord(
                 number=start.attempt or len(made) + 1,
                 at=start.at.isoformat(),
+                elapsed_seconds=round(start.elapsed, 3),
                 seconds=round(last.seconds_after(start), 3),
                 resumed_from=start.details.get("resume_from", 0),
                 steps=sum(event.details.get("steps", 1) for event in rest if event.kind == "step"),
@@ -209,6 +217,7 @@ def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> F
     return FailureRecord(
         attempt=before[0].attempt,
         at=event.at.isoformat(),
+        elapsed_seconds=round(event.elapsed, 3),
         failure=HEAD_LOST if head_lost else str(event.details["failure"]),
         evidence="the head ended without a word" if head_lost else _evidence(event),
         answer="start" if head_lost else _answer(decision),

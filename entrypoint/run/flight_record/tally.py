@@ -12,6 +12,7 @@ from contract.files import stored_json
 
 TRAINING, AGAIN = "training", "steps done again"
 IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
+UNTOLD = "the job, which tells no steps"
 USES = {
     "start": NO_HEAD,
     "roll": "roll call",
@@ -28,6 +29,7 @@ USES = {
     "outcome": "end of the job",
 }
 """Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
+TOLD = ("resume", "step-found", "step")
 REPAIRS = (
     "engine-replaced",
     "engine-left-out",
@@ -67,8 +69,10 @@ class Tally:
         self._before: datetime | None = None
         self._highest = 0
         self._progressed = False
-        self._steps: list[tuple[int, float]] = []
-        """Each step that counts, and its seconds."""
+        self._tells = False
+        """The run has told where it begins, or a step."""
+        self._steps: list[tuple[int, int, float]] = []
+        """Each step that counts, how many end with it, and their seconds."""
 
     @property
     def effective_time_ratio(self) -> float:
@@ -106,17 +110,30 @@ class Tally:
             self.seconds[IN_FLIGHT] += seconds - silent
             self.seconds[NOTICING] += silent
             return
-        self.seconds[USES[kind]] += seconds
+        is_untold = kind == "outcome" and self.attempts and not self._tells
+        self.seconds[UNTOLD if is_untold else USES[kind]] += seconds
+        self._tells = self._tells or kind in TOLD
         if kind == "step":
-            self._steps.append((details["step"], seconds))
+            made = details.get("steps", 1)
+            self._steps.append((details["step"], made, seconds))
 
     def _go_back(self, step: int) -> None:
         """The steps after `step` no longer count."""
-        undone = sum(seconds for number, seconds in self._steps if number > step)
-        if undone:
-            self._steps = [one for one in self._steps if one[0] <= step]
-            self.seconds[TRAINING] -= undone
-            self.seconds[AGAIN] += undone
+        if all(number <= step for number, _, _ in self._steps):
+            return
+        counted, self._steps = self._steps, []
+        undone = 0.0
+        for number, made, seconds in counted:
+            kept = min(made, step - (number - made))
+            if number <= step:
+                self._steps.append((number, made, seconds))
+            elif kept > 0:  # the event has steps before and after it
+                self._steps.append((step, kept, seconds * kept / made))
+                undone += seconds * (made - kept) / made
+            else:
+                undone += seconds
+        self.seconds[TRAINING] -= undone
+        self.seconds[AGAIN] += undone
 
     def _count(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
         if kind in REPAIRS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.tally import TRAINING
+from entrypoint.run.flight_record.tally import TRAINING, UNTOLD
 
 
 def lines(record: FlightRecord) -> Iterator[str]:
@@ -15,10 +15,7 @@ def lines(record: FlightRecord) -> Iterator[str]:
         f"{counted(len(record.attempts), 'attempt')}, "
         f"{counted(len(record.failures), 'failure')}"
     )
-    yield (
-        f"effective time {record.effective_time_ratio:.1%}: "
-        f"{duration(record.seconds.get(TRAINING, 0.0))} of steps that count"
-    )
+    yield effective_time(record)
     rest = {use: spent for use, spent in record.seconds.items() if use != TRAINING}
     if rest:
         yield "the rest:"
@@ -39,6 +36,13 @@ def lines(record: FlightRecord) -> Iterator[str]:
         yield "mended while the job went on:"
         for repair in record.repairs:
             yield f"  {repair.at} attempt {repair.attempt}: {repair.sentence}"
+
+
+def effective_time(record: FlightRecord) -> str:
+    if UNTOLD in record.seconds:
+        return "the job tells no steps, so that its effective time is not known"
+    spent = duration(record.seconds.get(TRAINING, 0.0))
+    return f"effective time {record.effective_time_ratio:.1%}: {spent} of steps that count"
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:

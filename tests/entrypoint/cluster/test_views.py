@@ -14,9 +14,10 @@ import pytest
 
 from contract.journal import append_event, event_of, line_of, timestamp
 from contract.run_dir import RunFiles
-from entrypoint.cluster import curves, event_stream, view_routes
-from entrypoint.cluster.run_facts import model_of
+from entrypoint.cluster import event_stream, view_routes
+from entrypoint.run import curves
 from entrypoint.run import token as run_token
+from entrypoint.run.run_facts import model_of
 from tests.support.control import TOKEN, Head, asking, head, node_info
 from tests.support.job_head import JobHead, job_head
 

@@ -160,3 +160,30 @@ def test_storage_that_takes_no_event_for_a_while_costs_none(
     (tmp_path / "gone").mkdir()
     steps.see(Progress(step=2))
     assert [event["details"] for event in journal.events("step")] == [{"step": 2, "steps": 2}]
+
+
+def test_the_journal_has_what_a_job_says_of_its_steps_and_each_evaluation_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reported_steps, "EVERY_SECONDS", 0.0)
+    journal = Journal(RunFiles(tmp_path).journal, "head")
+    steps = ReportedSteps(journal, 0, 0)
+    steps.see(Progress(step=1, loss=2.5))
+    steps.see(Progress(step=2, loss=1.5, reward=0.5))
+    steps.see(Progress(step=2, loss=1.5, reward=0.5, eval=0.75))
+    steps.close()
+    told = [(event["kind"], event["details"]) for event in journal.events("step", "eval")]
+    assert told == [
+        ("step", {"step": 1, "steps": 1, "loss": 2.5}),
+        ("step", {"step": 2, "steps": 1, "loss": 1.5, "reward": 0.5}),
+        ("eval", {"step": 2, "accuracy": 0.75}),
+    ]
+
+
+def test_an_evaluation_of_an_earlier_attempt_is_not_told_again(tmp_path: Path) -> None:
+    journal = Journal(RunFiles(tmp_path).journal, "head")
+    steps = ReportedSteps(journal, 4, 6)
+    steps.see(Progress(step=5, eval=0.75))
+    steps.close()
+    assert [event["details"]["step"] for event in journal.events("step")] == [5]
+    assert list(journal.events("eval")) == []

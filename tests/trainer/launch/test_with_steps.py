@@ -41,8 +41,25 @@ def test_a_step_is_a_line_that_the_recipe_reads(
     assert first["step"] == "1"
     assert first["reward"] is None
     assert second.groupdict() == {
-        **{"step": "2", "total_steps": "40", "reward": "0.25", "kl": "0.125"}
+        **{"step": "2", "total_steps": "40", "loss": "2", "reward": "0.25", "kl": "0.125"},
+        "eval": None,
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["eval_accuracy", "eval_rewards/accuracies", "eval_mean_token_accuracy"]
+)
+def test_an_evaluation_behind_the_last_step_is_told_at_once(
+    steps: Steps, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step(steps, 40)
+    state = TrainerState(global_step=40, max_steps=40, is_world_process_zero=True)
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
+    steps.on_log(arguments, state, TrainerControl(), logs={name: 0.75, "eval_loss": 1.0})
+    other_rank = TrainerState(is_world_process_zero=False)
+    steps.on_log(arguments, other_rank, TrainerControl(), logs={name: 0.75})
+    found = [STEP_PATTERN.search(line) for line in capsys.readouterr().out.splitlines()]
+    assert [match and match["eval"] for match in found] == [None, "0.75"]
 
 
 def test_a_kl_that_is_logged_before_any_reward_hides_no_step(

@@ -151,9 +151,13 @@ def test_zero_cannot_resume_with_another_number_of_ranks() -> None:
 
 
 def test_the_line_of_a_step_and_of_a_usage_error() -> None:
-    match = RECIPE.step_pattern(settings(*SFT)).search("rollcall: step 3/40 reward 0.5 kl 0.01")
+    line = "rollcall: step 3/40 loss 1.5 reward 0.5 kl 0.01 eval 0.7"
+    match = RECIPE.step_pattern(settings(*SFT)).search(line)
     assert match
-    assert match.groupdict() == {"step": "3", "total_steps": "40", "reward": "0.5", "kl": "0.01"}
+    assert match.groupdict() == {
+        **{"step": "3", "total_steps": "40", "loss": "1.5"},
+        **{"reward": "0.5", "kl": "0.01", "eval": "0.7"},
+    }
     bar = "  0%|          | 2/400 [00:09<31:28,  4.74s/it]"
     behind = RECIPE.step_pattern(settings(*SFT)).search(f"{bar}rollcall: step 3/400")
     assert behind

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from contract.run_dir import write_atomically
-from entrypoint.cluster import curves
-from entrypoint.cluster.curves import MOST_POINTS, Curves
+from entrypoint.run import curves
+from entrypoint.run.curves import MOST_POINTS, Curves
 
 
 def lines(*steps: int, **more: float) -> str:
@@ -49,7 +49,7 @@ def test_of_a_very_long_run_some_rows_are_parsed_and_all_evaluations(tmp_path: P
     path.write_text(lines(*range(19_001)) + evaluated + lines(*range(19_002, count)))
     known = Curves(path)
     answer = known.rows()
-    assert sum(sums["train/reward"][1] for sums in known._points.values()) < count / 2
+    assert sum(sums["train/reward"][1] for sums in known._points._points.values()) < count / 2
     known_rewards = rewards(answer)
     assert all(abs(value - step) < 64 for step, value in known_rewards.items() if value is not None)
     assert [value for value in answer["series"]["eval/accuracy"] if value is not None] == [0.5]

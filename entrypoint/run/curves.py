@@ -1,4 +1,4 @@
-"""The run's metrics as curves that a page can draw: thinned, and read only once.
+"""A run's metrics as curves that a page or a report can draw: thinned, and read only once.
 
 `RUN/metrics.jsonl` may have 100,000 rows. Each of at most `MOST_POINTS` points is the mean of the
 rows of as many steps; of many rows, only some are parsed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,44 @@ Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
 
 
+class Points:
+    """Rows of metrics, merged to at most MOST_POINTS points."""
+
+    def __init__(self) -> None:
+        self.stride = 1
+        """Steps of one point."""
+        self._points: dict[int, Sums] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the metrics of a row that are shown; a row without a step is left out."""
+        if not stored_json.is_count(step := row.get("step")):
+            return
+        values = {
+            name: (float(value), 1)
+            for name, value in row.items()
+            if _is_shown(name) and stored_json.is_number(value)
+        }
+        _merge(self._points.setdefault(step // self.stride, {}), values)
+        if len(self._points) > MOST_POINTS:
+            self._halve()
+
+    def rows(self, after: int = 0) -> dict[str, Any]:
+        """Return the points from step `after` on: their last steps, and the series by name."""
+        first = after // self.stride
+        points = sorted(item for item in self._points.items() if item[0] >= first)
+        names = sorted({name for _, sums in points for name in sums})
+        return {
+            "steps": [(place + 1) * self.stride - 1 for place, _ in points],
+            "series": {name: [_mean(sums, name) for _, sums in points] for name in names},
+        }
+
+    def _halve(self) -> None:
+        points, self._points = self._points, {}
+        self.stride *= 2
+        for place, sums in points.items():
+            _merge(self._points.setdefault(place // 2, {}), sums)
+
+
 class Curves:
     """The curves of one file. Every method may be called from any thread."""
 
@@ -52,23 +91,14 @@ class Curves:
             more, began = self._read(), time.monotonic()
             while more and time.monotonic() - began < READ_SECONDS:
                 more = self._read()
-            version = f"{self._file}-{self._stride}"
-            first = after // self._stride if of == version else 0
-            points = sorted(item for item in self._points.items() if item[0] >= first)
-            names = sorted({name for _, sums in points for name in sums})
-            return {
-                "version": version,
-                "more": more,
-                "steps": [(place + 1) * self._stride - 1 for place, _ in points],
-                "series": {name: [_mean(sums, name) for _, sums in points] for name in names},
-            }
+            version = f"{self._file}-{self._points.stride}"
+            found = self._points.rows(after if of == version else 0)
+            return {"version": version, "more": more, **found}
 
     def _begin(self, file: int | None) -> None:
         self._file = file
         self._offset = 0
-        self._stride = 1
-        """Steps of one point."""
-        self._points: dict[int, Sums] = {}
+        self._points = Points()
         self._lines = 0
 
     def _read(self) -> bool:
@@ -86,7 +116,7 @@ class Curves:
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
             self._lines += 1
-            if self._lines % max(1, self._stride // ROWS_OF_POINT) == 0 or RARE in line:
+            if self._lines % max(1, self._points.stride // ROWS_OF_POINT) == 0 or RARE in line:
                 self._add(line)
         self._offset += len(whole)
         return bool(whole) and self._offset < size
@@ -96,22 +126,8 @@ class Curves:
             row = stored_json.parsed(line)
         except ValueError:
             return
-        if not isinstance(row, dict) or not stored_json.is_count(step := row.get("step")):
-            return
-        values = {
-            name: (float(value), 1)
-            for name, value in row.items()
-            if _is_shown(name) and stored_json.is_number(value)
-        }
-        _merge(self._points.setdefault(step // self._stride, {}), values)
-        if len(self._points) > MOST_POINTS:
-            self._halve()
-
-    def _halve(self) -> None:
-        points, self._points = self._points, {}
-        self._stride *= 2
-        for place, sums in points.items():
-            _merge(self._points.setdefault(place // 2, {}), sums)
+        if isinstance(row, dict):
+            self._points.add(row)
 
 
 @lru_cache(1000)

@@ -1,0 +1,156 @@
+"""Reads what a report shows of a run directory: one run, or a cluster's jobs in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from contract.files import stored_json
+from contract.journal import read_events
+from contract.redaction import redact
+from contract.run_dir import RunFiles
+from entrypoint.run import run_facts
+from entrypoint.run.curves import Curves, Points
+from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record.ended import Ended
+from entrypoint.run.flight_record.record import FlightRecord, NothingToReportError, from_journal
+from entrypoint.run.flight_record.tally import GOES_BACK
+
+ENTRY = "job.json"
+TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
+"""Detail of a step's event → the metric that it is."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One run: the run directory's own, or that of a submitted job."""
+
+    name: str
+    stage: str = ""
+    """The job's name in a pipeline."""
+    after: str = ""
+    """The job that had to finish before."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """As `run_facts.read` returns them."""
+    record: FlightRecord | None
+    """None if the job has not begun."""
+    state: str
+    """The outcome of the record; of a job that has not begun, its state in the queue."""
+    sentence: str
+    end: Ended | None = None
+    """Why the run has ended, and what to do; None if it has not ended."""
+    curves: Row = field(default_factory=dict)
+    """`steps`, and `series`: metric → its values, or None where it has none."""
+
+
+def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
+    """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
+    events = list(_masked(read_events(run.journal), secrets))
+    record = from_journal(events)
+    return Part(
+        name=run.root.name,
+        facts=run_facts.read(run),
+        record=record,
+        state=record.outcome,
+        sentence=record.sentence,
+        end=_end(run, secrets),
+        curves=_curves(run, events),
+    )
+
+
+def of_record(record: FlightRecord) -> Part:
+    """Pure: return a run of which nothing but the record is known."""
+    return Part(name="run", record=record, state=record.outcome, sentence=record.sentence)
+
+
+def of_jobs(run: RunFiles, secrets: Iterable[str] = ()) -> list[Part]:
+    """Read the jobs that were submitted to a cluster, oldest first. Raises OSError."""
+    return [_of_job(RunFiles(run.jobs / name), row, secrets) for name, row in _entries(run)]
+
+
+def pipelines(parts: Sequence[Part]) -> list[list[Part]]:
+    """Pure: return the jobs in groups: the stages of one pipeline, or a single job."""
+    groups: list[list[Part]] = []
+    of_job: dict[str, list[Part]] = {}
+    for part in parts:
+        group = of_job.get(part.after) if part.after else None
+        if group is None:
+            group = []
+            groups.append(group)
+        group.append(part)
+        of_job[part.name] = group
+    return groups
+
+
+def _entries(run: RunFiles) -> list[tuple[str, Row]]:
+    found = []
+    for path in run.jobs.glob(f"job-*/{ENTRY}"):
+        number, row = path.parent.name.removeprefix("job-"), stored_json.json_object(path)
+        if row is not None and number.isdecimal():
+            found.append((int(number), path.parent.name, row))
+    return [(name, row) for _, name, row in sorted(found, key=lambda one: one[0])]
+
+
+def _of_job(run: RunFiles, row: Row, secrets: Iterable[str]) -> Part:
+    told = {
+        name: redact(value if isinstance(value := row.get(name), str) else "", secrets)
+        for name in ("stage", "after", "state", "sentence")
+    }
+    events = list(_masked(read_events(run.journal), secrets))
+    try:
+        record = from_journal(events)
+    except NothingToReportError:
+        record = None
+    is_over = bool(row.get("ended"))
+    return Part(
+        name=run.root.name,
+        stage=told["stage"],
+        after=told["after"],
+        facts=run_facts.read(run),
+        record=record,
+        state=told["state"] if record is None or is_over else record.outcome,
+        sentence=told["sentence"] or (record.sentence if record else "it has not begun"),
+        end=_end(run, secrets),
+        curves=_curves(run, events),
+    )
+
+
+def _end(run: RunFiles, secrets: Iterable[str]) -> Ended | None:
+    end = ended.read(run)
+    return end and replace(
+        end, sentence=redact(end.sentence, secrets), cause=redact(end.cause, secrets)
+    )
+
+
+def _masked(events: Iterable[Row], secrets: Iterable[str]) -> Iterator[Row]:
+    for event in events:
+        yield {**event, "sentence": redact(event["sentence"], secrets)}
+
+
+def _curves(run: RunFiles, events: Iterable[Row]) -> Row:
+    """Return the curves of the metrics; without any, what the journal's steps say."""
+    curves = Curves(run.metrics)
+    while (found := curves.rows())["more"]:
+        pass
+    return found if found["steps"] else _told(events).rows()
+
+
+def _told(events: Iterable[Row]) -> Points:
+    """Pure: return the numbers that the journal has of the steps that count."""
+    rows: list[dict[str, Any]] = []
+    for event in events:
+        kind, details = event["kind"], event["details"]
+        if kind in GOES_BACK:
+            rows = [row for row in rows if row["step"] <= details["step"]]
+        elif kind == "step":
+            known = {name: details[key] for key, name in TOLD.items() if key in details}
+            rows.append({"step": details["step"], **known})
+        elif kind == "eval" and "step" in details and "accuracy" in details:
+            rows.append({"step": details["step"], "eval/accuracy": details["accuracy"]})
+    points = Points()
+    for row in rows:
+        points.add(row)
+    return points

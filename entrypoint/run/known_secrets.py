@@ -1,0 +1,29 @@
+"""The secrets that a command on a run directory knows, to mask them in what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from contract.redaction import named_secrets, secret_texts
+from contract.run_dir import RunFiles
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import SettingsError
+from entrypoint.run import token as run_token
+
+
+def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what is secret in this environment, and the run's token and its keys."""
+    found = set(secret_texts(environ))
+    found.update(*(named_secrets(text) for text in environ.values()))
+    with suppress(SettingsError):  # who needs the settings says what is wrong
+        found |= read_settings(environ).secrets
+    roots = (run.root, *run.root.parents[:2])  # of a job: RUN/jobs/ID
+    for path in (RunFiles(root).token for root in roots):
+        try:
+            found.add(path.read_text(errors="replace").strip())
+        except OSError:
+            continue
+    tokens = [secret for secret in found if len(secret) >= 16]
+    keys = {key(token) for token in tokens for key in (run_token.read_only, run_token.for_page)}
+    return frozenset(found | keys)

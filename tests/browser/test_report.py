@@ -1,0 +1,137 @@
+"""The report of a run, in a real browser: for everyone, from no other host, and never code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from contract.run_dir import RunFiles
+from entrypoint.commands import report
+from tests.support import reported_runs
+from tests.support.flight_events import Clock
+
+pytestmark = pytest.mark.browser
+PHONE, DESKTOP = (390, 844), (1280, 900)
+EVIL = "</p><script>document.title=1</script><img src=//host.invalid/x onerror='document.title=1'>"
+
+
+def opened(tab: Page, run: RunFiles) -> list[str]:
+    """Show the report; return the addresses that the browser asks for."""
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    page = run.root.parent / "report.html"
+    assert report.main([str(run.root), "--html", str(page)]) == 0
+    tab.goto(page.as_uri())
+    return asked
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [PHONE, DESKTOP])
+@pytest.mark.parametrize(
+    "make", [reported_runs.with_faults, reported_runs.cluster, reported_runs.tells_nothing]
+)
+def test_a_report_is_seen_whole_by_everyone_and_asks_no_host(
+    tab: Page,
+    tmp_path: Path,
+    make: Callable[[Path], RunFiles],
+    width: int,
+    height: int,
+    colours: str,
+) -> None:
+    tab.set_viewport_size({"width": width, "height": height})
+    tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
+    asked = opened(tab, make(tmp_path / "run-7"))
+    expect(tab.get_by_role("heading", level=1)).to_contain_text("run-7")
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.locator("script, img, link, iframe").count() == 0
+    assert asked == [tab.url]
+    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 28)"
+    assert dark == (colours == "dark")
+    found = Axe().run(tab)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_run_has_its_curves_its_timeline_and_its_time_in_pictures(
+    tab: Page, tmp_path: Path
+) -> None:
+    opened(tab, reported_runs.with_faults(tmp_path / "run-7"))
+    pictures = tab.get_by_role("img")
+    names = [pictures.nth(n).get_attribute("aria-label") or "" for n in range(pictures.count())]
+    begins = ["Reward. ", "Held-out accuracy. ", "Timeline: ", "Use of the time. ", "Phases of "]
+    assert [name[: len(begin)] for name, begin in zip(names, begins, strict=True)] == begins
+    assert "at step 60" in names[0]
+    assert names[1].count(":") == 1  # the share of replies that were cut off is no accuracy
+    assert names[2] == "Timeline: 2 attempts, 1 failure and 1 repair in 1 h 3 min"
+    assert "training 94.2%" in names[3]
+    assert "generate 41.4%" in names[4]
+    for picture in pictures.all():
+        box = picture.bounding_box()
+        assert box
+        assert min(box["width"], box["height"]) > 20
+    expect(tab.get_by_role("article")).to_contain_text("worker-1 has been silent for 8 s")
+    expect(tab.get_by_role("list").last).to_contain_text("engine 1 is there again")
+    rows = tab.get_by_role("region", name="The attempts of run-7").get_by_role("row")
+    expect(rows).to_have_count(3)
+
+
+def test_a_pipeline_is_one_report_with_its_stages_in_order(tab: Page, tmp_path: Path) -> None:
+    opened(tab, reported_runs.cluster(tmp_path / "run-7"))
+    rows = tab.get_by_role("region", name="The stages of the pipeline of job-2").get_by_role("row")
+    stages = [row.get_by_role("rowheader").inner_text() for row in rows.all()[1:]]
+    assert stages == [
+        *("Stage sft (job-2)", "Stage rm (job-3)"),
+        *("Stage ppo (job-4)", "Stage eval (job-5)"),
+    ]
+    sft = tab.locator("#job-2")
+    expect(sft.get_by_role("img", name="Loss. loss: 2.5394 at step 10")).to_be_visible()
+    expect(sft.get_by_role("img", name="Held-out accuracy. accuracy: 0.75")).to_be_visible()
+    expect(tab.locator("#job-4").get_by_role("img", name="Reward. ")).to_be_visible()
+    expect(tab.locator("#job-5")).to_contain_text("failed it did not begin: the disk is full")
+    tables = ("The attempts of job-1", "The stages of the pipeline of job-2")
+    for name in tables:  # both may scroll
+        tab.keyboard.press("Tab")
+        expect(tab.locator(":focus")).to_have_attribute("aria-label", name)
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert tab.url.endswith("#job-2")
+
+
+def test_a_program_that_tells_no_steps_has_no_wrong_effective_time(
+    tab: Page, tmp_path: Path
+) -> None:
+    opened(tab, reported_runs.tells_nothing(tmp_path / "run-7"))
+    expect(tab.get_by_text("the job tells no steps, so that its effective time is")).to_be_visible()
+    expect(tab.get_by_role("row", name="the job, which tells no steps 1 h 0 min")).to_be_visible()
+    expect(tab.get_by_text("no reward, loss or accuracy")).to_be_visible()
+
+
+def test_what_a_log_a_job_or_a_metric_says_stays_text_and_a_secret_is_masked(
+    tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "s3cret-of-this-very-run"
+    monkeypatch.setenv("MY_TOKEN", secret)
+    root = tmp_path / "run-7"
+    clock = Clock()
+    clock.begins(1)
+    clock.steps(1, 1, 2)
+    clock.then(9, "failure", 1, failure="unknown", silent_seconds=1.0)
+    clock.rows[-1]["sentence"] = f"unknown: {EVIL} {secret}"
+    clock.then(1, "engine-replaced", 1)
+    clock.rows[-1]["sentence"] = f"{EVIL} {secret}"
+    run = reported_runs.written(root, Clock())
+    run.journal.write_text('{"kind": "damaged"}\n')
+    job = reported_runs.entered(root, "job-1", stage=EVIL, state="failed", sentence=secret)
+    reported_runs.written(job, clock, recipe=EVIL, model=EVIL)
+    row = {"step": 1, "train/reward": 1.0, "timing/generate": 1.0}
+    RunFiles(job).metrics.write_text(f"{json.dumps(row)}\n")
+    asked = opened(tab, run)
+    assert tab.title() != "1"
+    assert asked == [tab.url]
+    assert tab.locator("script, img").count() == 0
+    assert secret not in tab.content()
+    expect(tab.locator("pre")).to_have_text(f"{EVIL} ********")

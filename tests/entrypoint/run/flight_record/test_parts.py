@@ -1,0 +1,86 @@
+"""What a report shows of a run directory: programs without metrics, and the jobs of a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from entrypoint.commands import report as report_command
+from entrypoint.run.flight_record import colours, parts
+from entrypoint.run.flight_record import record as report
+from entrypoint.run.flight_record import text as report_text
+from entrypoint.run.flight_record.tally import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
+from tests.support import reported_runs
+from tests.support.flight_events import Clock
+
+
+def test_a_program_that_tells_no_steps_has_worked_all_the_time(tmp_path: Path) -> None:
+    record = parts.of_run(reported_runs.tells_nothing(tmp_path / "run")).record
+    assert record
+    assert record.seconds[UNTOLD] == 3600
+    assert "its effective time is not known" in "\n".join(report_text.lines(record))
+
+
+def test_of_steps_that_became_one_event_those_after_the_checkpoint_alone_are_repeated() -> None:
+    clock = Clock()
+    clock.begins(1)
+    clock.then(100, "step", 1, step=10, steps=10)
+    clock.then(100, "step", 1, step=20, steps=10)
+    clock.then(5, "failure", 1, failure="unknown", silent_seconds=5.0)
+    clock.begins(2, from_step=14)
+    record = report.from_journal(clock.rows)
+    assert record.seconds[TRAINING] == pytest.approx(140)
+    assert record.seconds[AGAIN] == pytest.approx(60)
+
+
+def test_the_curve_of_a_job_without_metrics_is_that_of_the_steps_that_count(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    clock.then(9, "step", 1, step=1, reward=0.1, loss=3.0)
+    clock.then(9, "step", 1, step=2, reward=0.9, loss=2.0)
+    clock.then(9, "resume", 2, step=1)
+    clock.then(9, "step", 2, step=2, reward=0.2)
+    clock.then(9, "eval", 2, step=2, accuracy=0.5)
+    part = parts.of_run(reported_runs.written(tmp_path / "run", clock))
+    assert part.curves["steps"] == [1, 2]
+    assert part.curves["series"] == {
+        "train/reward": [0.1, 0.2],
+        "train/loss": [3.0, None],
+        "eval/accuracy": [None, 0.5],
+    }
+
+
+def test_the_jobs_of_a_cluster_are_in_the_order_of_their_numbers_and_pipelines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = reported_runs.cluster(tmp_path / "run")
+    reported_runs.tells_loss(reported_runs.entered(run.root, "job-10", state="queued"))
+    (run.jobs / "job-11").mkdir()
+    (run.jobs / "job-11" / "job.json").write_text("[damaged")
+    jobs = parts.of_jobs(run)
+    named = [[part.name for part in group] for group in parts.pipelines(jobs)]
+    assert named == [["job-1"], ["job-2", "job-3", "job-4", "job-5"], ["job-10"]]
+    assert report_command.main([str(run.root), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(row["job"], row["state"], row["recipe"]) for row in rows[:2]] == [
+        ("job-1", "finished", "command"),
+        ("job-2", "finished", "supervised"),
+    ]
+    assert rows[4] == {
+        **{"job": "job-5", "stage": "eval", "after": "job-4", "recipe": "", "record": None},
+        **{"state": "failed", "sentence": "it did not begin: the disk is full"},
+    }
+    assert report_command.main([str(run.root)]) == 0
+    said = capsys.readouterr().out
+    assert "job-4 (ppo, after job-3):\n  finished: the job has finished\n  60 steps in" in said
+
+
+def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:
+    uses = {*USES.values(), TRAINING, UNTOLD, AGAIN, IN_FLIGHT}
+    assert uses == set(colours.USES)
+    assert len({*colours.USES.values()}) == len(uses)
+    assert len({*colours.PHASES.values()}) == len(colours.PHASES)
