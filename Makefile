@@ -42,7 +42,7 @@ test: setup  ## lint, then run the tests that this machine can run, without thos
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm) and not faults"
 
 # The unit tests run while podman builds the images.
-units: lint .platforms/.done .docs/.done  ## lint, then run the tests that start no node
+units: lint .platforms/.done .docs/.done .trackers/.done  ## lint, then run the tests that start no node
 	$(PYTHON) -m pytest -q
 
 # docs/faults.md describes both targets.
@@ -82,6 +82,14 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 	  -r requirements/platforms.lock
 	touch $@
 
+# The trackers of --log_with, each of which asks for older versions than dev.lock has.
+.trackers/.done: requirements/trackers.lock $(VENV)/.done
+	rm -rf .trackers
+	python3 -m venv .trackers
+	$(UV) pip install --quiet --python .trackers --no-deps --require-hashes \
+	  -r requirements/trackers.lock
+	touch $@
+
 # mkdocs and its theme, in an environment of their own.
 .docs/.done: requirements/docs.lock $(VENV)/.done
 	rm -rf .docs
@@ -111,6 +119,7 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
 	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \
 	  -o requirements/platforms.lock
+	$(COMPILE) requirements/trackers.in --universal --python-version 3.11 -o requirements/trackers.lock
 	$(COMPILE) requirements/docs.in --universal --python-version 3.11 -o requirements/docs.lock
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
@@ -128,4 +137,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .docs .oracles .peers .platforms build dist *.egg-info
+	rm -rf $(VENV) .docs .oracles .peers .platforms .trackers build dist *.egg-info

@@ -7,7 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, AnyStr
 
 MASK = "********"
-SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK(?:_URL)?)$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK(?:_URL)?|OTLP_(?:[A-Z]+_)?HEADERS)$",
+    re.IGNORECASE,
+)
 OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|webhook(?:_url)?|use_wandb)"
 QUOTE = r"""\\*["']"""
 """Backslashes precede the quote if the text is part of a JSON text."""

@@ -103,6 +103,11 @@ class RunFiles:
         return self.root / ".peers"
 
     @property
+    def trackers(self) -> Path:
+        """Has the runs of the trackers, by which the next attempt goes on with them."""
+        return self.root / ".trackers.json"
+
+    @property
     def scratch(self) -> Path:
         """Holds files on their way between a node and the head's run directory."""
         return self.root / ".scratch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType
 
 from contract.exit_codes import ExitCode
@@ -19,8 +20,12 @@ class StopRequest:
         self.requested = False
 
     def install(self) -> None:
-        """Handle SIGTERM. Call it after `ray.init`, which installs its own handler."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Handle SIGTERM. Call it after `ray.init`, which installs its own handler.
+
+        Does nothing in a thread: Python allows handlers in the main thread alone.
+        """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -6,7 +6,8 @@ import difflib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,15 @@ from env.rewards.guard import guard
 from env.rewards.python_file import RewardFileError, load_reward_file
 from env.rewards.trl_function import load_trl_function
 from env.rewards.weighted import WeightedReward, named
-from env.types import RewardFunction
+from env.types import IN_PYTHON, RewardFunction
 
 __all__ = [
+    "IN_PYTHON",
     "REWARDS",
     "RewardRejected",
     "RewardSpecError",
     "RewardUnreachable",
+    "given_in_python",
     "pure_reward",
     "reward_function",
 ]
@@ -128,6 +131,16 @@ def reward_function(
     except (RewardFileError, ValueError) as error:
         raise RewardSpecError(str(error)) from error
     raise RewardSpecError(_unknown(spec))
+
+
+@contextmanager
+def given_in_python(reward: RewardFunction) -> Iterator[str]:
+    """Give a function of this process the name IN_PYTHON among the rewards, in the block."""
+    REWARDS[IN_PYTHON] = Registered(lambda: guard(reward), pure=False)
+    try:
+        yield IN_PYTHON
+    finally:
+        del REWARDS[IN_PYTHON]
 
 
 def pure_reward(spec: str | Sequence[str]) -> RewardFunction | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from env import verifiers_package
+from env.types import IN_PYTHON
 
 ENVIRONMENTS = ("search", "single-turn")
 """Names of environments; `env.registry` has their classes."""
@@ -41,7 +42,7 @@ class Source:
 
 def environment(spec: str) -> Source:
     """Check what --environment names: a registered name, FILE.py:CLASS, or verifiers:NAME."""
-    if spec in ENVIRONMENTS:
+    if spec in (*ENVIRONMENTS, IN_PYTHON):
         return Source(spec)
     if spec.startswith(verifiers_package.PREFIX):
         fault, remedy = verifiers_package.fault_and_remedy(spec)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+IN_PYTHON = "python"
+"""Name of a reward or an environment that a program gives as an object."""
 Messages = Sequence[Mapping[str, Any]]
 """Turns of a chat, each with `role` and `content`."""
 

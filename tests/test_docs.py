@@ -2,7 +2,8 @@
 
 A block fenced as ```sh run=LEVEL is executed line by line: `default` at once, `cluster` where Ray
 nodes may start, `faults` with `make faults`, `server` in the background, `after` against the server
-before it, `jobs` against a head that waits for jobs.
+before it, `jobs` against a head that waits for jobs. Blocks fenced as ```python run=python are one
+program, which runs after the page's block `before-python`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.doc_pages import MONITORING, with_metrics, with_variables
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
+from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,11 +34,11 @@ REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(level: str) -> list[tuple[str, str]]:
+def blocks(level: str, wanted: str = "sh") -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for language, options, body in FENCE.findall(page.read_text()):
-            if language == "sh" and f"run={level}" in options.split():
+            if language == wanted and f"run={level}" in options.split():
                 found.append((page.name, body.replace("\\\n", " ")))
     return found
 
@@ -71,6 +73,23 @@ def test_an_example_runs(page: str, body: str, tmp_path: Path) -> None:
 )
 def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> None:
     run(body, tmp_path)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_the_python_page_is_a_program_that_trains(tmp_path: Path) -> None:
+    ((_, before),) = blocks("before-python")
+    run(before, tmp_path)
+    program = tmp_path / "program.py"
+    parts = [body for _, body in blocks("python", "python")]
+    # One Ray for all runs of the page; it stays between them.
+    joins = "import ray\nray.init(num_cpus=4, include_dashboard=False)\n"
+    program.write_text(joins + "\n".join(parts))
+    with short_directory() as ray_directory:
+        run("python program.py", tmp_path, RAY_TMPDIR=str(ray_directory), OMP_NUM_THREADS="1")
+    assert (tmp_path / "run" / "hf" / "config.json").exists()
+    assert (tmp_path / "watched" / "checkpoints" / "global_step_1").is_dir()
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_examples_of_jobs_run_against_a_head_that_waits_for_jobs(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from entrypoint.job.recipes.base import Recipe
 from tests.support.repository import ROOT
@@ -70,7 +72,27 @@ def test_unit_tests_lie_as_the_source_lies() -> None:
 
 
 def test_package_markers_stay_empty() -> None:
-    assert [path for path in tracked("*__init__.py") if path.read_text()] == []
+    public = ROOT / "trainer" / "__init__.py"  # the documented Python API
+    assert [path for path in tracked("*__init__.py") if path.read_text()] == [public]
+
+
+def test_an_extra_of_a_tracker_takes_the_version_that_the_tests_log_to() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements/trackers.lock").read_text(), re.M)
+    locked = {name: Version(text) for name, text in pins}
+    for extra in ("mlflow", "swanlab", "trackio"):
+        (wanted,) = map(Requirement, project["optional-dependencies"][extra])
+        assert locked[wanted.name] in wanted.specifier
+
+
+def test_every_extra_resolves_beside_the_trainer() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = (ROOT / "requirements/trackers.lock").read_text()
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+)", lock, re.MULTILINE))
+    for text in (*project["dependencies"], *project["optional-dependencies"]["trainer"]):
+        wanted = Requirement(text)
+        if wanted.name in pinned:
+            assert pinned[wanted.name] in wanted.specifier, text
 
 
 def test_no_other_file_is_empty() -> None:

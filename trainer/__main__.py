@@ -9,7 +9,7 @@ from threading import Timer
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
-from trainer.config.installed import beginning_faults, engine_faults, model_faults
+from trainer.config.installed import missing_packages, start_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 
@@ -27,15 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     try:
-        faults = [
-            *engine_faults(config),
-            *model_faults(config),
-            *beginning_faults(config),
-        ]
+        faults = start_faults(config)
     except OSError as error:
         return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
         return _end("\n".join(faults), ExitCode.USAGE)
+    if why := missing_packages():
+        return _end(why, ExitCode.USAGE)
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     from trainer.training import run
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
 from env.episodes.types import Limits
 from env.retrieval.client import Retriever
 from env.rewards.python_file import RewardFileError, load_module
+from env.types import IN_PYTHON
 from env.verifiers_package import PREFIX
 
 RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
@@ -37,6 +39,16 @@ def search(
 
 
 ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"search": search, "single-turn": SingleTurn}
+
+
+@contextmanager
+def given_in_python(factory: EnvironmentFactory) -> Iterator[str]:
+    """Give a class or a factory of this process the name IN_PYTHON, in the block."""
+    ENVIRONMENTS[IN_PYTHON] = factory
+    try:
+        yield IN_PYTHON
+    finally:
+        del ENVIRONMENTS[IN_PYTHON]
 
 
 class EnvironmentSpecError(ValueError):

@@ -259,3 +259,70 @@ def comes_to_hold(log: Path, text: bytes) -> bool:
     while text not in log.read_bytes() and time.monotonic() < deadline:
         time.sleep(0.1)
     return text in log.read_bytes()
+
+
+class WandbRun:
+    """What stands for the run of a W&B that has no server."""
+
+    id = "abc"
+
+    def __init__(self) -> None:
+        self.logged: list[dict[str, Any]] = []
+        self.alerts: list[dict[str, Any]] = []
+
+    def define_metric(self, *names: str, **more: str) -> None: ...
+
+    def log(self, content: dict[str, Any]) -> None:
+        self.logged.append(content)
+
+    def alert(self, **content: Any) -> None:
+        self.alerts.append(content)
+
+    def finish(self, exit_code: int) -> None: ...
+
+
+def test_wandb_has_a_table_of_samples_for_each_step_and_no_alert_of_a_run_that_finishes(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = WandbRun()
+    monkeypatch.setattr(wandb, "init", lambda **_: made)
+    config = tiny.config(run_dir, max_steps=2, use_wandb=True, log_samples=3)
+    train(config)
+    tables = [content for content in made.logged if "samples" in content]
+    assert [content["train/global_step"] for content in tables] == [1, 2]
+    rows = [json.loads(line) for line in config.files.samples.read_text().splitlines()]
+    table = tables[0]["samples"]
+    assert len(table.data) == 3
+    first = dict(zip(table.columns, table.data[0], strict=True))
+    assert first["prompt"] == rows[0]["prompt"]
+    assert first["reward"] == rows[0]["reward"]
+    assert json.loads(first["turns"]) == rows[0]["turns"]
+    assert made.alerts == []
+
+
+def test_wandb_alerts_of_an_attempt_that_fails_without_its_secrets(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = WandbRun()
+    monkeypatch.setattr(wandb, "init", lambda **_: made)
+    monkeypatch.setenv("MY_TOKEN", "0123456789abcdef")
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        raise RuntimeError("refused: 0123456789abcdef")
+
+    with pytest.raises(RuntimeError):
+        train(tiny.config(run_dir, max_steps=2, use_wandb=True), reward)
+    (alert,) = made.alerts
+    assert alert["level"] == "ERROR"
+    assert alert["text"] == f"{run_dir}: RuntimeError: refused: ********"
+
+
+def test_wandb_does_not_alert_of_a_stop(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, stop = WandbRun(), StopRequest()
+    monkeypatch.setattr(wandb, "init", lambda **_: made)
+    stop.requested = True
+    with pytest.raises(Stopped):
+        train(tiny.config(run_dir, use_wandb=True), stop=stop)
+    assert made.alerts == []

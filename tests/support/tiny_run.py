@@ -18,6 +18,7 @@ from tests.support.local_workers import LocalLauncher
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.metrics.callbacks import Callback
 from trainer.rollout import episode_setup
 from trainer.rollout import prompts as data
 from trainer.training import loop
@@ -92,6 +93,7 @@ def train(
     reward: RewardFunction | None = None,
     stop: StopRequest | None = None,
     peers: Any = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunState:
     """`peers`: None, or what stands for `Replicator` without Ray."""
     config.files.root.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def train(
     workers = groups.assemble(config, config.total_steps(len(prompts.stream)), LocalLauncher())
     episodes = episode_setup.of_flags(config)
     own = without_reward if episodes and not config.reward_spec else share_of("1")
-    inputs = TrainingInputs(prompts, reward or own, episodes)
+    inputs = TrainingInputs(prompts, reward or own, episodes, tuple(callbacks))
     return loop.train(config, workers, inputs, stop or StopRequest(), peers)
 
 

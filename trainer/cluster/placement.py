@@ -109,13 +109,24 @@ def on_each_node(placement: Placement, function: Callable[[A], T], argument: A) 
         raise error.cause from None
 
 
-def join(layout: Layout) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`."""
+def join(layout: Layout) -> bool:
+    """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`.
+
+    Returns whether this process was in a cluster already, which is then used as it is.
+    """
+    if ray.is_initialized():
+        return True
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=True, job_config=job_config())
     else:
         cpus = max(layout.slots, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, job_config=job_config())
+    return False
+
+
+def release(placement: Placement) -> None:
+    """Give back what a run has reserved, and end its processes."""
+    remove_placement_group(placement.group)
 
 
 def reserve(layout: Layout) -> Placement:

@@ -16,6 +16,7 @@ from typing import Any
 
 from contract.run_dir import RunFiles
 from env.images.rows import ImageColumn
+from env.types import IN_PYTHON
 from trainer.config import model_files
 from trainer.config.options.algorithm import (
     AdvantageSettings,
@@ -189,9 +190,13 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def wants_columns(self) -> bool:
-        """Whether prompts need every column of their row: for environments, and TRL's functions."""
+        """Whether prompts need every column of their row.
+
+        Environments do, TRL's functions, and what a Python program gives.
+        """
         texts = self.rewards or (self.remote_rm_url,)
-        return self.has_environment or any(".py:" in text for text in texts)
+        in_python = IN_PYTHON in texts
+        return self.has_environment or in_python or any(".py:" in text for text in texts)
 
     @property
     def reward_flag(self) -> str:

@@ -15,6 +15,25 @@ from env.types import Prompt
 from trainer.config import first_rows, model_files, reward_models
 from trainer.config.config import Config
 
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "safetensors", "ray")
+"""Without one of these no attempt begins."""
+
+
+def start_faults(config: Config) -> list[str]:
+    """One sentence for each thing that lets an attempt not begin. Raises OSError."""
+    return [*engine_faults(config), *model_faults(config), *beginning_faults(config)]
+
+
+def missing_packages() -> str | None:
+    """Why the trainer cannot run in this Python at all, in a sentence; None if it can."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if not missing:
+        return None
+    return (
+        f"The trainer's packages are not installed here ({', '.join(missing)}): "
+        "`pip install 'rollcall[trainer]'`"
+    )
+
 
 def data_faults(config: Config) -> list[str]:
     """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
@@ -107,8 +126,22 @@ def beginning_faults(config: Config) -> list[str]:
 
 
 def engine_faults(config: Config) -> list[str]:
-    """One sentence for each thing that the engines or the models' attention lack here."""
-    return [*_attention_faults(config), *_rotary_faults(config), *_vllm_faults(config)]
+    """One sentence for each thing that engines, the models' attention or trackers lack here."""
+    return [
+        *_attention_faults(config),
+        *_rotary_faults(config),
+        *_vllm_faults(config),
+        *_tracker_faults(config),
+    ]
+
+
+def _tracker_faults(config: Config) -> Iterator[str]:
+    for name in config.log_with:
+        if find_spec(name) is None:
+            yield (
+                f"--log_with {name}: the package is not installed here. "
+                f"`pip install 'rollcall[{name}]'` on the head"
+            )
 
 
 def _attention_faults(config: Config) -> Iterator[str]:

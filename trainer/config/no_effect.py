@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
@@ -244,6 +245,8 @@ NO_EFFECT = (
         lambda c: not c.wandb_wanted,
         "it needs --use_wandb or WANDB_API_KEY",
     ),
+    NoEffect(("log_project",), lambda c: not c.log_with, "it needs --log_with"),
+    NoEffect(("hub_private_repo",), lambda c: not c.hub_model_id, "it needs --hub_model_id"),
 )
 """Flags whose effect depends on other flags."""
 
@@ -281,6 +284,8 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         )
     if config.wandb_key:
         yield "--use_wandb shows its key on the command line: WANDB_API_KEY hides it"
+    if config.hub_model_id and not os.environ.get("HF_TOKEN"):
+        yield "--hub_model_id without HF_TOKEN: the hub takes the model only from who is logged in"
     if config.kl.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
 

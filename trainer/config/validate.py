@@ -14,6 +14,7 @@ from trainer.config.layout import Role
 from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
 
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 FILE = re.compile(r"(?P<file>.+\.py)(?::[A-Za-z_]\w*)?(?::[-+.\deE]+)?")
 """A reward in a Python file, perhaps with the name of a function, and with a weight."""
 
@@ -35,6 +36,17 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from layout.faults(config)
     yield from reward_models.faults(config)
     yield from images.faults(config)
+    yield from _hub_faults(config)
+
+
+def _hub_faults(config: Config) -> Iterator[Fault]:
+    if config.hub_model_id and not REPOSITORY.fullmatch(config.hub_model_id):
+        yield Fault(
+            "--hub_model_id",
+            config.hub_model_id,
+            "is no name of a repository",
+            "Give OWNER/NAME, of letters, digits, '-', '_' and '.'",
+        )
 
 
 def _missing_files(config: Config) -> Iterator[Fault]:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from contract import lease
 from contract.journal import attempt_number, journal_writer
-from contract.manifest import newest_checkpoint
+from contract.manifest import checkpoint_path, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
-from contract.redaction import secret_texts
+from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import finished_before
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
+from trainer.metrics.callbacks import CheckpointEnd, EvaluationEnd, StepEnd
 from trainer.metrics.evaluation import Evaluation
 from trainer.metrics.json_lines import JsonLines
-from trainer.metrics.samples import LARGEST_FILE, SampleRows, TokenReader
-from trainer.metrics.sinks import MetricRow, TensorBoard, Wandb, connect
+from trainer.metrics.outputs import Outputs
+from trainer.metrics.samples import LARGEST_FILE
+from trainer.metrics.sinks import MetricRow
+from trainer.metrics.tracing import TracedStep
 from trainer.types import Sample
 
 
@@ -36,6 +39,10 @@ class Step:
     tokens: int
     """Tokens of all sequences, prompts included."""
     seconds: float
+    began: float
+    """When the step began, in seconds of the epoch."""
+    phases: Mapping[str, float]
+    """Seconds of each phase, in the order of the step."""
     samples: Sequence[Sample]
 
 
@@ -47,26 +54,19 @@ class Recorder:
     total_steps: int
     state: RunState
     """The state at the attempt's start, then the newest state in progress.json."""
+    outputs: Outputs
     peers: Replicator | None = None
-    reader: TokenReader | None = None
-    """Reads the tokens of episodes for samples.jsonl."""
     _checkpoint: int | None = None
-    _wandb: Wandb | None = None
-    _tensorboard: TensorBoard | None = None
     _made: tuple[RunState, Step] | None = None
     """The newest step, while it is not durable."""
     _last: Step | None = None
+    _untold: tuple[int, Step] | None = None
+    """The newest step, until callbacks were told."""
     _step_seconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._open_lines(self.state.step)
-        secrets = secret_texts(os.environ) | {self.config.wandb_key or ""}
-        self._rows = SampleRows(self.config.log_samples, self.reader, secrets)
         self._phase = PhaseFile(self.config.files.phase)
-        if self.config.wandb_wanted:
-            self._wandb = connect(self.config, self.state.wandb_id)
-        if self.config.use_tensorboard:
-            self._tensorboard = TensorBoard(self.config.use_tensorboard, self.state.step)
         step = self.state.step
         # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
         self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
@@ -77,7 +77,7 @@ class Recorder:
 
     @property
     def wandb_id(self) -> str | None:
-        return self._wandb.run_id if self._wandb else self.state.wandb_id
+        return self.outputs.wandb.run_id if self.outputs.wandb else self.state.wandb_id
 
     def stopwatch(self, step: int) -> Stopwatch:
         """Returns a stopwatch for the phases of a step. Each lap writes a sign of life."""
@@ -86,13 +86,34 @@ class Recorder:
     def log_step(self, state: RunState, step: Step) -> None:
         """Log a step that was trained. It counts as finished once it is durable."""
         lease.check(lease.mine())
-        self._made = state, replace(step, samples=())  # they may be large
+        light = replace(step, samples=())  # they may be large
+        self._made, self._untold = (state, light), (state.step, light)
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
             self._row(state.step, step.row)
-            for row in self._rows.of(step.samples):
+            rows = self.outputs.rows.of(step.samples)
+            for row in rows:
                 self._samples.log(state.step, row)
+            self.outputs.samples(state.step, rows)
+        if self.outputs.traces:
+            self.outputs.traces.step(_traced(state.step, step))
         self._heartbeat(state.step, "step")
+
+    def step_ended(self) -> None:
+        """Tell callbacks of the newest step, once. Raises CallbackError."""
+        told, self._untold = self._untold, None
+        if told is None:
+            return
+        number, step = told
+        self.outputs.callbacks.step_end(
+            StepEnd(
+                step=number,
+                total_steps=self.total_steps,
+                reward=step.reward,
+                seconds=step.seconds,
+                metrics=step.row,
+            )
+        )
 
     def step_durable(self, step: int) -> None:
         """The newest step is durable. Does nothing if that is known, or for another step."""
@@ -111,6 +132,9 @@ class Recorder:
             sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
         self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
         self._heartbeat(step, "eval")
+        self.outputs.callbacks.evaluation(
+            EvaluationEnd(step=step, accuracy=evaluation.pass1, metrics=evaluation.row())
+        )
 
     def best(self, step: int, name: str, value: float) -> None:
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
@@ -129,6 +153,14 @@ class Recorder:
         )
         self.progress(self.state)
         self._heartbeat(step, "checkpoint")
+        if self.outputs.traces:
+            self.outputs.traces.checkpoint(
+                step, checkpoint.seconds, bytes=checkpoint.bytes, stall=checkpoint.stall_seconds
+            )
+        directory = checkpoint_path(self.config.checkpoints, step)
+        self.outputs.callbacks.checkpoint(
+            CheckpointEnd(step=step, directory=directory, bytes=checkpoint.bytes)
+        )
 
     def progress(self, state: RunState) -> None:
         """Replace progress.json, once this attempt has finished a step."""
@@ -152,10 +184,11 @@ class Recorder:
             in_memory=self.peers.complete if self.peers else None,
         ).write(self.config.files.progress)
 
-    def close(self, exit_code: int) -> None:
-        for sink in (self._wandb, self._tensorboard):
-            if sink:
-                sink.close(exit_code)
+    def close(self, exit_code: int, error: BaseException | None = None) -> None:
+        """`error`: what ends the attempt, unless it was asked to stop."""
+        name = type(error).__name__
+        why = redact(f"{name}: {error}", secret_texts(os.environ)) if error else None
+        self.outputs.close(exit_code, why and f"{self.config.files.root}: {why}")
         self._phase.close()
 
     def repair_begins(self, step: int) -> None:
@@ -164,7 +197,7 @@ class Recorder:
 
     def goes_back(self, step: int) -> None:
         """The steps after `step` are repeated."""
-        self._made = None
+        self._made = self._untold = None
         self._open_lines(step)
 
     def _correct(self, newest: int) -> None:
@@ -195,12 +228,22 @@ class Recorder:
         self._phase.write(Phase(attempt_number(), step, part))
 
     def _row(self, step: int, row: MetricRow) -> None:
-        for sink in (self._lines, self._wandb, self._tensorboard):
-            if sink:
-                sink.log(step, row)
+        self._lines.log(step, row)
+        self.outputs.log(step, row)
 
     def _event(self, kind: str, sentence: str, **details: float) -> None:
         journal_writer(self.config.files.journal)(kind, sentence, **details)
+
+
+def _traced(number: int, step: Step) -> TracedStep:
+    values = {"reward": step.reward, "kl": step.kl, "tokens": step.tokens}
+    return TracedStep(
+        step=number,
+        began=step.began,
+        phases=step.phases,
+        attributes={f"rollcall.{name}": value for name, value in values.items()}
+        | {"rollcall.samples": len(step.samples)},
+    )
 
 
 def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False) -> str:
@@ -227,6 +270,8 @@ class Stopwatch:
     def __init__(self, tell: Callable[[str], None] = lambda phase: None) -> None:
         """`tell`: called with each phase that has ended."""
         self._tell = tell
+        self.began = time.time()
+        """When the step began, in seconds of the epoch."""
         self._start = self._lap = time.perf_counter()
         self.phases: dict[str, float] = {}
         self.metrics: dict[str, float] = {}

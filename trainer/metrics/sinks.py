@@ -1,15 +1,22 @@
-"""Where metrics go besides metrics.jsonl: W&B and TensorBoard."""
+"""W&B and TensorBoard.
+
+accelerate's classes for both cannot do what a run with restarts needs: to go on with the same W&B
+run at an earlier step, and to hide TensorBoard's rows of a lost attempt. `trackers` has the others.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.config.config import Config
 
 MetricRow = Mapping[str, float]
+COLUMNS = ("row", "prompt", "label", "turns", "reward", "metrics", "stop", "versions", "error")
+"""Of the table of samples: fields of samples.jsonl."""
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:
@@ -55,8 +62,27 @@ class Wandb:
         content: dict[str, Any] = {**row, "train/global_step": step}
         self._run.log(content)
 
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log samples of a step as a table: one row a sample, long values as JSON."""
+        import wandb
+
+        if not rows:
+            return
+        data = [[_cell(row.get(name)) for name in COLUMNS] for row in rows]
+        table = wandb.Table(columns=list(COLUMNS), data=data, allow_mixed_types=True)
+        self._run.log({"samples": table, "train/global_step": step})
+
+    def failed(self, sentence: str) -> None:
+        """Send an alert: W&B mails it, or posts it to Slack, as the user has chosen there."""
+        self._run.alert(title="The training attempt failed", text=sentence, level="ERROR")
+
     def close(self, exit_code: int) -> None:
         self._run.finish(exit_code=exit_code)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a table of W&B takes it: a column has one type."""
+    return value if isinstance(value, str | int | float | None) else json.dumps(value)
 
 
 class TensorBoard:

@@ -41,7 +41,16 @@ def of(
     row = {_logged(name): value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
     worth = train["reward"]
-    return Step(row=row, reward=worth, kl=kl, tokens=tokens, seconds=seconds, samples=samples)
+    return Step(
+        row=row,
+        reward=worth,
+        kl=kl,
+        tokens=tokens,
+        seconds=seconds,
+        began=watch.began,
+        phases={name.removeprefix("timing/"): value for name, value in watch.phases.items()},
+        samples=samples,
+    )
 
 
 def _logged(name: str) -> str:

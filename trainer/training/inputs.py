@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from env.types import RewardFunction
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
+from trainer.metrics.callbacks import Callback
 from trainer.metrics.samples import TokenReader
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.episodes import EpisodeSetup
@@ -26,6 +27,8 @@ class TrainingInputs:
     reward: RewardFunction
     episodes: EpisodeSetup | None = None
     """How episodes run; None: each prompt has completions of one turn."""
+    callbacks: tuple[Callback, ...] = ()
+    """Who is told of steps, checkpoints and evaluations."""
 
     @property
     def reader(self) -> TokenReader | None:

@@ -22,6 +22,7 @@ from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
+from trainer.metrics.outputs import Outputs
 from trainer.metrics.recorder import Recorder, Stopwatch
 from trainer.rollout import rewards
 from trainer.rollout.source import RolloutSource
@@ -54,7 +55,7 @@ def train(
     """Train to the last step. Returns the run's final state.
 
     Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
-    ResumeError if it must not begin, and what the reward function raises.
+    ResumeError if it must not begin, CallbackError, and what the reward function raises.
     """
     stream = inputs.data.stream
     beginning = resume.begin(config, workers.learners, stream, peers)
@@ -62,7 +63,8 @@ def train(
     reward = rewards.TimedReward(inputs.reward)
     inputs = replace(inputs, reward=reward)
     rollouts = rollout_source(config, workers, inputs, beginning)
-    recorder = Recorder(config, config.total_steps(len(stream)), state, peers, inputs.reader)
+    outputs = Outputs.open(config, state, inputs.reader, inputs.callbacks)
+    recorder = Recorder(config, config.total_steps(len(stream)), state, outputs, peers)
     checkpointer = Checkpointer(config, workers.learners, workers.policy, recorder, peers)
     try:
         disk = CheckpointsOnDisk(config)
@@ -85,7 +87,8 @@ def train(
     except BaseException as error:
         if isinstance(error, Exception):
             checkpointer.try_flush()
-        recorder.close(ExitCode.JOB_FAILED)
+        failed = isinstance(error, Exception) and not isinstance(error, Stopped)
+        recorder.close(ExitCode.JOB_FAILED, error if failed else None)
         raise
     finally:
         rollouts.close()
@@ -192,6 +195,7 @@ class _Run:
     def _hold(self, state: LoopState) -> LoopState:
         self.checkpointer.snapshot(state.run, self.rollouts.pending)
         self.workers.restarts.step_finished(state.step)
+        self.recorder.step_ended()
         return replace(state, held=True)
 
     def _save(self, state: LoopState) -> LoopState:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import why_absent
-from contract.journal import append_event, journal_writer
+from contract.journal import append_event, attempt_number, journal_writer
 from contract.lease import SupersededError
-from contract.progress import Progress
+from contract.progress import Phase, PhaseFile, Progress
+from contract.run_dir import write_atomically
 from contract.stop import Stopped, StopRequest
 from env.data.prompts import PromptError
 from env.environments.registry import EnvironmentSpecError
@@ -27,6 +29,7 @@ from env.registry import (
 from env.types import RewardFunction
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.writer import RunState
 from trainer.cluster import memory_estimate, placement
 from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
@@ -36,7 +39,9 @@ from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.installed import engine_faults, model_faults
 from trainer.config.reward_models import combination
-from trainer.models import hub
+from trainer.metrics import model_card
+from trainer.metrics.callbacks import Callback
+from trainer.models import hub, hub_push
 from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 from trainer.rollout.episodes import EpisodeSetup
@@ -72,8 +77,12 @@ def exit_code(error: Exception) -> ExitCode | None:
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
 
 
-def run(config: Config) -> None:
-    """Train from the newest checkpoint to the last step. Raises the errors of EXIT_CODES."""
+def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
+    """Train from the newest checkpoint to the last step. Returns the run's final state.
+
+    Raises the errors of EXIT_CODES, and CallbackError.
+    """
+    given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
     config = with_local_data(config)
     prompts = data.load(config)
@@ -82,22 +91,54 @@ def run(config: Config) -> None:
     _check_first_images(config, episodes, prompts)
     _check_first_rows(config, reward, prompts)
     wanted = layout.of(config)
-    placement.join(wanted)
+    stays = placement.join(wanted)
     stop = StopRequest()
     stop.install()
     placed = placement.reserve(wanted)
-    _check_models(config, placed)
-    config = _fetched(_settled(config, placed), placed)
-    launcher = RayLauncher(placed, config.dist_timeout)
-    peers = Replicator(config)
-    workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
     try:
-        inputs = TrainingInputs(prompts, reward or _model_reward(config, workers), episodes)
-        loop.train(config, workers, inputs, stop, peers)
-    except Stopped:
-        peers.end()  # the checkpoint on disk is complete
-        raise
-    peers.end()
+        _check_models(config, placed)
+        config = _fetched(_settled(config, placed), placed)
+        launcher = RayLauncher(placed, config.dist_timeout)
+        peers = Replicator(config)
+        workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
+        own = reward or _model_reward(config, workers)
+        inputs = TrainingInputs(prompts, own, episodes, tuple(callbacks))
+        try:
+            state = loop.train(config, workers, inputs, stop, peers)
+        except Stopped:
+            peers.end()  # the checkpoint on disk is complete
+            raise
+        peers.end()
+    finally:
+        if stays:
+            placement.release(placed)
+    if given.hub_model_id:
+        push(given, state, stop)
+    return state
+
+
+def push(config: Config, state: RunState, stop: StopRequest) -> None:
+    """Push the final model and its card to the hub. A failure is journaled, and fails nothing."""
+    tell, repository = journal_writer(config.files.journal), config.hub_model_id
+    phase = PhaseFile(config.files.phase)
+
+    def alive(ticks: int) -> bool:
+        phase.write(Phase(attempt_number(), state.step, "push", ticks))
+        return not stop.requested
+
+    try:
+        text = model_card.card(model_card.facts_of(config, state), os.environ)
+        write_atomically(config.exported / "README.md", text)
+        to = hub_push.Repository(repository, config.hub_private_repo)
+        tell("push", f"The model is on the hub: {hub_push.push(config.exported, to, alive)}")
+    except (hub_push.PushError, OSError) as error:
+        tell(
+            "push-failed",
+            f"The model is not on the hub: {error}. It is whole in {config.exported}: "
+            f"`hf upload {repository} {config.exported}` pushes it by hand.",
+        )
+    finally:
+        phase.close()
 
 
 def _reward_of_flags(config: Config) -> RewardFunction | None:

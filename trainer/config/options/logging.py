@@ -192,3 +192,21 @@ class LoggerFlags:
         dotted="logger.tensorboard_dir",
         help="directory for TensorBoard's event files",
     )
+    log_with: tuple[str, ...] = flag(
+        (),
+        group=LOGGER,
+        choices=("mlflow", "swanlab", "trackio"),
+        help="further trackers, several with spaces; each reads the variables of its own package",
+    )
+    log_project: str = flag(
+        "rollcall", group=LOGGER, help="project or experiment in the trackers of --log_with"
+    )
+    hub_model_id: str = flag(
+        "",
+        group=LOGGER,
+        help="repository of the hub, OWNER/NAME, to which a finished run pushes its final model "
+        "with a model card; the token is HF_TOKEN",
+    )
+    hub_private_repo: bool = flag(
+        False, group=LOGGER, help="a repository that --hub_model_id creates is private"
+    )

@@ -109,7 +109,7 @@ ABSENT = [
     *several("fsdp fsdp_config", "give --zero_stage"),
     *several("parallelism_config", "a sequence and a layer lie on one GPU, or on all by ZeRO-3"),
     *several("push_to_hub hub_* log_completions_hub_repo",
-             "nothing is uploaded: the model is in RUN/hf"),
+             "give --hub_model_id; without it the model is in RUN/hf alone"),
 ]  # fmt: skip
 
 TRL = Table("TRL 1.16", [*KEYS, *DATA, *LAUNCHER, *NEEDLESS, *ABSENT])

@@ -1,0 +1,64 @@
+"""`train` in a program: a local Ray of its own, a reward that is a function, a callback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.ray_nodes import short_directory
+from tests.support.tiny_run import Tiny
+
+PROGRAM = """
+import signal, sys
+import ray
+from trainer import Callback, CallbackError, Score, train
+
+model, prompts, run_dir = sys.argv[1:]
+flags = dict(
+    pretrain=model, prompt_data=prompts, input_key="prompt", label_key="answer", run_dir=run_dir,
+    rollout_batch_size=4, n_samples_per_prompt=2, train_batch_size=4, micro_train_batch_size=2,
+    generate_max_len=3, advantage_estimator="group_norm", init_kl_coef=0, save_steps=1,
+)
+
+def reward(requests):
+    return [Score.of(float(len(request.response))) for request in requests]
+
+class Stops(Callback):
+    def on_step_end(self, step):
+        raise ValueError("enough")
+
+handler = signal.getsignal(signal.SIGTERM)
+try:
+    train(**flags, reward=reward, callbacks=[Stops()], max_steps=2)
+except CallbackError as error:
+    print(error)
+print(train(**flags, reward=reward, max_steps=2))
+assert not ray.is_initialized()
+assert signal.getsignal(signal.SIGTERM) is handler
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_a_program_trains_in_a_local_ray_that_ends_with_each_run(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    kept = {n: t for n, t in os.environ.items() if not n.startswith(("RAY_", "WANDB_"))}
+    with short_directory() as ray_directory:
+        done = subprocess.run(
+            [sys.executable, program, tiny.model, tiny.prompts, run_dir],
+            env=kept | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=350,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Stops.on_step_end raised ValueError after step 1: enough" in done.stdout
+    assert "Result(steps=2, samples=16" in done.stdout
+    assert (run_dir / "hf" / "config.json").exists()

@@ -1,0 +1,149 @@
+"""The Python API without a cluster: what it imports, how it reads flags, and its errors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import trainer
+from contract.exit_codes import ExitCode
+from env.environments.registry import ENVIRONMENTS
+from env.registry import REWARDS
+from env.types import RewardRequest, Score
+from tests.support.repository import ROOT
+from tests.support.tiny_run import Tiny
+from trainer import ConfigError, Result, RunError, StepEnd, train
+from trainer.cluster import placement
+from trainer.config import installed
+from trainer.config.layout import Layout
+from trainer.training.api import to_words
+
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def test_import_trainer_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, trainer\n"
+        "from trainer import train, Callback, ConfigError, Score\n"
+        "print([n for n in ('torch', 'ray', 'transformers', 'datasets') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in trainer.__all__:
+        assert getattr(trainer, name).__name__ == name
+    with pytest.raises(AttributeError, match="'trainer' has no attribute 'trian'"):
+        trainer.trian  # noqa: B018
+
+
+def test_the_page_names_what_a_result_and_a_step_have() -> None:
+    for known in (Result, StepEnd):
+        assert known.__doc__
+    for field in Result.__dataclass_fields__:
+        assert f"`{field}`" in PAGE
+
+
+def test_the_page_imports_public_names_only() -> None:
+    imported = {
+        alias.name
+        for line in PAGE.splitlines()
+        if line.startswith("from trainer import")
+        for node in ast.walk(ast.parse(line))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported
+    assert imported <= set(trainer.__all__)
+
+
+def test_values_become_the_words_of_a_command_line() -> None:
+    flags = {
+        "pretrain": Path("/model"),
+        "max_steps": 3,
+        "use_kl_loss": True,
+        "load_checkpoint": False,
+        "log_with": ["mlflow", "trackio"],
+        "environment_args": {"topk": 3},
+        "eval_dataset": None,
+    }
+    assert to_words(flags) == [
+        *("--pretrain", "/model", "--max_steps", "3", "--use_kl_loss"),
+        *("--load_checkpoint", "false", "--log_with", "mlflow", "trackio"),
+        *("--environment_args", '{"topk": 3}'),
+    ]
+
+
+def test_wrong_flags_are_all_faults_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        train(pretrain="/nowhere", advantage_estimater="rloo", max_steps="three", reward="gsm8k")
+    assert {fault.flag for fault in raised.value.faults} >= {
+        "--pretrain",
+        "--advantage_estimater",
+        "--max_steps",
+        "--run_dir",
+        "--prompt_data",
+    }
+
+
+def test_what_only_the_files_show_is_a_run_error(tiny: Tiny, run_dir: Path) -> None:
+    with pytest.raises(RunError, match="did you mean 'arithmetic'") as raised:
+        train(
+            pretrain=tiny.model,
+            prompt_data=tiny.prompts,
+            input_key="prompt",
+            reward="arithmatic",
+            rollout_batch_size=4,
+            train_batch_size=4,
+            micro_train_batch_size=4,
+            run_dir=run_dir,
+        )
+    assert raised.value.exit_code is ExitCode.USAGE
+
+
+def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "PACKAGES", ("torch", "no_such_package"))
+    with pytest.raises(RunError) as raised:
+        train(reward="arithmetic")
+    assert str(raised.value) == (
+        "The trainer's packages are not installed here (no_such_package): "
+        "`pip install 'rollcall[trainer]'`"
+    )
+
+
+def test_objects_lose_their_names_when_the_run_has_ended(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rows are scored before a cluster is joined: here by the function itself."""
+    asked: list[RewardRequest] = []
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        asked.extend(requests)
+        return [Score.of(1.0) for _ in requests]
+
+    def refuse(layout: Layout) -> bool:
+        raise placement.LayoutError("there is no cluster")
+
+    monkeypatch.setattr(placement, "join", refuse)
+    with pytest.raises(RunError, match="there is no cluster"):
+        train(
+            pretrain=tiny.model,
+            prompt_data=tiny.prompts,
+            input_key="prompt",
+            label_key="answer",
+            reward=reward,
+            rollout_batch_size=4,
+            train_batch_size=4,
+            micro_train_batch_size=4,
+            run_dir=run_dir,
+        )
+    assert asked
+    assert asked[0].columns["answer"] == asked[0].label
+    assert "python" not in REWARDS
+    assert "python" not in ENVIRONMENTS

@@ -1,0 +1,98 @@
+"""What a program that trains from Python is told of its run: an observer with three methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """A step that was trained."""
+
+    step: int
+    """Its number, from 1."""
+    total_steps: int
+    reward: float
+    """Mean reward of the step's samples."""
+    seconds: float
+    metrics: Mapping[str, float]
+    """The row of metrics.jsonl: `train/kl`, `timing/update`, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEnd:
+    """A checkpoint that is complete on disk."""
+
+    step: int
+    directory: Path
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationEnd:
+    """An evaluation on the held-out prompts."""
+
+    step: int
+    """The step after which the policy was evaluated; 0: before the first."""
+    accuracy: float
+    """Mean accuracy of a completion, 0 to 1."""
+    metrics: Mapping[str, float]
+    """The row of metrics.jsonl: `eval/pass1`, …"""
+
+
+class Callback:
+    """Is told what a run does, in the thread that trains. Override what you need.
+
+    Training waits for each method. An exception in one ends the attempt with CallbackError; the
+    run can be resumed.
+    """
+
+    def on_step_end(self, step: StepEnd) -> None:
+        """A step was trained. A step that is repeated after a loss ends again."""
+
+    def on_checkpoint(self, checkpoint: CheckpointEnd) -> None:
+        """A checkpoint is complete. Newer steps may have been trained since."""
+
+    def on_evaluation(self, evaluation: EvaluationEnd) -> None:
+        """The policy was evaluated."""
+
+
+class CallbackError(Exception):
+    """A method of a callback raised an exception, which is the cause of this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """All callbacks of a run, in order."""
+
+    all: Sequence[Callback] = ()
+
+    def step_end(self, step: StepEnd) -> None:
+        self._tell(f"after step {step.step}", lambda each: each.on_step_end, step)
+
+    def checkpoint(self, checkpoint: CheckpointEnd) -> None:
+        at = f"after the checkpoint of step {checkpoint.step}"
+        self._tell(at, lambda each: each.on_checkpoint, checkpoint)
+
+    def evaluation(self, evaluation: EvaluationEnd) -> None:
+        at = f"after the evaluation of step {evaluation.step}"
+        self._tell(at, lambda each: each.on_evaluation, evaluation)
+
+    def _tell(
+        self, when: str, method: Callable[[Callback], Callable[[Told], None]], told: Told
+    ) -> None:
+        """Call one method of each callback. Raises CallbackError."""
+        for callback in self.all:
+            called = method(callback)
+            try:
+                called(told)
+            except Exception as error:
+                name = f"{type(callback).__name__}.{called.__name__}"
+                raise CallbackError(
+                    f"{name} raised {type(error).__name__} {when}: {error}"
+                ) from error

@@ -1,0 +1,168 @@
+"""Trackers of --log_with by accelerate's interface: MLflow, SwanLab, Trackio.
+
+Each has a thread of its own, so that a server which is slow or down delays no step. What a tracker
+does not take is in metrics.jsonl. The next attempt goes on with the same run of the tracker, which
+`RUN/.trackers.json` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contract.background import in_background
+from contract.files import stored_json
+from contract.redaction import redact, secret_texts
+from contract.run_dir import write_atomically
+from trainer.config.config import Config
+
+CLOSE_SECONDS = 10.0
+"""How long the end of a run waits until a tracker has taken what it was given."""
+
+MetricRow = Mapping[str, float]
+Act = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a tracker of accelerate's is made."""
+
+    make: Callable[[Config, str], Any]
+    """Takes the flags and the id of a run that goes on, or of a new one."""
+    fail: Act
+    """Ends the run of a tracker as one that failed."""
+    names_runs: bool = False
+    """The tracker itself gives a new run its id."""
+
+
+def _mlflow(config: Config, run_id: str) -> Any:
+    import mlflow
+    from accelerate.tracking import MLflowTracker
+
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        # MLflow 3 asks for this word: its file store gets no new features.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        mlflow.set_tracking_uri((config.files.root / "mlruns").absolute().as_uri())
+    return MLflowTracker(
+        config.log_project, run_id=run_id or None, run_name=config.files.root.absolute().name
+    )
+
+
+def _mlflow_failed(tracker: Any) -> None:
+    import mlflow
+
+    mlflow.end_run("FAILED")
+
+
+def _swanlab(config: Config, run_id: str) -> Any:
+    from accelerate.tracking import SwanLabTracker
+
+    return SwanLabTracker(
+        config.log_project,
+        name=config.files.root.absolute().name,
+        log_dir=str(config.files.root / "swanlab"),
+        id=run_id,
+        resume="allow",
+    )
+
+
+def _trackio(config: Config, run_id: str) -> Any:
+    # Trackio reads it once, when it is imported.
+    os.environ.setdefault("TRACKIO_DIR", str(config.files.root.absolute() / "trackio"))
+    from accelerate.tracking import TrackioTracker
+
+    name = f"{config.files.root.absolute().name}-{run_id[:8]}"
+    return TrackioTracker(config.log_project, name=name, resume="allow", embed=False)
+
+
+def _finish(tracker: Any) -> None:
+    tracker.finish()
+
+
+KINDS: Mapping[str, Kind] = {
+    "mlflow": Kind(_mlflow, _mlflow_failed, names_runs=True),
+    "swanlab": Kind(_swanlab, lambda tracker: tracker.tracker.finish(state="crashed")),
+    "trackio": Kind(_trackio, _finish),
+}
+
+
+def connect(config: Config) -> list[QueuedTracker]:
+    """Return the trackers of --log_with. Each connects in its own thread."""
+    known = _ids(config.files.trackers)
+    return [QueuedTracker(name, config, known.get(name, "")) for name in config.log_with]
+
+
+@dataclass(slots=True)
+class QueuedTracker:
+    """Hands rows to a tracker in a thread. A tracker that fails gets no further rows."""
+
+    name: str
+    config: Config
+    run_id: str
+    """Id of the run that goes on; empty: a new one."""
+    _acts: queue.SimpleQueue[Act | None] = field(default_factory=queue.SimpleQueue)
+    _end: Future[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = in_background(f"tracker-{self.name}", self._work)
+
+    def log(self, step: int, row: MetricRow) -> None:
+        values = dict(row)
+        self._acts.put(lambda tracker: tracker.log(values, step=step))
+
+    def close(self, exit_code: int) -> None:
+        """Wait until all rows are taken, for CLOSE_SECONDS at most."""
+        self._acts.put(KINDS[self.name].fail if exit_code else _finish)
+        self._acts.put(None)
+        try:
+            self._end.result(CLOSE_SECONDS)
+        except TimeoutError:
+            self._say(f"has not taken the last rows in {CLOSE_SECONDS:g} s")
+        except Exception as error:
+            reason = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
+            self._say(f"took no further rows: {reason}")
+
+    def _work(self) -> None:
+        """Connect, and do one act after another, all in this thread: MLflow's run belongs to it."""
+        from accelerate import PartialState
+
+        PartialState(cpu=True)  # its trackers ask it whether this is the main process
+        kind = KINDS[self.name]
+        own = self.run_id or ("" if kind.names_runs else uuid.uuid4().hex)
+        tracker = kind.make(self.config, own)
+        tracker.start()
+        if not self.run_id:
+            _keep(self.config.files.trackers, self.name, own or tracker.tracker.info.run_id)
+            tracker.store_init_configuration(self.config.public())
+        while act := self._acts.get():
+            act(tracker)
+
+    def _say(self, what: str) -> None:
+        print(f"--log_with {self.name} {what}. metrics.jsonl has them all.", flush=True)
+
+
+_ids_lock = threading.Lock()
+"""Trackers begin at the same time, and all write their ids into one file."""
+
+
+def _keep(path: Path, name: str, run_id: str) -> None:
+    with _ids_lock:
+        write_atomically(path, json.dumps(_ids(path) | {name: run_id}))
+
+
+def _ids(path: Path) -> dict[str, str]:
+    """Return the runs of the trackers by name; none if the file is absent or damaged."""
+    try:
+        found = stored_json.parsed(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    rows = found.items() if isinstance(found, dict) else ()
+    return {name: text for name, text in rows if isinstance(text, str)}

@@ -1,0 +1,156 @@
+"""Training from a Python program: `from trainer import train`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contract.exit_codes import ExitCode
+from trainer.config.installed import missing_packages, start_faults
+from trainer.config.parse import parse
+from trainer.metrics.callbacks import Callback, CallbackError
+
+if TYPE_CHECKING:
+    from env.episodes.environment import Environment
+    from env.types import RewardFunction
+
+
+class RunError(RuntimeError):
+    """The run did not finish. Its text says why, and what would be right."""
+
+    def __init__(self, sentence: str, exit_code: ExitCode) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+        """The exit code that `python -m trainer` would have ended with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished run."""
+
+    steps: int
+    samples: int
+    """Completions that the policy was trained on."""
+    reward_first: float | None
+    """Mean reward of the first step."""
+    reward_last: float | None
+    eval_before: float | None
+    """Held-out accuracy before the first step, 0 to 1; None without held-out prompts."""
+    eval_after: float | None
+    run_dir: Path
+    model: Path
+    """The directory of the final model."""
+
+
+def train(
+    *,
+    reward: str | Sequence[str] | RewardFunction | None = None,
+    environment: str | Callable[..., Environment] | None = None,
+    callbacks: Sequence[Callback] = (),
+    **flags: object,
+) -> Result:
+    """Train a policy, from the newest checkpoint of the run directory to the last step.
+
+    `flags`: the flags of `python -m trainer`, without dashes. True and False are switches, a
+    sequence is several values, a mapping is JSON, and None leaves a flag out. `config` names a file
+    of flags. `reward` and `environment`: as the flags name them, or an object of this process: a
+    function from requests to scores, and a class or a function that makes an environment.
+    `callbacks`: are told of steps, checkpoints and evaluations.
+
+    Trains in the Ray that this process is in, else in that of RAY_ADDRESS, else in a local one,
+    which ends with the run. Raises ConfigError for wrong flags, with all faults; CallbackError if a
+    callback raises; RunError for all else that a user can mend.
+    """
+    if why := missing_packages():
+        raise RunError(why, ExitCode.USAGE)
+    with ExitStack() as stack:
+        config = parse(to_words(flags | _named(stack, reward, environment)))
+        for warning in config.warnings:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+        if faults := start_faults(config):
+            raise RunError("\n".join(faults), ExitCode.USAGE)
+        from trainer.training import run  # imports torch
+
+        stack.enter_context(_ray_as_before())
+        try:
+            state = run.run(config, callbacks)
+        except CallbackError:
+            raise
+        except Exception as error:
+            code = run.exit_code(error)
+            if code is None and isinstance(error, OSError) and config.files.has(error.filename):
+                code = ExitCode.RUN_DIR
+            if code is None:
+                raise
+            raise RunError(str(error), code) from error
+    return Result(
+        steps=state.step,
+        samples=state.samples,
+        reward_first=state.reward_first,
+        reward_last=state.reward,
+        eval_before=state.eval_before,
+        eval_after=state.eval,
+        run_dir=config.files.root,
+        model=config.exported,
+    )
+
+
+def _named(
+    stack: ExitStack,
+    reward: str | Sequence[str] | RewardFunction | None,
+    environment: str | Callable[..., Environment] | None,
+) -> dict[str, object]:
+    """Return the flags of reward and environment. Objects have their names until the stack ends."""
+    from env import registry as rewards
+    from env.environments import registry as environments
+
+    named: dict[str, object] = {"reward": reward, "environment": environment}
+    if callable(reward):
+        named["reward"] = stack.enter_context(rewards.given_in_python(reward))
+    if callable(environment):
+        named["environment"] = stack.enter_context(environments.given_in_python(environment))
+    return named
+
+
+def to_words(flags: Mapping[str, object]) -> list[str]:
+    """Return flags as the words of a command line."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is None:
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words += _texts(value)
+    return words
+
+
+def _texts(value: Any) -> list[str]:
+    if value is False:
+        return ["false"]
+    if isinstance(value, Mapping):
+        return [json.dumps(value)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [str(part) for part in value]
+    return [str(value)]
+
+
+@contextmanager
+def _ray_as_before() -> Iterator[None]:
+    """Leave Ray after the block, if this process was not in one; restore the handler of SIGTERM."""
+    import ray
+
+    was_there, handler = ray.is_initialized(), signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if not was_there:
+            ray.shutdown()
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
