@@ -9,7 +9,7 @@ from typing import Any
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
-from entrypoint.cluster.curves import Curves
+from entrypoint.run.curves import Curves
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised.__main__ import main
 from trainer.supervised.metrics import renamed
