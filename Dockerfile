@@ -94,11 +94,13 @@ RUN python3 -m venv /opt/venv \
  && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/cuda.lock
 # A100, H100 and H200, B200. Each job of flash-attn takes about 8 GB of memory. DeepSpeed's ops are
 # otherwise built on first use, with nvcc; CPU Adam is left out, as it would be compiled for the
-# processor of the machine that builds the image.
+# processor of the machine that builds the image. Without a GPU in the build, DeepSpeed would take
+# the CPU for its accelerator: then it builds other ops, and ignores them on a GPU.
 ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
 ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
 ARG MAX_JOBS=4
-RUN FLASH_ATTENTION_FORCE_BUILD=TRUE DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
+RUN FLASH_ATTENTION_FORCE_BUILD=TRUE \
+    DS_ACCELERATOR=cuda DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
     pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
       -r /requirements/cuda-build.lock
 

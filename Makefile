@@ -8,19 +8,21 @@ UV_VERSION := 0.13.8
 SEED ?= 0
 MINUTES ?= 5
 NAME ?=
+PYTHON312 ?= python3.12
+WITH_VERL ?= 0
 
 # Each process of a run or of a test would compile the source again without bytecode files. The first
 # import of a module writes its file; to write those of all 30,000 modules takes 90 s of a CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults chaos lint docs bench hosts lock clean
+.PHONY: help setup demo test units faults chaos lint docs bench hosts lock clean cuda-check
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
-	  | while IFS='|' read -r name text; do printf '%-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
+	  | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
 
 # pip installs torch apart from the rest: it finds a CPU build if PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL names one. The index's own build works too, and is larger.
@@ -100,6 +102,10 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 bench: setup .peers/.done  ## measure against baselines: NAME=step for one benchmark, else all
 	$(PYTHON) -m bench $(NAME)
 
+# docs/extend-the-image.md has the results. Each environment takes 9 GB, and as much again in uv's cache.
+cuda-check: setup  ## prove of the CUDA image what needs no GPU: PYTHON312=python3.12 WITH_VERL=0
+	$(PYTHON) -m tests.container.cuda_check --python $(PYTHON312) $(if $(filter-out 0,$(WITH_VERL)),--verl)
+
 # The last TRL that has PPO, for the benchmark that compares with it.
 .peers/.done: requirements/trl-ppo.lock $(VENV)/.done
 	rm -rf .peers
@@ -124,9 +130,9 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 	  --override requirements/verl-overrides.txt -o requirements/verl.lock
-	for name in cuda rocm verl; do \
-	  $(COMPILE) requirements/$$name-build.in --no-deps --python-version 3.12 \
-	    -o requirements/$$name-build.lock || exit; \
+	for name in cuda-build rocm-build verl-build cuda-check; do \
+	  $(COMPILE) requirements/$$name.in --no-deps --python-version 3.12 \
+	    -o requirements/$$name.lock || exit; \
 	done
 
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-annotate --no-header
@@ -137,4 +143,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .docs .oracles .peers .platforms .trackers build dist *.egg-info
+	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .trackers build dist *.egg-info

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from entrypoint.run.token import RAY_OF_IMAGE, SHELLS
+from tests.container import cuda_check
 from tests.container.dockerfiles import stages
 from tests.support.repository import ROOT
 
@@ -52,9 +53,18 @@ def test_the_cuda_image_has_nccls_libraries_and_no_compiler_but_tritons() -> Non
 
 
 def test_cudas_headers_are_those_of_torchs_cuda() -> None:
-    locked = (ROOT / "requirements" / "cuda.lock").read_text()
-    found = re.findall(r"^nvidia-cuda-(crt|nvrtc|runtime)==(\d+\.\d+)", locked, flags=re.MULTILINE)
-    assert dict(found) == dict.fromkeys(("crt", "nvrtc", "runtime"), "13.0")
+    of_image = locked("cuda")
+    headers = ("nvidia-cuda-crt", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
+    assert {of_image[name].rpartition(".")[0] for name in headers} == {"13.0"}
+    assert locked("cuda-check") == dict.fromkeys(("nvidia-cuda-nvcc", "nvidia-nvvm"), "13.0.88")
+
+
+def test_deepspeeds_ops_are_built_for_gpus_though_the_build_has_none() -> None:
+    """Otherwise DeepSpeed takes the CPU for its accelerator, and on a GPU it ignores those ops."""
+    built = cuda_check.variables(cuda_check.Environment("cuda", "python3.12"))
+    wanted = {"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1", "DS_BUILD_UTILS": "1"}
+    assert wanted.items() <= built.items()
+    assert "DS_ACCELERATOR" not in stages("Dockerfile")["cuda-verl-0"]
 
 
 def test_verl_is_built_only_if_it_is_asked_for() -> None:
