@@ -204,7 +204,10 @@ class AmdSmiError(Exception):
 
 
 MI300X_ANSWERS: dict[str, Any] = {
-    "amdsmi_get_gpu_asic_info": {"market_name": "AMD Instinct MI300X OAM"},
+    "amdsmi_get_gpu_asic_info": {
+        "market_name": "AMD Instinct MI300X OAM",
+        "target_graphics_version": "gfx942",
+    },
     "amdsmi_get_gpu_total_ecc_count": {
         "correctable_count": 3,
         "uncorrectable_count": 0,
