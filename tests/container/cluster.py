@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +28,9 @@ ENDLESS = (*JOB, "--num_episodes", "100000", "--save_steps", "10", "--max_ckpt_n
 
 class Cluster:
     """Containers, network and run directory of one run; leaving the `with` block removes them."""
+
+    volumes: Sequence[str] = ()
+    """More of each container, as podman has them."""
 
     def __init__(self, root: Path, data: Path, *, memory: str = "4g") -> None:
         """`memory`: of each container."""
@@ -91,6 +94,7 @@ class Cluster:
             "--pids-limit=-1",
             f"--volume={self.run.root}:/checkpoints",
             f"--volume={self.data}:/data:ro",
+            *(f"--volume={volume}" for volume in self.volumes),
             *(f"--env={name}={value}" for name, value in env.items()),
         ]
         if alias:

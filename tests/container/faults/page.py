@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.container.faults import results, table, table_containers, table_files, table_storage
+from tests.container.faults import (
+    results,
+    table,
+    table_containers,
+    table_files,
+    table_recipes,
+    table_storage,
+)
 from tests.support.repository import ROOT
 
 PAGE, README = ROOT / "docs" / "faults.md", ROOT / "README.md"
@@ -23,6 +30,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Notices": tuple(table.notices()),
     "Storage": tuple(table_storage.FAULTS),
     "Containers, network, memory": table_containers.FAULTS,
+    **{f"Recipe `{name}`": (*rows.values(),) for name, rows in table_recipes.FAULTS.items()},
 }
 IN_README = (
     *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),
@@ -30,6 +38,8 @@ IN_README = (
     *("reward-error", "disk-full", "checkpoint-bit-flipped", "memory-worker"),
 )
 HEADER = "| fault | seconds to a new step (deadline) | class | answer |\n|---|---|---|---|"
+
+HEADER_OF_LOOPS = "| recipe | fault | seconds | of a shell loop | ratio |\n|---|---|---|---|---|"
 
 
 def markdown() -> str:
@@ -53,6 +63,9 @@ def _lines(rows: dict[str, Any]) -> Iterator[str]:
         yield f"\n## {title}\n\n{HEADER}"
         for fault in faults:
             yield _row(fault, rows.get(fault.name))
+    yield f"\n## Recipes against a shell loop\n\n{HEADER_OF_LOOPS}"
+    for recipe in table_recipes.FAULTS:
+        yield from (_loop(recipe, name, rows) for name in table_recipes.AGAINST)
 
 
 def _row(fault: Any, row: dict[str, Any] | None) -> str:
@@ -65,6 +78,19 @@ def _row(fault: Any, row: dict[str, Any] | None) -> str:
     else:
         answer = "; then ".join(row["answers"]) or "a new head continues the run"
     return f"| {name} | {row['seconds']:.0f} ({fault.deadline:g}) | {classes or '–'} | {answer} |"
+
+
+def _loop(recipe: str, name: str, rows: dict[str, Any]) -> str:
+    fault = table_recipes.FAULTS[recipe][name]
+    ours, loop = rows.get(fault.name), rows.get(results.of_loop(fault.name))
+    if ours is None or loop is None:
+        return f"| `{recipe}` | {fault.sentence} | not measured yet | | |"
+    more = "" if loop["seconds"] else "more than "
+    theirs = loop["seconds"] or loop["patience"]
+    ratio = f"{'less than ' if more else ''}{ours['seconds'] / theirs:.2f}"
+    return (
+        f"| `{recipe}` | {fault.sentence} | {ours['seconds']:.0f} | {more}{theirs:.0f} | {ratio} |"
+    )
 
 
 def renewed(page: str, table: str) -> str:

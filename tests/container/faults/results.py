@@ -14,10 +14,23 @@ PATH = Path(__file__).with_name("results.json")
 
 def keep(sentence: str, result: Result) -> None:
     """Replace the row of this fault."""
-    row = {"sentence": sentence, **result.as_dict()}
+    _keep(result.fault, {"sentence": sentence, **result.as_dict()})
+
+
+def keep_loop(fault: str, seconds: float | None, patience: float) -> None:
+    """Replace the row of a shell loop under this fault; None: not back within `patience`."""
+    shown = None if seconds is None else round(seconds, 1)
+    _keep(of_loop(fault), {"fault": fault, "seconds": shown, "patience": round(patience)})
+
+
+def of_loop(fault: str) -> str:
+    return f"{fault}-loop"
+
+
+def _keep(name: str, row: dict[str, Any]) -> None:
     print(json.dumps(row))
     if os.environ.get("FAULTS_RECORD"):
-        rows = read() | {result.fault: row}
+        rows = read() | {name: row}
         PATH.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
 
 

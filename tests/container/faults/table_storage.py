@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.container.faults import disk
 from tests.container.faults.fault import Fault
 from tests.container.faults.machine import do
 from tests.container.faults.reward import RewardServer
@@ -18,12 +19,9 @@ class OnDisk(Stage):
 
     def __init__(self, root: Path, data: Path, reward: RewardServer) -> None:
         super().__init__(root, data, reward, workers=0)
-        self.disk, image = root / "disk", root / "disk.img"
+        self.disk = root / "disk"
         self.disk.mkdir()
-        with image.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        do("mkfs.ext4", "-q", "-O", "^has_journal", image)
-        do("mount", "-o", "loop", image, self.disk)
+        disk.make(self.disk, DISK_BYTES)
         self.mount()
 
     def mount(self) -> None:
@@ -32,8 +30,8 @@ class OnDisk(Stage):
     def close(self) -> None:
         do("fsfreeze", "-u", self.disk, check=False)
         super().close()
-        do("umount", "-l", self.run.root, check=False)
-        do("umount", "-l", self.disk, check=False)
+        disk.remove(self.run.root)
+        disk.remove(self.disk)
 
 
 def filler(stage: OnDisk) -> Path:
@@ -41,14 +39,7 @@ def filler(stage: OnDisk) -> Path:
 
 
 def fill(stage: OnDisk) -> None:
-    """To the last byte; what the run deletes is filled, too."""
-    with filler(stage).open("ab", buffering=0) as file:
-        for size in (2**20, 2**12, 1):
-            try:
-                while file.write(b"x" * size):
-                    pass
-            except OSError:
-                continue
+    disk.fill(filler(stage))
 
 
 def make_read_only(stage: OnDisk) -> None:

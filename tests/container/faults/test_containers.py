@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.container.clock import WrongClock
 from tests.container.cluster import ENDLESS, HEAD_POD_ID, SHORT
 from tests.container.faults import results
 from tests.container.faults.fault import Fault, undergo
+from tests.container.faults.standing import Standing
 from tests.container.faults.table_containers import (
     BOOT_SECONDS,
     FAULTS,
@@ -31,54 +31,31 @@ FAST = [pytest.param(f, id=f.name, marks=pytest.mark.container) for f in FAULTS 
 SLOW = [pytest.param(f, id=f.name, marks=pytest.mark.faults) for f in FAULTS if not f.fast]
 
 
-class Standing:
-    """A cluster that trains: the one that outlived the fault before, else a new one."""
-
-    def __init__(self, root: Path, data: Path) -> None:
-        self.root, self.data = root, data
-        self._stack = ExitStack()
-        self._cluster: Containers | None = None
-        self._count = 0
-
-    def cluster(self) -> Containers:
-        if self._cluster is None or not self._cluster.trains():
-            self.close()
-            self._count += 1
-            new = Containers(self.root / str(self._count), self.data)
-            self._stack.enter_context(new)
-            new.boot()
-            self._cluster = new
-        return self._cluster
-
-    def close(self) -> None:
-        self._stack.close()
-        self._cluster = None
-
-
 @pytest.fixture(scope="module")
 def standing(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Standing]:
+) -> Iterator[Standing[Containers]]:
     if reason := missing():
         pytest.skip(reason)
     data = request.getfixturevalue("data")
-    standing = Standing(tmp_path_factory.mktemp("containers"), data)
+    root = tmp_path_factory.mktemp("containers")
+    standing = Standing(lambda n: Containers(root / str(n), data))
     yield standing
     standing.close()
 
 
 @pytest.mark.parametrize("fault", [*FAST, *SLOW])
 def test_it_is_survived_in_time_and_the_run_shows_no_scar(
-    standing: Standing, fault: Fault[Containers]
+    standing: Standing[Containers], fault: Fault[Containers]
 ) -> None:
-    results.keep(fault.sentence, undergo(standing.cluster(), fault))
+    results.keep(fault.sentence, undergo(standing.scene(), fault))
 
 
 @pytest.mark.container
 def test_podman_stop_of_the_head_ends_all_with_143_and_a_whole_checkpoint_within_30_seconds(
-    standing: Standing,
+    standing: Standing[Containers],
 ) -> None:
-    cluster = standing.cluster()
+    cluster = standing.scene()
     cluster.nodes[HEAD].stop(grace=30)
     assert set(cluster.exit_codes(within=30).values()) == {143}
     assert newest_checkpoint(cluster.run.checkpoints) == cluster.watch.step
@@ -87,9 +64,9 @@ def test_podman_stop_of_the_head_ends_all_with_143_and_a_whole_checkpoint_within
 
 @pytest.mark.faults
 def test_a_second_head_is_refused_while_the_first_lives_though_no_node_reaches_it(
-    standing: Standing,
+    standing: Standing[Containers],
 ) -> None:
-    cluster = standing.cluster()
+    cluster = standing.scene()
     drops(HEAD)(cluster)
     try:
         rival = Container.start(
