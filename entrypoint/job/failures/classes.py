@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from enum import StrEnum
@@ -130,6 +131,10 @@ NEAREST_THE_CAUSE = (
 """If there is evidence for several classes, the first of these is the cause and the others are its
 effects: a process that dies breaks its peers' collectives."""
 
+KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
+"""The launch's own line on a rank that a signal ended. Its peers only miss it: the network is well.
+SIGABRT is not here: with it, a rank ends itself after a collective that has failed."""
+
 
 def classify(result: AttemptResult) -> FailureClass:
     """Return the failure class of a result. The first rule that applies decides.
@@ -169,6 +174,8 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
 
 def _seen(result: AttemptResult) -> set[FailureClass]:
     seen = {found.failure for found in result.evidence}
+    if any(KILLED_RANK.match(found.line) for found in result.evidence):
+        seen.discard(FailureClass.COLLECTIVE)
     if result.lost_nodes or result.status == "LOST" or result.error_type in SUPERVISOR_LOST:
         seen.add(FailureClass.NODE_LOST)
     return seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from entrypoint.job.failures.classes import Evidence, FailureClass
+from entrypoint.job.failures.classes import KILLED_RANK, Evidence, FailureClass
 from entrypoint.machine import oom_kills, xid
 
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -106,6 +106,7 @@ PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
         r"(CUDA|HIP) error: ",
         r"Memory access fault by GPU",
         r"exits with return code = ",
+        KILLED_RANK.pattern,
     ),
 }
 """If a line fits several classes, the first counts. UNKNOWN: it names what died, not why."""

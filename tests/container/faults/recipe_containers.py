@@ -26,7 +26,8 @@ from tests.support.recipe_jobs import RECORD, VARIABLES, VOLUMES, RecipeJob, los
 
 DISK_BYTES = 384 * 2**20
 RANKS = 3
-DRIVER = "-m trainer.launch "
+DRIVER, ENTRYPOINT = "-m trainer.launch ", "-m entrypoint"
+"""What only their command lines have; both also have the job's words."""
 STOPPED = 143
 NODES = (HEAD, FIRST, SECOND)
 
@@ -112,14 +113,18 @@ class RecipeContainers(Containers):
     def of(self, role: str) -> list[int]:
         """The host's ids of the processes: driver, rank (of a worker), saver."""
         if self.job.recipe == "command":
-            node, word = (FIRST, "ray::Shard") if role == "rank" else (HEAD, self.job.script)
-            return self.nodes[node].pids(word)
+            if role == "rank":
+                return self.nodes[FIRST].pids("ray::Shard")
+            return self._running(HEAD, self.job.script)
         if role == "rank":
             return self.nodes[FIRST].pids(self.job.script)
-        drivers = self.nodes[HEAD].pids(DRIVER)
-        if role == "driver":
-            return drivers
-        return sorted(set(self.nodes[HEAD].pids(self.job.script)) - set(drivers))
+        return self._running(HEAD, DRIVER if role == "driver" else self.job.script)
+
+    def _running(self, node: str, word: str) -> list[int]:
+        """Those that `word` names, of what a node has started for the job."""
+        found = set(self.nodes[node].pids(word))
+        own = {ENTRYPOINT} if word == DRIVER else {ENTRYPOINT, DRIVER}
+        return sorted(found.difference(*map(self.nodes[node].pids, own)))
 
     def stop(self) -> None:
         """SIGTERM to the head: all save, and end with 143."""
