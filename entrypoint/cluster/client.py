@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from entrypoint.cluster.access import READS_ONLY
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
@@ -134,15 +137,18 @@ class ControlClient:
         incarnation: str,
         put: Callable[[Message], None],
         is_there: Callable[[], bool] = lambda: True,
+        gpus: Callable[[], Sequence[GpuUse]] = tuple,
     ) -> None:
         """Keep a long poll open from a thread; `put` what it brings, at last what ends it.
 
         `is_there`: returns whether the head may still be at this address; asked after an error.
+        `gpus`: returns the present use of the node's GPUs.
         """
+        signs = partial(_signs_of_life, node, gpus)
 
         def watch() -> None:
             try:
-                put(self._watch(node, incarnation, put, is_there))
+                put(self._watch(signs, incarnation, put, is_there))
             except (ValueError, KeyError, TypeError) as error:  # whoever answers is not the head
                 put(HeadLost(f"what it answers cannot be read: {error!r}"))
 
@@ -150,7 +156,7 @@ class ControlClient:
 
     def _watch(
         self,
-        node: str,
+        signs: Callable[[], dict[str, Any]],
         incarnation: str,
         put: Callable[[Message], None],
         is_there: Callable[[], bool],
@@ -161,7 +167,7 @@ class ControlClient:
                 answer = self.ask(
                     "GET",
                     "/v1/outcome",
-                    params={"node": node, "oom_kills": oom_kills.count()},
+                    params=signs(),
                     timeout=OUTCOME_TIMEOUT,
                 )
             except (wait.NotYetError, WrongTokenError) as error:
@@ -184,6 +190,13 @@ class ControlClient:
                 stacks_of = row["stacks_of"]
                 if stacks_of:
                     put(StacksAsked(stacks_of, row.get("job") or ""))
+
+
+def _signs_of_life(node: str, gpus: Callable[[], Sequence[GpuUse]]) -> dict[str, Any]:
+    """Return the query of a long poll."""
+    use = [astuple(gpu) for gpu in gpus()]
+    known = {"gpus": json.dumps(use, separators=(",", ":"))} if use else {}
+    return {"node": node, "oom_kills": oom_kills.count(), **known}
 
 
 def _is_object(answer: httpx.Response) -> bool:

@@ -9,13 +9,16 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from entrypoint.cluster import differences, roll
 from entrypoint.cluster import refusal as refusals
+from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import RegisteredNode
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.sockets import peer_address
 from entrypoint.run import reads
 
@@ -46,6 +49,8 @@ class NodeRegistry:
         self.incarnation = incarnation
         """A worker that sees another value leaves its Ray and joins again."""
         self.expected = expected
+        self.gpu_history = GpuHistory()
+        self._own_gpus: Sequence[GpuUse] = ()
         self._skipped_checks = skipped_checks
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -165,19 +170,29 @@ class NodeRegistry:
             if self._entries.pop(worker, None) is not None:
                 self._renewed.add(worker)
 
-    def poll_opened(self, node: str, oom_kills: int | None = None) -> RegisteredNode | None:
+    def own_gpus(self, gpus: Sequence[GpuUse]) -> None:
+        """Note the use of the head's own GPUs."""
+        self._own_gpus = gpus
+        self.gpu_history.add(gpus)
+
+    def poll_opened(
+        self, node: str, oom_kills: int | None = None, gpus: Sequence[GpuUse] = ()
+    ) -> RegisteredNode | None:
         """Note that a node has opened a long poll, its sign of life; None if it is unknown.
 
-        `oom_kills`: as in NodeInfo.
+        `oom_kills`: as in NodeInfo; `gpus`: the present use of its GPUs.
         """
         with self._lock:
             entry = self._entries.get(node)
             if entry is not None:
                 entry.asking += 1
                 entry.asked_at = time.monotonic()
+                entry.gpus = gpus
                 if oom_kills is not None:
                     self._count(node, oom_kills)
-            return entry
+        if entry is not None:
+            self.gpu_history.add(gpus)
+        return entry
 
     def heard_since(self, moment: float) -> bool:
         """Whether every present node that polls has opened a poll since `moment` (seconds)."""
@@ -214,11 +229,13 @@ class NodeRegistry:
         `brief`: without the nodes about which there is nothing to say.
         """
         state = self.roll_state()
+        own = RegisteredNode(replace(self.me, joined=True), asking=1)
+        own.gpus = self._own_gpus
         with self._lock:
             now = time.monotonic()
             return {
                 "head": self.me.node,
-                "head_node": RegisteredNode(replace(self.me, joined=True), asking=1).as_dict(now),
+                "head_node": own.as_dict(now),
                 "expected_workers": self.expected,
                 "present": len(state.present),
                 "missing": list(state.missing),

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Json,
     StringConstraints,
     ValidationError,
 )
@@ -33,6 +34,9 @@ Amount = Annotated[float, Field(ge=0, le=2**63)]
 Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
 Texts = Annotated[dict[Line, Line], Field(max_length=1024)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
+Share = Annotated[float, Field(ge=0, le=1)]
+GpuUses = Annotated[list[tuple[Share | None, Count, Count]], Field(max_length=256)]
+"""For each GPU its share of time in use, and MiB of memory: used and total."""
 
 
 class CheckIn(BaseModel):
@@ -92,6 +96,7 @@ class Question(BaseModel):
 
     node: NodeName
     oom_kills: Count | None = None
+    gpus: Json[GpuUses] = []
 
 
 class Departure(BaseModel):

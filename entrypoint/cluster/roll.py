@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from entrypoint.cluster import gpu_history
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.machine.gpus.use import GpuUse
 
 QUESTION_SECONDS = 5.0
 """Limit for an open long poll, in seconds. It alone shows that a peer and its network are gone."""
@@ -29,6 +31,8 @@ class RegisteredNode:
     """The last poll ended because its connection did, as when the node dies."""
     source: str = ""
     """Address of the node's connection as the head sees it; "" if it reveals nothing."""
+    gpus: Sequence[GpuUse] = field(init=False, default=())
+    """The newest use of the node's GPUs; empty if it has none, or does not tell."""
     skew: float = 0.0
     """Seconds by which the node's clock is ahead of the head's."""
 
@@ -51,6 +55,7 @@ class RegisteredNode:
             "warnings": list(self.info.warnings),
             "findings": dict(self.info.findings),
             "versions": dict(self.info.versions),
+            "gpu_use": gpu_history.as_dict(self.gpus),
         }
 
 

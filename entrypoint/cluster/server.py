@@ -75,7 +75,7 @@ class ControlServer:
         """The restart budget of the run, for the metrics."""
         self._measuring = Measuring()
         self._closing = asyncio.Event()
-        self._views = ViewRoutes(self.jobs, self._reads, self._closing)
+        self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
         self._server = connections.Server(self._app(token))

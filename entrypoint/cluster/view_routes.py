@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow
+from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.run import log_files
 from entrypoint.run.curves import Curves
@@ -32,6 +33,7 @@ class ViewRoutes:
     jobs: JobRoutes
     reads: StorageReads
     closing: asyncio.Event
+    gpus: GpuHistory
     _curves: OrderedDict[Path, Curves] = field(init=False, default_factory=OrderedDict)
     """File of metrics → its curves, of the runs that were asked for last."""
 
@@ -40,6 +42,7 @@ class ViewRoutes:
             Route("/", self._page),
             Route("/v1/events", self._events),
             Route("/v1/curves", self._rows),
+            Route("/v1/gpus", self._gpus),
             Route("/v1/samples", self._samples),
         ]
 
@@ -66,6 +69,10 @@ class ViewRoutes:
         after, version = request.query_params.get("after"), request.query_params.get("version", "")
         look = partial(curves.rows, _count(after) or 0, version)
         return JSONResponse(await self.reads.ask(look))
+
+    async def _gpus(self, request: Request) -> Response:
+        after, version = request.query_params.get("after"), request.query_params.get("version", "")
+        return JSONResponse(self.gpus.rows(_count(after) or 0, version))
 
     async def _samples(self, request: Request) -> Response:
         look = partial(log_files.last_rows, self.jobs.files_of(request).samples, MOST_SAMPLES)

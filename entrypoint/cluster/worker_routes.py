@@ -19,6 +19,7 @@ from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.run.reads import StorageReads
 
 
@@ -89,7 +90,8 @@ class WorkerRoutes:
             asked = request_format.query(request_format.Question, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        entry = self.registry.poll_opened(asked.node, asked.oom_kills)
+        gpus = [GpuUse(*one) for one in asked.gpus]
+        entry = self.registry.poll_opened(asked.node, asked.oom_kills, gpus)
         if entry is None:
             row = {
                 "error": f"{asked.node} has not checked in",

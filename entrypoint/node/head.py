@@ -29,6 +29,7 @@ from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
+from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
 from entrypoint.node import actor_logs, ray_node, stored_run, webhook
@@ -148,6 +149,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         nullcontext() if settings.ray_address else actor_logs.gathering(settings),
         cluster,
         control,
+        gpu_use.watching(settings, registry.own_gpus),
         Services(settings, is_head=True, env=env, tell=tell) as services,
         ExitStack() as uploads,
     ):

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,8 @@ from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
 from entrypoint.machine import oom_kills
+from entrypoint.machine.gpus import use as gpu_use
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
 from entrypoint.node import actor_logs, log_shipper, ray_node
@@ -74,7 +76,8 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         ):
             membership = _Membership(settings, findings, token, inbox, services)
             try:
-                return membership.keep()
+                with gpu_use.watching(settings, membership.take_gpu_use):
+                    return membership.keep()
             finally:
                 run_token.hide_from_shells(membership.token)
                 memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
@@ -119,6 +122,8 @@ class _Membership:
     inbox: Inbox
     services: Services
     locator: HeadLocator = field(init=False)
+    gpus: Sequence[GpuUse] = field(init=False, default=())
+    """The newest use of the node's GPUs."""
     _logs: OwnLogs | None = field(init=False)
     _why_ended: str = ""
     """Why this node itself ended its Ray, in words."""
@@ -127,6 +132,9 @@ class _Membership:
         head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
         self.locator = HeadLocator(head.value, leases)
         self._logs = log_shipper.own_logs(self.settings, LIFE)
+
+    def take_gpu_use(self, gpus: Sequence[GpuUse]) -> None:
+        self.gpus = gpus
 
     def keep(self) -> int:
         """Join again and again until the run ends; return the exit code."""
@@ -192,7 +200,11 @@ class _Membership:
             self.inbox.forget()
             is_there = partial(self.locator.is_at, host)
             client.watch(
-                info.node, incarnation, lambda m: None if over.is_set() else put(m), is_there
+                info.node,
+                incarnation,
+                lambda m: None if over.is_set() else put(m),
+                is_there,
+                lambda: self.gpus,
             )
             # Services start before Ray: if the head continues with fewer workers, it counts a Ray
             # node that has not joined as lost.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,9 @@ from entrypoint.cluster.access import page_link
 from entrypoint.cluster.job_desk import JobDesk
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.processes.inbox import Inbox
+from entrypoint.run.flight_record import colours
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head, asking, node_info
 from tests.support.waiting import eventually
@@ -76,6 +79,45 @@ def test_a_training_run_is_seen_whole_by_everyone(
         assert tab.evaluate("document.body.scrollWidth <= innerWidth")
         found = Axe().run(tab)
         assert found.violations_count == 0, found.generate_report()
+
+
+def test_the_gpus_of_a_cluster_and_of_each_node_are_seen_in_use(head: Head, tab: Page) -> None:
+    """Also if nobody knows how busy they are, as of parts of GPUs."""
+    trains(head)
+    registry = head.control._registry
+    registry.poll_opened("gpu-1", gpus=[GpuUse(0.8, 40_000, 81_920), GpuUse(0.9, 42_000, 81_920)])
+    registry.own_gpus([GpuUse(None, 1000, 40_960)])
+    opened(head, tab)
+    use = tab.get_by_role("img", name="Use of the GPUs, %. least: 80 at")
+    expect(use).to_have_attribute("aria-label", re.compile("mean: 85 at .*most: 90 at "))
+    expect(tab.get_by_role("img", name="Memory of a GPU, GB. least: 1 at")).to_be_visible()
+    rows = tab.locator("#nodes")
+    expect(rows).to_contain_text("80–90 % busy, 41.9–44 of 86 GB used")
+    expect(rows).to_contain_text("1 of 43 GB used")
+    registry.poll_opened("gpu-1", gpus=[GpuUse(0.5, 40_000, 81_920)])
+    expect(rows).to_contain_text("50 % busy, 41.9 of 86 GB used")
+    expect(use).to_have_attribute("aria-label", re.compile(r"\b50 at "))
+
+
+def test_a_phase_has_the_colour_that_it_has_in_the_report(head: Head, tab: Page) -> None:
+    trains(head)
+    row = {"step": 6, "timing/update": 2.0, "timing/generate": 3.0, "timing/new_phase": 1.0}
+    with head.run.metrics.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    opened(head, tab)
+    chart = tab.locator("figure", has_text="Seconds of a step, by phase")
+    markers = chart.locator(".u-marker")
+    expect(markers).to_have_count(4)  # the steps, and three phases
+    painted = markers.evaluate_all("all => all.map(one => one.style.border)")[1:]
+    rgb = [
+        f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})"
+        for c in (
+            colours.PHASES["generate"],
+            colours.LINES[1],
+            colours.PHASES["update"],
+        )
+    ]
+    assert [colour in border for colour, border in zip(rgb, painted, strict=True)] == [True] * 3
 
 
 def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, tab: Page) -> None:

@@ -131,7 +131,7 @@ def _shaped(name: str, value: Any, arguments: list[Any]) -> Any:
             if arguments[0] >= len(value):
                 raise NVMLError(2)
             return value[arguments[0]]
-        case "nvmlDeviceGetMemoryInfo":
+        case "nvmlDeviceGetMemoryInfo" | "nvmlDeviceGetUtilizationRates":
             return SimpleNamespace(**value)
         case "nvmlDeviceGetComputeRunningProcesses":
             return [SimpleNamespace(**one) for one in value]
@@ -183,6 +183,7 @@ MI300X: dict[str, str | int] = {
     "current_compute_partition": "SPX",
     "mem_info_vram_used": 297 * 1024**2,
     "mem_info_vram_total": 192 * 1024**3,
+    "gpu_busy_percent": 37,
     **{f"xgmi_hive_info/node{number}": "" for number in range(1, 9)},
 }
 """What the amdgpu driver shows of a healthy MI300X below its device's directory."""
@@ -222,6 +223,7 @@ MI300X_ANSWERS: dict[str, Any] = {
     },
     "amdsmi_get_gpu_memory_total": 192 * 1024**3,
     "amdsmi_get_gpu_memory_usage": 297 * 1024**2,
+    "amdsmi_get_gpu_activity": {"gfx_activity": 37, "umc_activity": 4, "mm_activity": "N/A"},
 }
 
 

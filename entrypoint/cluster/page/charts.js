@@ -1,11 +1,11 @@
-// The curves of the run, which the head has thinned.
+// The curves of the run and of the GPUs, which the head has thinned. `PHASE_COLOURS` and `LINES` are the report's.
 "use strict";
 
 const CHARTS = [
   ["Reward", /^train\/(reward|reward_(?!std)\w+|acc|format)$/],
   ["Loss", /^(train|eval)\/loss$/],
   ["Learning rate", /^train\/lr$/],
-  ["Held-out accuracy", /^eval\/(?!loss$)/],
+  ["Held-out accuracy", /^eval\/(?!loss$|response_length$|truncated$)/],
   ["KL from the reference", /^train\/kl$/],
   ["Entropy", /^train\/entropy$/],
   ["Tokens of a reply", /^train\/response_length$/],
@@ -13,8 +13,10 @@ const CHARTS = [
   ["Seconds of a step, by phase", /^timing\/(?!step$)/],
   ["Memory, GB", /^memory\//],
 ];
-const LINES = ["#2f7de1", "#d9580d", "#16915a", "#b23fc4", "#b58900", "#d6336c", "#0f9bb0", "#7a6ff0"];
-let curves = {version: "", steps: [], series: {}}, drawn = new Map();
+const GPU_CHARTS = [["Use of the GPUs, %", /^busy\//], ["Memory of a GPU, GB", /^memory\//]];
+const ORDER = [...CHARTS, ...GPU_CHARTS].map(([title]) => title);
+const NONE = {version: "", steps: [], series: {}};
+let curves = NONE, gpus = NONE, drawn = new Map();
 
 /** Ask for the points that are new, and draw them. */
 async function refreshCurves(job) {
@@ -26,6 +28,16 @@ async function refreshCurves(job) {
   curves = news.version === curves.version ? joined(curves, news) : news;
   drawCurves();
   if (news.more) await refreshCurves(job);
+}
+
+/** Ask for the newest use of the cluster's GPUs. Its points have times, in seconds, for steps. */
+async function refreshGpus() {
+  const after = gpus.steps.at(-1) ?? 0;
+  const answer = await ask(`v1/gpus?${new URLSearchParams({after, version: gpus.version})}`);
+  if (!answer.ok) return;
+  const news = await answer.json();
+  gpus = news.version === gpus.version ? joined(gpus, news) : news;
+  drawCurves();
 }
 
 /** Pure: the points that were known up to the first new one, and the new ones. */
@@ -42,32 +54,35 @@ function joined(known, news) {
 }
 
 function forgetCurves() {
-  curves = {version: "", steps: [], series: {}};
+  curves = NONE;
 }
 
 function drawCurves() {
-  const some = curves.steps.length > 0;
-  by("curves").hidden = !some;
-  for (const [title, pattern] of CHARTS) {
-    const names = Object.keys(curves.series).filter(name => pattern.test(name));
-    const key = names.join(), known = drawn.get(title);
-    if (known && known.key !== key) {
-      known.plot.destroy();
-      known.figure.remove();
-      drawn.delete(title);
-    }
-    if (!some || !names.length) continue;
-    const data = [curves.steps, ...names.map(name => curves.series[name])];
-    const chart = drawn.get(title) ?? begin(title, names, key, data);
-    chart.plot.setData(data);
-    chart.box.setAttribute("aria-label", `${title}. ${names.map(name => spoken(name, curves)).join("; ")}`);
+  by("curves").hidden = !curves.steps.length && !gpus.steps.length;
+  for (const [title, pattern] of CHARTS) drawChart(title, pattern, curves);
+  for (const [title, pattern] of GPU_CHARTS) drawChart(title, pattern, gpus);
+}
+
+function drawChart(title, pattern, {steps, series}) {
+  const names = Object.keys(series).filter(name => pattern.test(name) && series[name].some(value => value !== null));
+  const key = names.join(), known = drawn.get(title);
+  if (known && known.key !== key) {
+    known.plot.destroy();
+    known.figure.remove();
+    drawn.delete(title);
   }
+  if (!steps.length || !names.length) return;
+  const data = [steps, ...names.map(name => series[name])];
+  const chart = drawn.get(title) ?? begin(title, names, key, data);
+  chart.plot.setData(data);
+  chart.box.setAttribute("aria-label", `${title}. ${names.map(name => spoken(name, {steps, series})).join("; ")}`);
 }
 
 /** Pure: a curve in words, for those who do not see it. */
 function spoken(name, {steps, series}) {
   const known = series[name].flatMap((value, place) => value === null ? [] : [[steps[place], value]]);
-  const say = ([step, value]) => `${value} at step ${step}`;
+  const when = step => isTime(name) ? `at ${moment(1000 * step)}` : `at step ${step}`;
+  const say = ([step, value]) => `${value} ${when(step)}`;
   return `${short(name)}: ${say(known[0])}, ${say(known.at(-1))}`;
 }
 
@@ -78,13 +93,15 @@ function slowRewards({series}) {
   return share > 0.5 ? [["warn", `rewards take ${Math.round(100 * share)} % of a step: the GPUs wait for the reward server`]] : [];
 }
 
+const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
+const colour = (name, place) => (name.startsWith("timing/") && PHASE_COLOURS[name.slice(7)]) || LINES[place % LINES.length];
 const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replaceAll("_", " ");
 
 function begin(title, names, key, data) {
   const box = make("div", {});
   box.setAttribute("role", "img");
   const figure = make("figure", {}, make("figcaption", {}, title), box);
-  const place = CHARTS.findIndex(([one]) => one === title);
+  const place = ORDER.indexOf(title);
   const next = [...by("charts").children].find(other => other.place > place);
   figure.place = place;
   by("charts").insertBefore(figure, next ?? null);
@@ -101,10 +118,10 @@ function options(names, width) {
   return {
     width: width || 300,
     height: 190,
-    scales: {x: {time: false}},
+    scales: {x: {time: isTime(names[0])}},
     axes: [line, {...line, size: 56}],
-    series: [{label: "step"}, ...names.map((name, place) => ({
-      label: short(name), stroke: LINES[place % LINES.length], width: 2, spanGaps: true, points: {show: names.length > 0 && name.startsWith("eval/")},
+    series: [isTime(names[0]) ? {label: "time", value: "{HH}:{mm}:{ss}"} : {label: "step"}, ...names.map((name, place) => ({
+      label: short(name), stroke: colour(name, place), width: 2, spanGaps: true, points: {show: names.length > 0 && name.startsWith("eval/")},
     }))],
   };
 }

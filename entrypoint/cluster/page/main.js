@@ -46,6 +46,7 @@ async function refreshDetails(isSlow, step) {
     if (isSlow) {
       slowAt = performance.now();
       await refreshCurves(shownJob);
+      await refreshGpus();
     }
     await refreshSamples(shownJob, step);
     await refreshLogs(shownJob);

@@ -15,6 +15,13 @@ function has(node) {
   return [gpu, cpus && `${cpus} CPUs`, memory && `${(memory / 2 ** 30).toFixed(0)} GiB`].filter(Boolean).join(", ");
 }
 
+/** Pure: the present use of a node's GPUs in words; "" if the node does not tell it. */
+function use({gpu_use: {busy, memory, total}}) {
+  if (!memory) return "";
+  const range = ([least, , most], unit) => least === most ? `${least} ${unit}` : `${least}–${most} ${unit}`;
+  return [busy && `${range(busy, "%")} busy`, `${range(memory, `of ${total} GB`)} used`].filter(Boolean).join(", ");
+}
+
 const checks = node => node.warnings.length ? node.warnings.map(check => said(node, check)).join("; ") : "passed";
 const versions = node => Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(", ");
 const wellness = node => !node.present ? 0 : !node.joined ? 1 : node.warnings.length ? 2 : 3;
@@ -40,7 +47,7 @@ function showNodes(state) {
   const logs = new Set([...by("logs").options].map(option => option.value));
   const cells = shown.map(([node, [here, colour]]) => [
     [node.node, node.address, logOf(node, logs)],
-    [here, colour], [has(node)], [checks(node), node.warnings.length ? "warn" : ""], [versions(node)],
+    [here, colour], [[has(node), use(node)].filter(Boolean).join(": ")], [checks(node), node.warnings.length ? "warn" : ""], [versions(node)],
   ]);
   const key = JSON.stringify(cells);
   if (key === drawnNodes) return; // a reader may be on a button

@@ -126,6 +126,10 @@ class SysfsGpu:
         used, total = (read(self.device / f"mem_info_vram_{kind}") for kind in ("used", "total"))
         return Memory(int(used), int(total)) if used.isdigit() and total.isdigit() else None
 
+    def busy(self) -> float | None:
+        percent = read(self.device / "gpu_busy_percent")
+        return int(percent) / 100 if percent.isdigit() else None
+
     def processes(self) -> tuple[int, ...]:
         return computing(self.kfd)
 
@@ -190,6 +194,11 @@ class AmdSmiGpu:
         used = self._ask(smi.amdsmi_get_gpu_memory_usage, self.handle, kind)
         total = self._ask(smi.amdsmi_get_gpu_memory_total, self.handle, kind)
         return None if used is None or total is None else Memory(used, total)
+
+    def busy(self) -> float | None:
+        row = self._ask(self.smi.amdsmi_get_gpu_activity, self.handle)
+        percent = row and row["gfx_activity"]  # "N/A" if unknown
+        return percent / 100 if isinstance(percent, int) else None
 
     def processes(self) -> tuple[int, ...]:
         return computing(self.kfd)

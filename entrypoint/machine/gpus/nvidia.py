@@ -146,6 +146,13 @@ class NvidiaGpu:
         known = [row for row in rows if row is not None]
         return Memory(sum(r.used for r in known), sum(r.total for r in known)) if known else None
 
+    def busy(self) -> float | None:
+        """NVML does not know it of a part of a GPU."""
+        if self.parts:
+            return None
+        rates = self._ask(self.nvml.nvmlDeviceGetUtilizationRates, self.handle)
+        return None if rates is None else rates.gpu / 100
+
     def processes(self) -> tuple[int, ...]:
         call = self.nvml.nvmlDeviceGetComputeRunningProcesses
         running = [self._ask(call, handle) or () for handle in self.parts or (self.handle,)]
@@ -202,9 +209,12 @@ def gpu_at(nvml: Nvml, index: int) -> NvidiaGpu:
 def shown(nvml: Nvml, names: Sequence[str]) -> list[NvidiaGpu | GpuError | None]:
     """Every GPU by its number; None for a GPU that is not in `names`.
 
-    `names`: numbers, beginnings of UUIDs, and MIG devices.
+    `names`: numbers, beginnings of UUIDs, and MIG devices. Raises GpuError if NVML cannot count.
     """
-    found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    try:
+        found = [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        raise GpuError(f"{error}") from None
     by_uuid = tuple(name for name in names if name.startswith("GPU-"))
     uuids = [_answer(gpu, NvidiaGpu.uuid) if by_uuid else "" for gpu in found]
     parts = _parts(nvml, [name for name in names if name.startswith("MIG-")])

@@ -85,5 +85,8 @@ class Gpu(Protocol):
         """The partition mode; "" if the GPU is not divided."""
 
     def memory(self) -> Memory | None: ...
+    def busy(self) -> float | None:
+        """Share of the last moment in which it computed, 0 to 1."""
+
     def processes(self) -> tuple[int, ...]:
         """Ids of the processes that hold memory, as far as this node can see them."""

@@ -18,8 +18,8 @@ STYLE = files("entrypoint.run.flight_record") / "report.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CURVES: Mapping[str, str] = {
     "Reward": r"train/(?:reward(?:_(?!std)\w+)?|acc|format)",
-    "Held-out accuracy": r"eval/(?!response_length$|truncated$)\w+",
-    "Loss": r"train/loss",
+    "Held-out accuracy": r"eval/(?!loss$|response_length$|truncated$)\w+",
+    "Loss": r"(?:train|eval)/loss",
 }
 """Title of a picture → the metrics in it, as on the run's page."""
 FIRST = ("train/reward", "eval/accuracy")

@@ -32,7 +32,7 @@ PAGE_KEY = run_token.for_page(TOKEN)
 HTML = {"Accept": "text/html"}
 READ = {
     *("/", "/metrics", "/v1/state", "/v1/events", "/v1/jobs", "/v1/jobs/{job}"),
-    *("/v1/logs", "/v1/logs/{name}", "/v1/curves", "/v1/samples"),
+    *("/v1/logs", "/v1/logs/{name}", "/v1/curves", "/v1/gpus", "/v1/samples"),
 }
 
 
