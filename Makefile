@@ -16,7 +16,7 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults chaos lint docs bench hosts lock clean cuda-check
+.PHONY: help setup demo test units faults chaos lint docs pictures bench hosts lock clean cuda-check
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
@@ -64,6 +64,9 @@ lint: setup  ## check style, types and the direction of imports
 
 docs: .docs/.done  ## build the site of docs/ into build/docs; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
+
+pictures: setup  ## take the pictures of the docs again, in docs/images, from the tests with a browser
+	PICTURES=1 $(PYTHON) -m pytest -q -m browser tests/browser/test_pictures.py
 
 hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root on Debian or Ubuntu: packages, images
 	$(PYTHON) tests/container/host/prepare.py

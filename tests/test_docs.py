@@ -171,6 +171,19 @@ def test_links_and_anchors_lead_somewhere() -> None:
     assert {page: links for page, links in found.items() if links} == {}
 
 
+def test_each_picture_is_there_is_small_has_a_text_and_is_used() -> None:
+    named = {
+        ((page.parent / path).resolve(), text)
+        for page in PAGES
+        for text, path in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", page.read_text())
+    }
+    assert named
+    assert [path for path, text in named if not text] == []
+    assert {path for path, _ in named} == {*(ROOT / "docs" / "images").iterdir()}
+    large = 150_000  # bytes
+    assert [path for path, _ in named if path.stat().st_size > large] == []
+
+
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b`: c\n[x](#a-b-c) [x](page.md) [x](#gone) [x](gone.md) [x](https://a)\n")

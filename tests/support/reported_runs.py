@@ -76,6 +76,7 @@ def tells_loss(root: Path, recipe: str = "supervised", model: str = "/models/tin
         clock.then(30, "step", 1, step=step, steps=10, loss=3 * math.exp(-step / 60))
     clock.then(4, "eval", 1, step=100, accuracy=0.75)
     clock.then(9, "outcome", outcome="finished", exit_code=0)
+    clock.rows[-1]["sentence"] = "the job has finished"
     return written(root, clock, recipe=recipe, model=model)
 
 

@@ -95,6 +95,7 @@ function slowRewards({series}) {
 
 const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
 const colour = (name, place) => (name.startsWith("timing/") && PHASE_COLOURS[name.slice(7)]) || LINES[place % LINES.length];
+const hour = time => clock(1000 * time).slice(0, 5);
 const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replaceAll("_", " ");
 
 function begin(title, names, key, data) {
@@ -119,8 +120,8 @@ function options(names, width) {
     width: width || 300,
     height: 190,
     scales: {x: {time: isTime(names[0])}},
-    axes: [line, {...line, size: 56}],
-    series: [isTime(names[0]) ? {label: "time", value: "{HH}:{mm}:{ss}"} : {label: "step"}, ...names.map((name, place) => ({
+    axes: [isTime(names[0]) ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
+    series: [isTime(names[0]) ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...names.map((name, place) => ({
       label: short(name), stroke: colour(name, place), width: 2, spanGaps: true, points: {show: names.length > 0 && name.startsWith("eval/")},
     }))],
   };

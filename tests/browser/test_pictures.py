@@ -1,0 +1,150 @@
+"""The pictures of the docs: `make pictures` takes them again, and each run of these tests can."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+from contract.journal import EventSource, append_event
+from contract.progress import Progress
+from entrypoint.cluster.access import page_link
+from entrypoint.commands import report
+from entrypoint.machine.gpus.use import GpuUse
+from tests.support import reported_runs
+from tests.support.control import TOKEN, Head, answers, node_info
+from tests.support.repository import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.browser
+IMAGES = ROOT / "docs" / "images"
+MOST_BYTES = 150_000
+COLOURS = 128
+PHONE, DESKTOP = (390, 844), (1100, 900)
+GPUS = {"gpus": 8.0, "cpus": 128.0, "memory_bytes": 2.0**41, "gpu_memory_bytes": 80.0 * 2**30}
+OF_HEAD = EventSource(attempt=1, node="head")
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    """The head of a run whose name is fit for a picture."""
+    root = tmp_path / "run-7"
+    root.mkdir()
+    head = Head(root)
+    with head.control:
+        eventually(lambda: answers(head.port))
+        yield head
+
+
+def keep(name: str, picture: bytes, directory: Path) -> None:
+    """Write a picture with few colours: into the docs if `make pictures` asks for it."""
+    into = IMAGES if os.environ.get("PICTURES") else directory
+    into.mkdir(exist_ok=True)
+    path = into / f"{name}.png"
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    assert 5_000 < path.stat().st_size < MOST_BYTES
+
+
+def trains(head: Head) -> None:
+    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/qwen-7b"]}
+    head.run.run.write_text(json.dumps(row))
+    rows = reported_runs.learns(60)
+    head.run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    progress = Progress(
+        step=60, total_steps=120, attempt=1, reward=0.77, kl=0.019, eval=0.88, checkpoint=50,
+        tokens_per_second=9000, step_seconds=58, eta_seconds=3480,
+    )  # fmt: skip
+    progress.write(head.run.progress)
+    journal = head.run.journal
+    append_event(journal, "start", "this is the head; it waits for 2 workers", source=OF_HEAD)
+    append_event(journal, "attempt", "attempt 1 starts on 3 nodes", source=OF_HEAD)
+    registry = head.control._registry
+    registry.me = replace(registry.me, inventory=GPUS)
+    for name in ("gpu-1", "gpu-2"):
+        info = node_info(name, f"10.0.0.{name[-1]}", gpu="NVIDIA H100 80GB HBM3")
+        registry.check_in(replace(info, joined=True, inventory=GPUS), "")
+        registry.poll_opened(name, gpus=[GpuUse(0.9 + n / 100, 61_000, 81_559) for n in range(8)])
+    registry.own_gpus([GpuUse(0.88 + n / 100, 58_000, 81_559) for n in range(8)])
+    for n in range(60):  # of the last five minutes
+        busy = (0.95, 0.97, 0.6, 0.92)[n % 4]
+        used = [GpuUse(busy - k / 50, 50_000 + 2_000 * (n % 4), 81_559) for k in range(8)]
+        registry.gpu_history.add(used, at=time.time() - 5 * (60 - n))
+    head.control.phase = "training"
+    head.control.sentence = "attempt 1 runs"
+
+
+def recovers(head: Head) -> None:
+    trains(head)
+    journal = head.run.journal
+    why = "node_lost: gpu-2 has been silent for 8 s"
+    append_event(journal, "failure", why, {"failure": "node_lost"}, source=OF_HEAD)
+    append_event(
+        head.run.journal, "decision", "a node was lost: resuming from step 60", source=OF_HEAD
+    )
+    registry = head.control._registry
+    registry.poll_closed(registry._entries["gpu-2"], hung_up=True)
+    head.control.phase = "recovering"
+    head.control.sentence = "waiting for gpu-2"
+
+
+@dataclass(frozen=True)
+class Case:
+    arrange: Callable[[Head], None]
+    word: str
+    size: tuple[int, int] = DESKTOP
+    dark: bool = False
+    dies: bool = False
+
+
+CASES = {
+    "page-training": Case(trains, "Training"),
+    "page-recovering": Case(recovers, "Recovering"),
+    "page-phone": Case(trains, "Training", PHONE, dark=True),
+    "page-head-lost": Case(trains, "Head lost", PHONE, dies=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_picture_of_the_page(head: Head, tab: Page, name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    case.arrange(head)
+    width, height = case.size
+    tab.set_viewport_size({"width": width, "height": height})
+    tab.emulate_media(color_scheme="dark" if case.dark else "light")
+    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN))
+    expect(tab.get_by_role("img", name=re.compile("Use of the GPUs"))).to_be_visible()
+    if case.dies:
+        head.control.__exit__()
+    expect(tab.locator("#state")).to_have_text(case.word)
+    keep(name, tab.screenshot(), tmp_path)
+
+
+def test_a_picture_of_the_curves_of_the_gpus(head: Head, tab: Page, tmp_path: Path) -> None:
+    trains(head)
+    tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN))
+    expect(tab.get_by_role("img", name=re.compile("Use of the GPUs"))).to_be_visible()
+    keep("page-curves", tab.locator("#curves").screenshot(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["report", "report-pipeline", "curve"])
+def test_a_picture_of_the_report(tab: Page, name: str, tmp_path: Path) -> None:
+    make = reported_runs.cluster if name == "report-pipeline" else reported_runs.with_faults
+    run, page = make(tmp_path / "run-7"), tmp_path / "report.html"
+    assert report.main([str(run.root), "--html", str(page)]) == 0
+    tab.set_viewport_size({"width": DESKTOP[0], "height": 1300 if name == "report" else 900})
+    tab.goto(page.as_uri())
+    if name == "report-pipeline":
+        tab.get_by_role("heading", name="Pipeline").scroll_into_view_if_needed()
+        tab.evaluate("document.querySelectorAll('h2')[1].scrollIntoView()")
+    shown = tab.locator(".charts").screenshot() if name == "curve" else tab.screenshot()
+    keep(name, shown, tmp_path)

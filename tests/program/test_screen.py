@@ -1,0 +1,134 @@
+"""What a person sees in a terminal of 80 columns, and of 40: each state, and no line glued."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.journal import append_event
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from tests.support.control import TOKEN, Head, head, node_info
+from tests.support.screen import terminal
+
+__all__ = ["head"]
+
+ROLLCALL = [sys.executable, "-m", "entrypoint"]
+TRAINS = """
+import logging, os, sys
+from contract.progress import Progress
+from entrypoint import console
+from entrypoint.config.read import read_settings
+
+console.set_up(read_settings(os.environ))
+line = console.ProgressLine()
+for step in range(1, 31):
+    line.show(Progress(step=step, total_steps=30, reward=step / 30, kl=0.0123, loss=1.25,
+                       eval=0.5, tokens_per_second=12345.6, eta_seconds=90.0 * (30 - step)))
+    if step % 10 == 0:
+        logging.warning("Checkpoint of step %d written.", step)
+sys.stdin.readline()
+line.end()
+logging.info("the job has finished")
+sys.stdin.readline()
+"""
+
+
+def of(head: Head) -> dict[str, str]:
+    """The variables of one who asks from outside."""
+    url = f"http://127.0.0.1:{head.port}"
+    given = {"ROLLCALL_URL": url, "ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}
+    return {**os.environ, **given}
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_progress_is_one_row_below_the_log(tmp_path: Path, columns: int) -> None:
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "gn1"}
+    with terminal([sys.executable, "-c", TRAINS], env, columns) as screen:
+        rows = screen.shows("step 30/30", "step 30 written" if columns == 80 else "written.")
+        assert sum("step " in row and "/30" in row for row in rows) == 1
+        assert rows[-1].startswith("step 30/30 · reward 1.000")
+        assert len(rows[-1]) < columns
+        os.write(screen._descriptor, b"\n")
+        rows = screen.shows("the job has finished" if columns == 80 else "finished")
+        assert not any("/30" in row and "finished" in row for row in rows)
+        os.write(screen._descriptor, b"\n")
+
+
+def starts(head: Head) -> None:
+    head.control.phase = "roll call"
+
+
+def trains(head: Head) -> None:
+    head.client().check_in(node_info("gpu-1"), joined=True)
+    Progress(step=5, total_steps=10, attempt=1, reward=0.5, checkpoint=4).write(head.run.progress)
+    head.control.phase = "training"
+
+
+def fails(head: Head) -> None:
+    trains(head)
+    registry = head.control._registry
+    registry.check_in(node_info("gpu-2", python="3.9.0"), "")
+
+
+def recovers(head: Head) -> None:
+    trains(head)
+    head.control.phase = "recovering"
+
+
+STATES = {
+    "empty": (starts, ["roll call; 0 of 2 workers", "2 workers never checked in"]),
+    "training": (trains, ["training; 1 of 2 workers", "step 5/10 · reward 0.500"]),
+    "failing": (fails, ["training; 1 of 2 workers", "gpu-2 was refused"]),
+    "recovering": (recovers, ["recovering; 1 of 2 workers", "gpu-1 at 127.0.0.3"]),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_each_state_is_a_page_that_replaces_the_one_before(head: Head, name: str) -> None:
+    arrange, parts = STATES[name]
+    arrange(head)
+    with terminal([*ROLLCALL, "status", "--watch"], of(head), 120) as screen:
+        screen.shows(*parts)
+        head.control.announce("finished", 0)
+        rows = screen.shows("finished")
+        assert sum("of 2 workers" in row for row in rows) == 1
+        assert screen.program.wait(60) == 0
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70), ("stopped", 143)])
+def test_the_end_is_said_by_the_run_directory_alone(
+    tmp_path: Path, outcome: str, code: int
+) -> None:
+    run = RunFiles(tmp_path)
+    details = {"outcome": outcome, "exit_code": code}
+    append_event(run.journal, "outcome", "this is how it ended", details)
+    run.result.write_text(json.dumps({"exit_code": code, "steps": 5, "attempts": 1}))
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_TOKEN": TOKEN}
+    env |= {"RAY_WORKER": "0", "ROLLCALL_HEAD_TIMEOUT": "1"}
+    with terminal([*ROLLCALL, "status"], env) as screen:
+        rows = screen.shows(f"({outcome}, exit code {code})", "5 steps, 1 attempt")
+        assert "this is how it ended" in " ".join(rows)
+        assert screen.program.wait(60) == 0
+
+
+def test_a_head_that_is_dead_is_said_in_a_sentence(head: Head) -> None:
+    head.control.__exit__()
+    with terminal([*ROLLCALL, "status"], {**of(head), "ROLLCALL_HEAD_TIMEOUT": "1"}) as screen:
+        assert screen.program.wait(60) == ExitCode.UNREACHABLE
+        rows = screen.rows()
+        assert str(head.port) in " ".join(rows)
+        assert "Traceback" not in " ".join(rows)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status", "--help"], ["report", "--help"]])
+def test_help_fits_a_terminal(words: list[str]) -> None:
+    with terminal([*ROLLCALL, *words], dict(os.environ)) as screen:
+        rows = screen.shows("usage" if words != ["--help"] else "rollcall")
+        assert screen.program.wait(60) == 0
+        assert rows
