@@ -14,7 +14,7 @@ from trainer.metrics import trackers
 
 def main(name: str, run_dir: Path, last: int) -> None:
     run_dir.mkdir(exist_ok=True)
-    trackers.CLOSE_SECONDS = 120.0  # the import of accelerate alone may take 10 s of a busy machine
+    trackers.CLOSE_SECONDS = 250.0  # the import of accelerate alone may take 10 s of a busy machine
     config = Config(run_dir=run_dir, log_with=(name,), log_project="sums")
     for attempt, code in ((0, 75), (1, last)):
         (tracker,) = trackers.connect(config)
