@@ -1,0 +1,135 @@
+"""`train` from Python without Ray: what objects become in a run, and what it returns."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.exit_codes import ExitCode
+from tests.support.local_workers import LocalLauncher
+from tests.support.tiny_run import Tiny
+from trainer import (
+    Callback,
+    CallbackError,
+    Environment,
+    Episode,
+    Reply,
+    RewardRequest,
+    RunError,
+    Score,
+    StepEnd,
+    Turn,
+    train,
+)
+from trainer.cluster import placement
+from trainer.training import run
+
+
+class NoReplicas:
+    """What stands for the replicas in the memory of a cluster's nodes."""
+
+    on = False
+    complete = None
+
+    def __init__(self, config: object) -> None: ...
+
+    def end(self) -> None: ...
+
+    def amend(self, state: object) -> None: ...
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def flags(tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The flags of a tiny run, whose processes are objects here."""
+    monkeypatch.setattr(placement, "join", lambda layout: False)
+    monkeypatch.setattr(placement, "reserve", lambda layout: None)
+    monkeypatch.setattr(run, "_check_models", lambda config, placed: None)
+    monkeypatch.setattr(run, "_settled", lambda config, placed: config)
+    monkeypatch.setattr(run, "RayLauncher", lambda placed, timeout: LocalLauncher())
+    monkeypatch.setattr(run, "Replicator", NoReplicas)
+    return {
+        "pretrain": tiny.model,
+        "prompt_data": tiny.prompts,
+        "input_key": "prompt",
+        "label_key": "answer",
+        "rollout_engine": "hf",
+        "rollout_batch_size": 4,
+        "n_samples_per_prompt": 2,
+        "train_batch_size": 4,
+        "micro_train_batch_size": 2,
+        "generate_max_len": 3,
+        "advantage_estimator": "group_norm",
+        "init_kl_coef": 0,
+        "save_steps": 1,
+        "run_dir": run_dir,
+    }
+
+
+def test_a_function_scores_and_the_result_says_what_came_of_it(
+    flags: dict[str, Any], run_dir: Path, tiny: Tiny
+) -> None:
+    seen: list[RewardRequest] = []
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        seen.extend(requests)
+        return [Score.of(float(len(request.response))) for request in requests]
+
+    result = train(**flags, reward=reward, max_steps=2, eval_dataset=tiny.held_out)
+    assert (result.steps, result.samples) == (2, 16)
+    assert result.reward_last is not None
+    assert 0 < result.reward_last <= 3
+    assert result.eval_after is not None
+    assert result.run_dir == run_dir
+    assert (result.model / "config.json").exists()
+    assert all(request.columns["answer"] == request.label for request in seen)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+class OneMore(Environment):
+    """Two replies; the score is how many."""
+
+    replies = 0
+
+    async def step(self, reply: Reply) -> Turn:
+        self.replies += 1
+        return Turn(text="=", done=self.replies == 2)
+
+    async def score(self, episode: Episode) -> Score:
+        return Score.of(float(self.replies))
+
+
+def test_a_class_is_the_environment_of_each_episode(flags: dict[str, Any]) -> None:
+    result = train(**flags, environment=OneMore, max_len=32, max_steps=1)
+    assert result.reward_last == 2.0
+
+
+def test_a_callback_that_raises_ends_the_attempt_and_the_next_goes_on(
+    flags: dict[str, Any],
+) -> None:
+    class Stops(Callback):
+        def on_step_end(self, step: StepEnd) -> None:
+            if step.step == 2:
+                raise ValueError("enough")
+
+    with pytest.raises(CallbackError, match=r"Stops\.on_step_end raised ValueError after step 2"):
+        train(**flags, reward="arithmetic", callbacks=[Stops()], max_steps=3)
+    assert train(**flags, reward="arithmetic", max_steps=3).steps == 3
+
+
+def test_what_ends_the_program_with_a_code_is_a_run_error(
+    flags: dict[str, Any], tiny: Tiny
+) -> None:
+    def nobody_knows(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.failed("no idea") for _ in requests]
+
+    with pytest.raises(RunError) as raised:
+        train(**flags, reward=nobody_knows, max_steps=1)
+    assert raised.value.exit_code is ExitCode.JOB_FAILED
