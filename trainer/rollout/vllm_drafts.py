@@ -57,7 +57,8 @@ class PartialRollouts:
         params.output_kind = RequestOutputKind.DELTA
         name = f"rollout-{next(self._numbers)}"
         tokens = [*self._texts.tokens(partial), *partial.tokens.tolist()]
-        prompt = vllm_images.prompt(tokens, self._texts.images(partial))
+        images = self._texts.images(partial)
+        prompt = vllm_images.engine_input(self._engine.renderer, tokens, images)
         self._engine.add_request(name, prompt, params)
         self._under_way[name] = _UnderWay(partial, version)
 
@@ -69,8 +70,6 @@ class PartialRollouts:
             for output in self._engine.step():
                 (written,) = output.outputs
                 rollout = self._under_way[output.request_id]
-                if not rollout.tokens:
-                    self._check(rollout.partial, output.prompt_token_ids)
                 rollout.tokens += written.token_ids
                 rollout.log_probs += written.logprobs.logprobs
                 if output.finished:
@@ -79,12 +78,6 @@ class PartialRollouts:
             if time.monotonic() >= deadline:
                 break
         return [*ended, *self._stopped()]
-
-    def _check(self, partial: PartialRollout, seen: Any) -> None:
-        """Raise EngineFailedError if vLLM saw another context."""
-        if images := self._texts.images(partial):
-            tokens = [*self._texts.tokens(partial), *partial.tokens.tolist()]
-            vllm_images.check(seen, tokens, images)
 
     def _stopped(self) -> list[FinishedRollout]:
         """End the rollouts that have a stop string, and return them."""

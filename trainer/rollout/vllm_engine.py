@@ -7,6 +7,7 @@ parallelism vLLM runs each rank in a process of its own.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, GenerationConfig
 
@@ -25,9 +25,8 @@ from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
-from trainer.rollout import vllm_images
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
-from trainer.rollout.tokenizer_io import Texts, TokenRow, limited, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, limited, stop_tokens
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
     Completion,
@@ -116,30 +115,23 @@ class VLLMEngine:
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
         self._ready()
         self._withdraw()  # else vLLM would finish the partial rollouts and drop the results
-        each = [(request, seed) for request in requests for seed in request.seeds]
-        prompts = [self._texts.tokens(request) for request, _ in each]
-        shown = [self._texts.images(request) for request, _ in each]
-        inputs = [
-            vllm_images.prompt(prompt, seen) for prompt, seen in zip(prompts, shown, strict=True)
+        partials = [
+            PartialRollout((number, place), request.text, seed, context=request.context)
+            for number, request in enumerate(requests)
+            for place, seed in enumerate(request.seeds)
         ]
-        params = [self._params(seed, limited(sampling, request)) for request, seed in each]
+        self._add(partials, sampling)
         with self._peaks.phase("rollout"), _failures():
-            outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        for output, prompt, seen in zip(outputs, prompts, shown, strict=True):
-            vllm_images.check(output.prompt_token_ids, prompt, seen)
-        rows = [
-            self._texts.cut(_row(output.outputs[0], self._intake.version), request)
-            for output, (request, _) in zip(outputs, each, strict=True)
-        ]
+            ended = {r.key: r.completion for r in self._partials.go_on(math.inf)}
         self._go_on()
-        return self._texts.completions(prompts, rows)
+        return [ended[partial.key] for partial in partials]
 
     def write(
         self, partials: Sequence[PartialRollout], sampling: SamplingSettings, seconds: float
     ) -> SliceResult:
         self._ready()
         self._sampling = sampling
-        self._add(partials)
+        self._add(partials, sampling)
         with self._peaks.phase("rollout"), _failures():
             return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
@@ -154,16 +146,17 @@ class VLLMEngine:
         self._withdrawn = self._partials.withdraw()
 
     def _go_on(self) -> None:
-        self._add(self._withdrawn)
+        if self._withdrawn:
+            assert self._sampling is not None
+            self._add(self._withdrawn, self._sampling)
         self._withdrawn = []
 
-    def _add(self, partials: Sequence[PartialRollout]) -> None:
+    def _add(self, partials: Sequence[PartialRollout], sampling: SamplingSettings) -> None:
         for partial in partials:
-            assert self._sampling is not None
             written = len(partial.tokens)
             # vLLM restarts a seed's random numbers, so the rest of a rollout gets another seed.
             seed = derive(partial.seed, "rest", written) if written else partial.seed
-            whole = limited(self._sampling, partial)
+            whole = limited(sampling, partial)
             rest = replace(whole, max_new_tokens=whole.max_new_tokens - written)
             self._partials.add(partial, self._params(seed, rest), self._intake.version)
 
@@ -288,15 +281,6 @@ def _failures() -> Iterator[None]:
         yield
     except (EngineDeadError, torch.AcceleratorError) as error:
         raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
-
-
-def _row(output: Any, version: int) -> TokenRow:
-    return TokenRow.of(
-        np.array(output.token_ids, dtype=np.int64),
-        np.array(output.logprobs.logprobs, dtype=np.float32),
-        output.finish_reason == "stop",
-        version,
-    )
 
 
 def _explained(settings: EngineSettings, error: Exception) -> str:
