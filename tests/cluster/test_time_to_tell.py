@@ -8,7 +8,7 @@ import pytest
 
 from bench.tell import FAULTS, running
 from tests.support.node_cluster import Cluster
-from tests.support.time_to_tell import NEVER, Fault, Watchers, measured
+from tests.support.time_to_tell import NEVER, Fault, Watchers, measured, mended
 
 pytestmark = [
     pytest.mark.cluster,
@@ -26,5 +26,8 @@ def watched() -> Iterator[tuple[Cluster, Watchers]]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_place_says_the_fault(watched: tuple[Cluster, Watchers], fault: Fault) -> None:
-    told = measured(fault, *watched)
+    cluster, watchers = watched
+    attempts = len(cluster.events("attempt"))
+    told = measured(fault, cluster, watchers)
     assert [place for place, seconds in told.items() if seconds == NEVER] == []
+    mended(fault, cluster, attempts)

@@ -98,20 +98,25 @@ class Fault:
 
 
 def measured(fault: Fault, cluster: Cluster, watchers: Watchers) -> dict[str, float]:
-    """Inject the fault; return the seconds until each of PLACES says it, once the run goes on."""
+    """Inject the fault; return the seconds until each of PLACES says it."""
     before, events = watchers.metric(fault.metric), len(cluster.events(fault.kind))
-    attempts = len(cluster.events("attempt"))
     fault.act(cluster)
     event = cluster.event(fault.kind, within=240, after=events)
     with suppress(AssertionError):
         eventually(lambda: NEVER not in watchers.told(event, fault.metric, before).values())
-    told = watchers.told(event, fault.metric, before)
+    return watchers.told(event, fault.metric, before)
+
+
+def mended(fault: Fault, cluster: Cluster, attempts: int) -> None:
+    """Repair what does not repair itself, and wait until the run goes on after its fault.
+
+    `attempts`: before the fault.
+    """
     fault.mend(cluster)
     if fault.ends_attempt:
         cluster.resumes(attempts, within=240)
     else:
         cluster.goes_on(within=240)
-    return told
 
 
 @contextmanager
