@@ -139,7 +139,7 @@ def test_a_look_at_a_living_node_takes_nothing_of_it_for_left_over(machine: Mach
     machine.kill_first()
     assert ports.living(machine.settings) is None
     later = Context(WORKER, machine.settings)
-    assert "earlier Ray of this node are left" in ports.stale_ray(later).evidence
+    assert "of an earlier Ray of this node" in ports.stale_ray(later).evidence
     assert ports.ports(later).evidence.endswith("all left by an earlier life of this node")
 
 

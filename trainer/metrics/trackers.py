@@ -96,7 +96,7 @@ KINDS: Mapping[str, Kind] = {
 
 def connect(config: Config) -> list[QueuedTracker]:
     """Return the trackers of --log_with. Each connects in its own thread."""
-    known = _ids(config.files.trackers)
+    known = _ids(config.files.trackers) if config.log_with else {}
     return [QueuedTracker(name, config, known.get(name, "")) for name in config.log_with]
 
 

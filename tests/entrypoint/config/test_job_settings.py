@@ -19,7 +19,7 @@ def faults(**environ: str) -> list[str]:
     [
         ("STEP_PATTERN", "step (", "is no regular expression"),
         ("STEP_PATTERN", r"step (\d+)", "has no group named step"),
-        ("STEP_PATTERN", r"(?P<step>\d+) (?P<loss>\S+)", "has a group named loss: the names are"),
+        ("STEP_PATTERN", r"(?P<step>\d+) (?P<speed>\S+)", "has a group named speed: the names are"),
         ("CHECKPOINTS", "out/checkpoint", "does not have {step} once"),
         ("CHECKPOINTS", "{step}/{step}", "does not have {step} once"),
         ("CHECKPOINTS", "../c-{step}", "has .."),
