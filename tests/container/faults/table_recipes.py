@@ -23,7 +23,7 @@ from tests.support.recipe_jobs import COMMAND, TORCHRUN, TRL, RecipeJob
 
 JOBS = {job.recipe: job for job in (TORCHRUN, TRL, COMMAND)}
 FULL = DIED | {"storage"}
-"""torch says of a full disk that a write failed, and not why."""
+"""A save that fails for want of space also breaks the collectives of the other ranks."""
 
 Act = Callable[[RecipeContainers], object]
 
