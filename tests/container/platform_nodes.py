@@ -14,17 +14,20 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import yaml
 
-from tests.support.podman import CONFIGURATION, IMAGE
+from contract.run_dir import RunFiles
+from tests.support.podman import CONFIGURATION, IMAGE, Container, podman
 from tests.support.repository import ROOT
 from tests.support.run_lines import PAGE, options_of_line
+from tests.support.watch import Watch
 
 COMPOSE = ROOT / "compose"
 LOOK = """
@@ -58,6 +61,49 @@ class Shared:
         return f"{places[source]}:{inside}"
 
 
+@dataclass(slots=True)
+class Machines:
+    """Containers that are machines: each has an address of its own in podman's network."""
+
+    shared: Shared
+    name: str = field(default_factory=lambda: f"rollcall-{uuid.uuid4().hex[:8]}")
+    nodes: list[Container] = field(default_factory=list)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(RunFiles(self.shared.run), self.report)
+
+    def __enter__(self) -> Self:
+        podman("network", "create", self.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.remove()
+        podman("network", "rm", "--force", self.name, check=False)
+
+    @property
+    def head_address(self) -> str:
+        (network,) = json.loads(podman("network", "inspect", self.name).stdout)
+        first, _ = network["subnets"][0]["subnet"].rsplit(".", 1)
+        return f"{first}.2"
+
+    def start(self, *words: str, network: str = "") -> Container:
+        node = f"{self.name}-{len(self.nodes)}"
+        joined = ",".join(filter(None, [self.name, network])).replace(",", ":", 1)
+        options = (f"--network={joined}", f"--hostname={node}")
+        self.nodes.append(Container.start(node, *options, *words))
+        return self.nodes[-1]
+
+    def adopt(self, name: str) -> None:
+        """A container that podman-compose has started."""
+        self.nodes.append(Container(name, name))
+
+    def report(self) -> str:
+        tails = (node.said.splitlines()[-30:] for node in self.nodes)
+        return "\n---\n".join("\n".join(tail) for tail in tails)
+
+
 def granted(limit: str, value: int) -> bool:
     kinds = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
     _, hard = resource.getrlimit(kinds[limit])
@@ -84,8 +130,11 @@ def line_here(words: Iterable[str], shared: Shared) -> tuple[list[str], list[str
     return here, job
 
 
+HEAD_POD = "abc123"
+NO_GPUS = {"RUNPOD_GPU_COUNT": "0"}
+"""Platforms promise GPUs, of which this machine has none."""
 POD = {
-    "RUNPOD_POD_ID": "abc123",
+    "RUNPOD_POD_ID": HEAD_POD,
     "RUNPOD_POD_HOSTNAME": "abc123-64410a1b",
     "RUNPOD_DC_ID": "EU-RO-1",
     "RUNPOD_GPU_COUNT": "8",
@@ -109,6 +158,22 @@ def pod(name: str, shared: Shared, identity: str, **given: str) -> tuple[list[st
     words = template["dockerStartCmd"]
     job = ["/workspace/data/model" if word.startswith("Qwen/") else word for word in words]
     return [volume, *(f"--env={name}={value}" for name, value in variables.items())], job
+
+
+def start_pods(
+    machines: Machines, job: Sequence[str] = (), options: Sequence[str] = (), **head: str
+) -> None:
+    """Start a head and two workers of RunPod's templates on the network of pods.
+
+    `job`: flags in place of the template's. `options`: podman's, of each pod. `head`: variables.
+    """
+    network = "interface_name=podnet1"
+    own, of_template = pod("head", machines.shared, HEAD_POD, **NO_GPUS, **head)
+    name = f"--network-alias={HEAD_POD}.runpod.internal"
+    machines.start(*own, *options, name, IMAGE, *(job or of_template), network=network)
+    for identity in ("xyz789", "xyz790"):
+        own, _ = pod("worker", machines.shared, identity, HEAD_POD_ID=HEAD_POD, **NO_GPUS)
+        machines.start(*own, *options, IMAGE, network=network)
 
 
 def compose_here(name: str, root: Path, network: str | None) -> Path:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import uuid
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import pytest
 
-from contract.run_dir import RunFiles
 from tests.container.platform_nodes import (
+    NO_GPUS,
+    Machines,
     Shared,
     blocks_of_the_page,
     compose_here,
     line_here,
     pod,
     shell,
+    start_pods,
     typed,
 )
 from tests.support.env_files import variables_of
-from tests.support.podman import IMAGE, Container, podman
+from tests.support.podman import IMAGE
 from tests.support.repository import ROOT
 from tests.support.run_lines import options_of_line, run_lines
-from tests.support.watch import Watch
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(300)]
 
@@ -37,51 +34,7 @@ EACH_LINE = [
 ]
 JOIN_SECONDS = 150.0
 NO_ADAPTERS = "--env=NCCL_IB_HCA="
-NO_GPUS = {"RUNPOD_GPU_COUNT": "0"}
-"""Platforms promise adapters and GPUs, of which this machine has none."""
-
-
-@dataclass(slots=True)
-class Machines:
-    """Containers that are machines: each has an address of its own in podman's network."""
-
-    shared: Shared
-    name: str = field(default_factory=lambda: f"rollcall-{uuid.uuid4().hex[:8]}")
-    nodes: list[Container] = field(default_factory=list)
-    watch: Watch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.watch = Watch(RunFiles(self.shared.run), self.report)
-
-    def __enter__(self) -> Self:
-        podman("network", "create", self.name)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for node in self.nodes:
-            node.remove()
-        podman("network", "rm", "--force", self.name, check=False)
-
-    @property
-    def head_address(self) -> str:
-        (network,) = json.loads(podman("network", "inspect", self.name).stdout)
-        first, _ = network["subnets"][0]["subnet"].rsplit(".", 1)
-        return f"{first}.2"
-
-    def start(self, *words: str, network: str = "") -> Container:
-        node = f"{self.name}-{len(self.nodes)}"
-        joined = ",".join(filter(None, [self.name, network])).replace(",", ":", 1)
-        options = (f"--network={joined}", f"--hostname={node}")
-        self.nodes.append(Container.start(node, *options, *words))
-        return self.nodes[-1]
-
-    def adopt(self, name: str) -> None:
-        """A container that podman-compose has started."""
-        self.nodes.append(Container(name, name))
-
-    def report(self) -> str:
-        tails = (node.said.splitlines()[-30:] for node in self.nodes)
-        return "\n---\n".join("\n".join(tail) for tail in tails)
+"""Platforms promise adapters, of which this machine has none."""
 
 
 def assert_all_join(machines: Machines) -> None:
@@ -115,12 +68,7 @@ def test_the_nodes_of_a_run_line_come_together(line: str, shared: Shared) -> Non
 @pytest.mark.faults
 def test_pods_come_together(shared: Shared) -> None:
     with Machines(shared) as machines:
-        options, job = pod("head", shared, "abc123", **NO_GPUS)
-        name = "--network-alias=abc123.runpod.internal"
-        machines.start(*options, name, IMAGE, *job, network="interface_name=podnet1")
-        for identity in ("xyz789", "xyz790"):
-            options, job = pod("worker", shared, identity, HEAD_POD_ID="abc123", **NO_GPUS)
-            machines.start(*options, IMAGE, *job, network="interface_name=podnet1")
+        start_pods(machines)
         assert_all_join(machines)
 
 
