@@ -1,0 +1,100 @@
+"""Parts of the page that no state alone shows: what needs attention, the roll, form and dialog."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from contract.progress import Progress
+from entrypoint.cluster.access import page_link
+from tests.support.control import TOKEN, Head, node_info
+
+pytestmark = pytest.mark.browser
+SIZES = ((390, 844), (1280, 900))
+COLOURS = ("light", "dark")
+
+
+def opened(head: Head, tab: Page) -> None:
+    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=True))
+
+
+def is_for_everyone(tab: Page) -> None:
+    """On a phone and on a desktop, light and dark."""
+    for width, height in SIZES:
+        tab.set_viewport_size({"width": width, "height": height})
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for colours in COLOURS:
+            tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
+            found = Axe().run(tab)
+            assert found.violations_count == 0, found.generate_report()
+
+
+def test_idle_gpus_slow_rewards_late_steps_and_refused_nodes_need_attention(
+    head: Head, tab: Page
+) -> None:
+    registry = head.control._registry
+    registry.check_in(node_info("gpu-2", python="3.9.0"), "")
+    row = {"step": 5, "train/reward": 0.5, "timing/reward": 8.0, "timing/step": 10.0}
+    head.run.metrics.write_text(json.dumps(row) + "\n")
+    old = "2026-01-01T00:00:00+00:00"
+    progress = Progress(step=5, total_steps=10, step_seconds=10.0, at=old)
+    progress.write(head.run.progress)
+    head.control.phase = "training"
+    head.control.idle = "4 GPUs of gpu-1 have no work"
+    opened(head, tab)
+    attention = tab.get_by_role("region", name="Needs attention")
+    for sentence in (
+        "4 GPUs of gpu-1 have no work",
+        "rewards take 80 % of a step: the GPUs wait for the reward server",
+        "the last one took 10 s",
+        "gpu-2 was refused: ",
+    ):
+        expect(attention).to_contain_text(sentence)
+
+
+def test_the_roll_has_the_head_the_gpus_and_the_versions(head: Head, tab: Page) -> None:
+    has = {"gpus": 8.0, "cpus": 64.0, "memory_bytes": 512.0 * 2**30}
+    registry = head.control._registry
+    registry.me = replace(registry.me, inventory=has)
+    info = node_info("gpu-1", gpu="NVIDIA H100 80GB HBM3", vllm="0.29.0")
+    registry.check_in(replace(info, joined=True, inventory=has), "")
+    opened(head, tab)
+    rows = tab.locator("#nodes tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("the head")
+    expect(rows.first).to_contain_text("8 GPUs, 64 CPUs, 512 GiB")
+    expect(rows.last).to_contain_text("8 GPUs (NVIDIA H100 80GB HBM3), 64 CPUs, 512 GiB")
+    expect(rows.last).to_contain_text("python 3.12.4")
+    expect(rows.last).to_contain_text("vllm 0.29.0")
+    expect(rows.last).to_contain_text("passed")
+
+
+def test_the_form_for_the_key_is_for_everyone(head: Head, tab: Page) -> None:
+    tab.goto(f"http://127.0.0.1:{head.port}")
+    tab.keyboard.type("wrong")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("alert")).to_be_visible()
+    is_for_everyone(tab)
+
+
+def test_the_stop_is_confirmed_or_not_by_the_keyboard_alone(head: Head, tab: Page) -> None:
+    head.control.phase = "training"
+    opened(head, tab)
+    stop, dialog = tab.get_by_role("button", name="Save and stop…"), tab.get_by_role("dialog")
+    expect(stop).to_be_visible()
+    stop.focus()
+    tab.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    is_for_everyone(tab)
+    tab.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    tab.keyboard.press("Enter")
+    expect(dialog.get_by_role("button", name="Go on training")).to_be_focused()
+    tab.keyboard.press("Tab")
+    with tab.expect_response("**/v1/stop"):
+        tab.keyboard.press("Enter")
+    assert head.heard.stops == ["asked over HTTP"]
