@@ -36,7 +36,7 @@ class Progress:
     kl: float | None = None
     """Mean KL divergence of the policy from the reference, nats a token."""
     loss: float | None = None
-    """Loss of the step, or its mean since the job last told it."""
+    """The newest loss that the job has told. A Trainer of transformers tells it one step late."""
     eval: float | None = None
     """Newest held-out accuracy, 0 to 1."""
     eval_before: float | None = None
