@@ -76,7 +76,8 @@ def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> No
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(400)
+@pytest.mark.faults  # six runs
+@pytest.mark.timeout(600)
 def test_the_python_page_is_a_program_that_trains(tmp_path: Path) -> None:
     ((_, before),) = blocks("before-python")
     run(before, tmp_path)
@@ -89,7 +90,6 @@ def test_the_python_page_is_a_program_that_trains(tmp_path: Path) -> None:
         run("python program.py", tmp_path, RAY_TMPDIR=str(ray_directory), OMP_NUM_THREADS="1")
     assert (tmp_path / "run" / "hf" / "config.json").exists()
     assert (tmp_path / "watched" / "checkpoints" / "global_step_1").is_dir()
-    assert not (tmp_path / "other").exists()
 
 
 def test_the_examples_of_jobs_run_against_a_head_that_waits_for_jobs(tmp_path: Path) -> None:
