@@ -13,7 +13,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, fault_of
 from contract.run_dir import RunFiles
-from tests.support.slurm_site import SCRIPT, SlurmSite
+from tests.support.slurm_site import NODES, SCRIPT, SlurmSite
 from tests.support.tiny_job import tiny_job
 from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
 
@@ -29,6 +29,14 @@ HEAD = "n1"
 OWN_DISK = "/tmp"
 """Where each node of the site has a file system of its own, which ends with its power."""
 TOKEN = "a-token-that-all-nodes-are-given"
+STORE = {
+    "AWS_ENDPOINT_URL": "http://controller:9000",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "an-id",
+    "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-a-test",
+}
+"""How the nodes reach the store, whose server is moto's."""
+MAKE_BUCKET = "import boto3; boto3.client('s3').create_bucket(Bucket='runs')"
 PACED = """
 import pathlib, time
 
@@ -88,9 +96,13 @@ def submit(site: SlurmSite, tmp_path: Path) -> Iterator[Submit]:
     jobs: list[Job] = []
 
     def submit(
-        *options: str, steps: int = ENDLESS, reward: str = "arithmetic", **given: str
+        *options: str,
+        steps: int = ENDLESS,
+        reward: str = "arithmetic",
+        more: Sequence[str] = (),
+        **given: str,
     ) -> Job:
-        flags = tiny_job(site.root / tmp_path.name, steps, reward)
+        flags = [*tiny_job(site.root / tmp_path.name, steps, reward), *more]
         env = {"RUNTIME": "none", "VENV": sys.prefix, "SHARED": str(site.root), **given}
         jobs.append(Job(site, ("--gpus-per-node=0", *options, str(SCRIPT), *flags), env))
         return jobs[-1]
@@ -160,6 +172,61 @@ def test_a_preempted_job_whose_nodes_share_no_storage_comes_back_from_its_heads_
         assert theirs.root.is_dir()
         assert not theirs.journal.exists()
         assert not theirs.checkpoints.exists()
+
+
+@pytest.fixture
+def store(site: SlurmSite) -> Iterator[Mapping[str, str]]:
+    """Variables of a job whose nodes share nothing but a store, which is on none of them."""
+    server = ("-H", "controller", "-p", "9000")
+    with site.running(f"{sys.prefix}/bin/moto_server", *server):
+
+        def has_a_bucket() -> bool:
+            return site.run(sys.executable, "-c", MAKE_BUCKET, **STORE).returncode == 0
+
+        site.until(has_a_bucket, "store", within=STOP_SECONDS)
+        where = {"SHARED": OWN_DISK, "ROLLCALL_STORAGE": "s3://runs/one"}
+        yield {**STORE, **where, "ROLLCALL_TOKEN": TOKEN}
+
+
+@pytest.mark.faults
+def test_a_new_job_on_nodes_with_empty_disks_goes_on_from_the_store_where_the_first_was_stopped(
+    site: SlurmSite, submit: Submit, pace: Pace, store: Mapping[str, str]
+) -> None:
+    first = submit("--nodes=3", steps=60, reward=pace.reward, **store)
+    first.until(lambda: first.step >= 3, "third step", within=BOOT_SECONDS)
+    head = {"ROLLCALL_HEAD_ADDRESS": HEAD, "ROLLCALL_TOKEN": TOKEN}
+    site.answer(f"{sys.prefix}/bin/rollcall", "stop", **head)
+    first.until(first.is_over, "end", within=STOP_SECONDS)
+    finished = first.step
+    site.reboot()
+    pace.hurry.touch()
+    second = submit("--nodes=3", steps=60, reward=pace.reward, **store)
+    assert_finished_on_three_nodes(second, 60)
+    assert not second.run_on(HEAD).root.with_name(first.number).exists()
+    assert second.events("resume")[-1]["details"]["step"] == finished
+    assert [event["details"]["step"] for event in second.events("step")] == [*range(1, 61)]
+    assert fault_of(checkpoint_path(second.run.checkpoints, 60)) is None
+
+
+@pytest.mark.faults
+def test_a_job_whose_nodes_all_die_with_their_disks_comes_back_from_the_store(
+    site: SlurmSite, submit: Submit, pace: Pace, store: Mapping[str, str]
+) -> None:
+    often = ("--save_steps", "2")
+    job = submit("--nodes=3", steps=60, reward=pace.reward, more=often, **store)
+    job.until(lambda: len(job.events("upload")) >= 2, "second upload", within=BOOT_SECONDS)
+    uploaded = job.events("upload")[-1]["details"]["step"]
+    for node in NODES:
+        site.power_off(node)
+    job.until(lambda: job.says["Restarts"] == "1", "requeue", within=STOP_SECONDS)
+    for node in NODES:
+        site.power_on(node)
+    job.run = job.run_on(HEAD)
+    pace.hurry.touch()
+    site.begin_now(job.number)
+    assert_finished_on_three_nodes(job, 60)
+    assert job.events("resume")[-1]["details"]["step"] >= uploaded
+    assert_no_step_is_lost_or_done_twice(job.run)
 
 
 @pytest.mark.faults

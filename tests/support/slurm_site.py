@@ -12,7 +12,8 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -114,6 +115,22 @@ class SlurmSite:
             timeout=RUN_SECONDS,
             check=False,
         )
+
+    @contextmanager
+    def running(self, *command: str) -> Iterator[None]:
+        """A program beside the controller, which all nodes reach; it ends with the `with` block."""
+        with (self.root / f"{Path(command[0]).name}.log").open("ab") as out:
+            program = subprocess.Popen(
+                [*DIES_WITH_US, *self._inside(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        try:
+            yield
+        finally:
+            program.kill()
+            program.wait(10)
 
     def answer(self, *command: str, **env: str) -> str:
         """What a command prints; raises AssertionError if it fails."""
