@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from contract import lease
+from contract.background import in_background
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient, DeclinedError, NoHeadError, WrongTokenError
@@ -36,7 +37,14 @@ class NoAnswerError(Exception):
 
 
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
+    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError.
+
+    Asks in a thread: Ctrl-C inside the HTTP client may leave the client's lock taken for ever.
+    """
+    return in_background("ask", lambda: _answer(settings, method, path, **options)).result()
+
+
+def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     token = token_of(settings)
     host = host_to_ask(settings)
     client = ControlClient(host, settings.control_port, token, settings.url)

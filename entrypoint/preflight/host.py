@@ -174,5 +174,5 @@ CHECKS = (
     Check(CheckName.HOST_MEMORY, "is there enough memory?", memory),
     Check(CheckName.HOST_CPUS, "may this node use the CPUs that it sees?", cpus),
     Check(CheckName.HOST_CLOCK, "is the clock right?", clock),
-    Check(CheckName.HOST_REAPER, "does process 1 reap orphans?", reaper),
+    Check(CheckName.HOST_REAPER, "does process 1 reap orphans?", reaper, timeout=15.0),
 )

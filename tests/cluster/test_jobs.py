@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -185,13 +184,9 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
 
 
 def interrupted(command: subprocess.Popen[str]) -> str:
-    """What a command says that Ctrl-C ends. An interrupt in the middle of a `with` of the HTTP
-    client may leave its lock taken, so that it takes another."""
-    for _ in range(3):
-        command.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            return command.communicate(timeout=15)[1]
-    raise AssertionError("three interrupts do not end it")
+    """Returns what a command says that one Ctrl-C ends."""
+    command.send_signal(signal.SIGINT)
+    return command.communicate(timeout=60)[1]
 
 
 @pytest.mark.faults
