@@ -164,6 +164,8 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
         cwd="/",
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that starts the tests in the background has SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert following.stderr is not None
     said = following.stderr.readline()
