@@ -82,10 +82,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[di
 @pytest.fixture(scope="module")
 def vllm_on_rocm() -> Iterator[ModuleType]:
     """vLLM's module of ROCm, which asks amdsmi for the GPU's architecture as it is imported."""
-    with (
-        mock.patch.dict(sys.modules, {"amdsmi": RecordedAmdSmi()}),
-        mock.patch.dict(os.environ, {"VLLM_TARGET_DEVICE": "cpu"}),  # not both kinds at once
-    ):
+    with pytest.MonkeyPatch.context() as patch:  # vLLM stays: it cannot be imported twice
+        patch.setitem(sys.modules, "amdsmi", RecordedAmdSmi())
+        patch.setenv("VLLM_TARGET_DEVICE", "cpu")  # not both kinds at once
         yield importlib.import_module("vllm.platforms.rocm")
 
 
