@@ -39,7 +39,7 @@ class NoAnswerError(Exception):
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError.
 
-    Asks in a thread: Ctrl-C inside the HTTP client may leave the client's lock taken for ever.
+    A thread asks, because Ctrl-C inside the HTTP client may leave the client's lock held forever.
     """
     return in_background("ask", lambda: _answer(settings, method, path, **options)).result()
 
