@@ -32,6 +32,7 @@ class ScalarRewardModel:
         with unfit_model_errors(name):
             self._tokenizer = AutoTokenizer.from_pretrained(name)
             self._model = model = _loaded(name, settings).eval()
+        self._never_scored = _padding_of(model.config)
         if not settings.offload:
             self._model.to(device)
         self._limits = MicroBatchLimits(
@@ -65,7 +66,8 @@ class ScalarRewardModel:
         """Return the sample in this model's tokens; a failed Score if the model cannot read it.
 
         A chat ends as its template ends it. Any other text ends with the end-of-sequence token, as
-        in the training data of TRL's and OpenRLHF's reward models.
+        in the training data of TRL's and OpenRLHF's reward models. Tokens at the end that the
+        model was trained to see as padding are left out, because it scores the one before them.
         """
         if request.messages is not None:
             chat = [*request.messages, {"role": "assistant", "content": request.response}]
@@ -77,6 +79,8 @@ class ScalarRewardModel:
                 tokens = [*tokens, end]
         if not tokens:
             return Score.failed(f"{self._name} reads no token in it")
+        while len(tokens) > 1 and tokens[-1] == self._never_scored:
+            tokens = tokens[:-1]
         if self._longest is not None and len(tokens) > self._longest:
             return Score.failed(f"{len(tokens)} tokens; {self._name} reads {self._longest}")
         return tokens
@@ -103,6 +107,18 @@ class ScalarRewardModel:
         if math.isfinite(reward):
             return Score.of(reward)
         return Score.failed(f"{self._name} says {reward}")
+
+
+def _padding_of(config: Any) -> int | None:
+    """Return the model's own padding token, which transformers never scores; None if it has none.
+
+    Where a tokeniser has no padding, TRL pads with the end-of-sequence token, so that its models
+    are trained to be scored at the token before. OpenRLHF's models are scored at the last token.
+    """
+    if HEAD not in " ".join(config.architectures or []) or hasattr(config, "value_head_prefix"):
+        return None
+    padding: int | None = config.get_text_config().pad_token_id
+    return padding
 
 
 def _loaded(name: str, settings: RewardSettings) -> Any:

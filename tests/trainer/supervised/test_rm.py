@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from contract.exit_codes import ExitCode
 from env.types import RewardRequest
@@ -66,6 +68,22 @@ def test_the_better_answer_gets_the_higher_reward(
     with torch.no_grad():
         own = trainers[0].model(input_ids=inputs).logits.item()
     assert own == pytest.approx(better, abs=1e-5), "the served score is that of training"
+
+
+def test_a_model_whose_end_of_text_is_its_padding_is_scored_where_it_was_trained(
+    tiny: Tiny, tmp_path: Path, trainers: list[Any]
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny.model, base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = tokenizer.eos_token  # as in Qwen's and Llama's base models
+    tokenizer.save_pretrained(base)
+    model = trained(tiny, tmp_path, pretrain=base)
+    trainer = trainers[0]
+    rows = [trainer.train_dataset[7], trainer.train_dataset[12]]
+    with torch.no_grad():
+        own = trainer.model(**trainer.data_collator(rows)).logits.flatten().tolist()
+    assert rewards(model, "7+1=8", "12+1=13", "7+1==", "12+1==") == pytest.approx(own, abs=1e-5)
 
 
 def test_a_margin_is_asked_for(tiny: Tiny, tmp_path: Path, trainers: list[Any]) -> None:
