@@ -14,10 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.journal import read_events
+from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings
 from entrypoint.job import checkpoint_files
+from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.base import FilesGoneError
+from entrypoint.run import restore
 
 MAGIC = {"*": "[^/]*", "?": "[^/]"}
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile)
@@ -81,6 +85,39 @@ def resume_faults(settings: Settings) -> list[str]:
         for name in own
         if name in added
     ]
+
+
+def has_begun(settings: Settings) -> bool:
+    """Return whether this very command made the run's last steps. Raises OSError."""
+    events = read_events(RunFiles(settings.run_dir).journal)
+    return resume_check.has_begun(events, resume_check.fingerprint(settings))
+
+
+def start_faults(
+    settings: Settings, words: str, named: Path | None, found: FoundCheckpoint | None, place: str
+) -> list[str]:
+    """Return a sentence if the job's words name another start than a checkpoint that is there.
+
+    `words`: those that say how to start; `named`: the checkpoint that they name, if any; `found`:
+    the newest one; `place`: the argument that names their directory. Once the command has begun,
+    its own checkpoints count.
+    """
+    if found is None or (named is not None and _real(named) == _real(found.path)):
+        return []
+    if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
+        return []  # the journal is still to come
+    with suppress(OSError):  # the check of the run directory says why
+        if not has_begun(settings):
+            return [
+                f"{words} and {found.path} contradict each other: each attempt resumes from the "
+                f"newest complete checkpoint there. Leave {words.partition(' ')[0]} out, move the "
+                f"newer checkpoints away, or give another {place}"
+            ]
+    return []
+
+
+def _real(path: Path) -> Path:
+    return (Path.cwd() / path).resolve()
 
 
 def _name(part: str) -> re.Pattern[str]:

@@ -15,8 +15,8 @@ PYTHON = "python"
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 INTERPRETER = re.compile(r"(?:.*/)?python[0-9.]*")
-SWITCHES = re.compile(r"-[bBdEiIOPqsSuv]+")
-"""Options of Python that have no value."""
+WITH_VALUE = ("-W", "-X")
+"""Options of Python that have a value."""
 NAMES_OF_MODULES = {
     "torch.distributed.run": "torchrun",
     "accelerate.commands.launch": "accelerate-launch",
@@ -173,7 +173,9 @@ def telling_steps(launch: Launch) -> Launch:
         if launch.program[0] != PYTHON:
             raise LaunchError(f"{launch.program[0]} is no Python script: give one, as in train.py")
         words = list(launch.program[1:])
-        first = next((n for n, word in enumerate(words) if word == "-m" or word[:1] != "-"), 0)
+        first = script_place(words)
+        if first == len(words) or "-c" in words[:first]:
+            raise LaunchError("Python has no script here: give one, as in python train.py")
         program = (PYTHON, *words[:first], "-m", by, *words[first:])
         return replace(launch, program=program)
     modules = {"-m", "--module"}
@@ -184,6 +186,14 @@ def telling_steps(launch: Launch) -> Launch:
     return replace(
         launch, program=(by,), arguments=(*script, *launch.arguments), accelerate=(*flags, "-m")
     )
+
+
+def script_place(words: Sequence[str]) -> int:
+    """Return the place of the script, or of its `-m`, behind Python's own options."""
+    place = 0
+    while place < len(words) and words[place][:1] == "-" and words[place] != "-m":
+        place += 2 if words[place] in WITH_VALUE else 1
+    return min(place, len(words))
 
 
 Flag = tuple[str, str | None, tuple[str, ...]]
@@ -222,9 +232,7 @@ def _module(command: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the module of `python -u -m MODULE …` and the words after it; None without one."""
     if not command or not INTERPRETER.fullmatch(command[0]):
         return None
-    rest = list(command[1:])
-    while rest and (rest[0] in ("-W", "-X") or SWITCHES.fullmatch(rest[0])):
-        del rest[: 2 if rest[0] in ("-W", "-X") else 1]
+    rest = list(command[1 + script_place(command[1:]) :])
     return (rest[1], rest[2:]) if rest[:1] == ["-m"] and len(rest) > 1 else None
 
 

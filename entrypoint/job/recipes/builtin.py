@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from contract.journal import read_events
 from contract.manifest import newest_checkpoint
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.found_checkpoints import has_begun
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
@@ -131,12 +130,6 @@ class Builtin:
         return _parsed(settings).longest_service_wait
 
 
-def _has_begun(settings: Settings) -> bool:
-    """Return whether this very command made the run's last steps."""
-    events = read_events(RunFiles(settings.run_dir).journal)
-    return resume_check.has_begun(events, resume_check.fingerprint(settings))
-
-
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     """Return the faults of the run's start; () if the run directory cannot be read.
 
@@ -148,7 +141,7 @@ def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
         return ()
     try:
-        return () if _has_begun(settings) else [*beginning_faults(config)]
+        return () if has_begun(settings) else [*beginning_faults(config)]
     except OSError:
         return ()
 

@@ -139,7 +139,7 @@ def _completed(
     """Return the command with checkpoints, weights, log and retriever as the supervision needs."""
     done = found.step if found else 0
     directory = search_r1_checkpoints.directory_after(_directory(settings, command), done)
-    if command.value(DIRECTORY) != str(directory):
+    if command.value(DIRECTORY) != verl_words.quoted(directory):
         command = command.having(trainer__default_local_dir=directory)
     if command.value(FREQUENCY) is None:
         command = command.having(trainer__save_freq=verl.SAVE_EVERY)
@@ -147,7 +147,7 @@ def _completed(
         command = command.having(trainer__default_hdfs_dir="null")  # its default is a path
     command = verl_words.console_added(command, wandb=settings.wandb_api_key is not None)
     if settings.retriever_url and command.value(URL) is None:
-        command = command.having(retriever__url=settings.retriever_url)
+        command = command.having(retriever__url=verl_words.quoted(settings.retriever_url))
     if found is None:
         return command
     command = command.having(actor_rollout_ref__model__path=found.of(ACTOR))

@@ -12,7 +12,7 @@ from contract.resources import NodeResources
 from entrypoint.config.parsers import STAGES, one_of
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints
-from entrypoint.job.found_checkpoints import FoundCheckpoint
+from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
@@ -43,15 +43,16 @@ class Supervised(TorchRun):
         if find_spec("trl") is None:
             return (NOT_HERE,)
         try:
-            flags = _parsed(settings).flags
-            found = [str(fault) for fault in content_faults(flags)]
+            command = _parsed(settings)
+            found = [str(fault) for fault in content_faults(command.flags)]
+            found += _start_faults(settings, command)
         except ConfigError as error:
             return [str(fault) for fault in error.faults]
         except OSError as error:
             return [f"{error.filename}: {error.strerror or error}"]
-        if flags.run_dir != settings.run_dir:
+        if (run_dir := command.flags.run_dir) != settings.run_dir:
             found.append(
-                f"--run_dir {flags.run_dir} is not ROLLCALL_RUN_DIR={settings.run_dir}, which "
+                f"--run_dir {run_dir} is not ROLLCALL_RUN_DIR={settings.run_dir}, which "
                 "counts. Set ROLLCALL_RUN_DIR, and leave --run_dir out"
             )
         return found
@@ -129,6 +130,13 @@ def _command(settings: Settings) -> Command:
 
 def _newest(command: Command) -> FoundCheckpoint | None:
     return hf_checkpoints.newest(command.flags.checkpoints)
+
+
+def _start_faults(settings: Settings, command: Command) -> list[str]:
+    if (named := command.flags.resume_from_checkpoint) is None:
+        return []
+    words = f"--resume_from_checkpoint {named}"
+    return start_faults(settings, words, named, _newest(command), "--ckpt_path")
 
 
 def _layout(command: Command, nodes: Sequence[NodeResources], world: int) -> Mapping[str, Any]:

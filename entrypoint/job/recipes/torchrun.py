@@ -12,9 +12,16 @@ from entrypoint.job.recipes.base import JobCommand, PlacedJob
 from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
 from entrypoint.processes.programs import program
 from trainer.launch import ranks
-from trainer.launch.words import PYTHON, Launch, LaunchError, parse, starts_all_nodes
+from trainer.launch.words import (
+    PYTHON,
+    Launch,
+    LaunchError,
+    parse,
+    script_place,
+    starts_all_nodes,
+)
 
-__all__ = ["RECIPE", "starts_all_nodes"]
+__all__ = ["RECIPE", "script_place", "starts_all_nodes"]
 
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after the "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -14,9 +16,9 @@ import yaml
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.job import hf_checkpoints
+from entrypoint.job import hf_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.found_checkpoints import FoundCheckpoint
+from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
@@ -126,10 +128,24 @@ def _file(settings: Settings) -> Mapping[str, Any]:
     """Return the arguments of TRL's --config file; an unreadable one is for TRL to refuse."""
     path = trl_words.option(settings.job, CONFIG)
     try:
-        row = yaml.safe_load(Path(path).read_bytes()) if path else {}
-    except (OSError, yaml.YAMLError):
+        row = yaml.safe_load(_content(settings, Path(path))) if path else {}
+    except (OSError, yaml.YAMLError, LookupError, zipfile.BadZipFile):
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def _content(settings: Settings, path: Path) -> bytes:
+    """Return the content of a file as the ranks find it: below working_dir, if there is one.
+
+    Raises OSError, LookupError and BadZipFile.
+    """
+    if not working_dir.is_local(settings.runtime_env) or path.is_absolute():
+        return path.read_bytes()
+    directory = Path(settings.runtime_env["working_dir"]).expanduser()
+    if directory.is_dir():
+        return (directory / path).read_bytes()
+    with zipfile.ZipFile(directory) as archive:
+        return archive.read(os.path.normpath(path))
 
 
 def _output(settings: Settings) -> Path:
@@ -152,11 +168,16 @@ def _faults_of_arguments(settings: Settings) -> Iterator[str]:
             f"absolute path, such as {settings.run_dir / output}"
         )
     resume = _argument(settings, RESUME)
-    if resume is not None and resume.lower() in ("true", "false", ""):
+    if resume is None:
+        return
+    if resume.lower() in ("true", "false", ""):
         yield (
             f"--{RESUME} {resume} is no checkpoint's path: leave it out, the recipe trl resumes "
             "from the newest complete checkpoint itself"
         )
+        return
+    words = f"--{RESUME} {resume}"
+    yield from start_faults(settings, words, Path(resume), _newest(settings), f"--{OUTPUT}")
 
 
 def _warnings(settings: Settings) -> Iterator[str]:

@@ -17,11 +17,13 @@ RUNTIME_ENV = ("--runtime-env", "--working-dir")
 def unwrapped(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the command, and the words that have no effect here.
 
-    Those are `ray job submit … --` before it, and a redirection or a pipe behind it.
+    Those are `ray job submit … --` before it, with the client's own variables, and a redirection
+    or a pipe behind it.
     """
     rest = list(words)
     dropped: list[str] = []
-    client = [PurePath(word).name for word in rest[:1]] + rest[1:3]
+    _, typed = variables_before(words)
+    client = [PurePath(word).name for word in typed[:1]] + typed[1:3]
     if client == ["ray", "job", "submit"] and "--" in rest:
         end = rest.index("--")
         dropped += rest[:end]

@@ -14,6 +14,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import verl_checkpoints
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
 from entrypoint.job.recipes.command import (
@@ -72,7 +73,8 @@ class Verl(AnyCommand):
         command = parse(settings.job)
         found = [_no_interpreter(settings, command), no_directory(settings)]
         found += needless_variables(settings, "verl")
-        return [*(sentence for sentence in found if sentence), *verl_words.faults(command)]
+        found += [*verl_words.faults(command), *_start_faults(settings, command)]
+        return [sentence for sentence in found if sentence]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return tuple(_warnings(settings, parse(settings.job)))
@@ -118,7 +120,7 @@ def _directory(settings: Settings, command: VerlCommand) -> Path:
 def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     """Return the command with checkpoints, resume and log as the supervision needs them."""
     directory = _directory(settings, command)
-    if command.value(DIRECTORY) != str(directory):
+    if command.value(DIRECTORY) != verl_words.quoted(directory):
         command = command.having(trainer__default_local_dir=directory)
     if command.value(FREQUENCY) is None:
         command = command.having(trainer__save_freq=SAVE_EVERY)
@@ -126,13 +128,22 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     other = command.interpreter if command.interpreter != sys.executable else None
     named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
     if other and named is None:  # Ray would start workers by its own Python
-        command = command.having(**{WORKERS_PYTHON: other})
+        command = command.having(**{WORKERS_PYTHON: Path(other)})
     if found := verl_checkpoints.newest(directory):
         values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
         return command.having(**values)
     if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
         return command.having(trainer__resume_mode="disable")
     return command
+
+
+def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
+    mode, path = command.value(RESUME_MODE), command.value(RESUME_PATH)
+    if mode not in ("disable", "resume_path"):
+        return []
+    words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
+    found = verl_checkpoints.newest(_directory(settings, command))
+    return start_faults(settings, words, Path(path) if path else None, found, DIRECTORY)
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
+from entrypoint.job.recipes.torchrun import script_place
+from entrypoint.job.recipes.typed_words import ASSIGNMENT, PYTHON, unwrapped
 
 MODULE = "verl.trainer.main_ppo"
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
 NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
+UNQUOTED = re.compile(r"[A-Za-z0-9_/.@%+:-]+")
+"""A value that Hydra's grammar reads as a text without quotes."""
 NOT_A_PATH = re.compile(r"\$\{|['\",]")
 """What Hydra reads as an interpolation, as a quoted text, or as several values."""
 RESUME_MODE, RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
@@ -52,8 +55,14 @@ class VerlCommand:
         return int(value) if value and re.fullmatch(r"-?[0-9]{1,9}", value) else None
 
     def having(self, **values: object) -> VerlCommand:
-        """Return the command with these overrides instead of its own; `__` stands for a dot."""
-        given = {name.replace("__", "."): value for name, value in values.items()}
+        """Return the command with these overrides instead of its own; `__` stands for a dot.
+
+        A path is quoted if Hydra requires it.
+        """
+        given = {
+            name.replace("__", "."): quoted(value) if isinstance(value, PurePath) else value
+            for name, value in values.items()
+        }
         kept = [word for word in self.overrides if _key(word) not in given]
         added = [f"{key}={value}" for key, value in given.items()]
         return replace(self, overrides=(*kept, *added))
@@ -65,14 +74,22 @@ def parse(words: Sequence[str]) -> VerlCommand:
     place = next((n for n, word in enumerate(rest) if PYTHON.fullmatch(word)), None)
     if place is None:
         return VerlCommand(None, ("-m", MODULE), tuple(rest), dropped=dropped)
-    variables = dict(word.split("=", 1) for word in rest[:place] if "=" in word)
+    assigned = [match for word in rest[:place] if (match := ASSIGNMENT.fullmatch(word))]
+    variables = {match["name"]: match["value"] for match in assigned}
+    wrapper = [word for word in rest[:place] if not ASSIGNMENT.fullmatch(word)]
+    dropped = (*wrapper, *dropped)  # such as `uv run`
     interpreter = rest[place] if "/" in rest[place] else None
     rest = rest[place + 1 :]
-    # -u and other options of Python come before the module or the script
-    first = next((n for n, word in enumerate(rest) if word == "-m" or word[:1] != "-"), len(rest))
+    first = script_place(rest)
     end = first + (2 if rest[first : first + 1] == ["-m"] else 1)
     program, overrides = tuple(rest[:end]), tuple(rest[end:])
     return VerlCommand(interpreter, program, overrides, variables, dropped)
+
+
+def quoted(value: object) -> str:
+    """Return a text as the value of an override, such as '/runs/lr=1e-6'."""
+    text = str(value)
+    return text if UNQUOTED.fullmatch(text) else "'" + text.replace("'", r"\'") + "'"
 
 
 def faults(command: VerlCommand) -> list[str]:

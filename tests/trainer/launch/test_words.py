@@ -168,6 +168,8 @@ def test_the_tables_have_the_flags_of_the_installed_launchers(
     [
         ("train.py --lr 1", "python -m trainer.launch.with_steps train.py --lr 1"),
         ("python -u train.py", "python -u -m trainer.launch.with_steps train.py"),
+        ("python -W ignore t.py", "python -W ignore -m trainer.launch.with_steps t.py"),
+        ("python3 -X dev -m mod", "python -X dev -m trainer.launch.with_steps -m mod"),
         ("torchrun -m mod", "python -m trainer.launch.with_steps -m mod"),
         ("deepspeed train.py", "python -m trainer.launch.with_steps train.py"),
         ("accelerate launch train.py", "trainer.launch.with_steps"),
@@ -187,7 +189,14 @@ def test_accelerate_runs_it_as_a_module(line: str, arguments: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(
-    "line", ["bash x.sh", "accelerate launch --no_python x", "torchrun --no-python x"]
+    "line",
+    [
+        "bash x.sh",
+        "python -c 1",
+        "python -u",
+        "accelerate launch --no_python x",
+        "torchrun --no-python x",
+    ],
 )
 def test_what_is_no_python_script_tells_no_steps(line: str) -> None:
     with pytest.raises(LaunchError, match="Python"):

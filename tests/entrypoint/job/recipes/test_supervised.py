@@ -16,6 +16,7 @@ from entrypoint.config.variables import SettingsError
 from entrypoint.job.job_queue import recipe_of
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.recipes.supervised import RECIPE
+from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
 from trainer.supervised import stages
 
@@ -64,6 +65,20 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
     assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(saved / "checkpoint-5")]
     own = settings(*SFT, "--ckpt_path", "other")
     assert RECIPE.latest(own) is None
+
+
+def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (
+    None
+):
+    saved = Path.cwd() / "checkpoints"
+    for step in (5, 10):
+        checkpoint(saved, step)
+    given = settings(*SFT, "--resume_from_checkpoint", str(saved / "checkpoint-5"))
+    (fault,) = RECIPE.faults(given)
+    assert f"{saved / 'checkpoint-5'} and {saved / 'checkpoint-10'} contradict each other" in fault
+    assert "give another --ckpt_path" in fault
+    begun(given)
+    assert RECIPE.faults(given) == []
 
 
 def test_the_plan_says_ranks_and_passes() -> None:

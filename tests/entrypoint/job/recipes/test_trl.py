@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_queue import recipe_of
 from entrypoint.job.recipes import trl
 from entrypoint.job.recipes.trl import RECIPE
+from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
 
 SFT = ("trl", "sft", "--model_name_or_path", "m", "--dataset_name", "d")
@@ -79,6 +81,22 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
     assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(output / "checkpoint-5")]
 
 
+def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (
+    None
+):
+    for step in (5, 10):
+        checkpoint(Path.cwd() / "out", step)
+    job = (*SFT, "--output_dir", "out", "--resume_from_checkpoint")
+    (fault,) = RECIPE.faults(settings(*job, "out/checkpoint-5"))
+    newest = Path.cwd() / "out/checkpoint-10"
+    assert f"out/checkpoint-5 and {newest} contradict each other" in fault
+    assert "give another --output_dir" in fault
+    assert RECIPE.faults(settings(*job, "out/checkpoint-10")) == []
+    given = settings(*job, "out/checkpoint-5")
+    begun(given)
+    assert RECIPE.faults(given) == [], "the newest is the run's own"
+
+
 def test_a_file_of_arguments_counts_as_the_command_line_does() -> None:
     Path("c.yaml").write_text("output_dir: /out\nsave_strategy: 'no'\n")
     given = settings("trl", "dpo", "--config", "c.yaml")
@@ -86,6 +104,20 @@ def test_a_file_of_arguments_counts_as_the_command_line_does() -> None:
     assert any("begins at step 1" in warning for warning in RECIPE.warnings(given))
     own = settings("trl", "dpo", "--config", "c.yaml", "--output_dir", "x", "--save_strategy=steps")
     assert RECIPE.warnings(own) == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_arguments_is_read_in_the_working_directory_of_the_job(packed: bool) -> None:
+    code = Path("code")
+    (code / "conf").mkdir(parents=True)
+    (code / "conf/c.yaml").write_text("output_dir: /out\naccelerate_config: zero3\n")
+    place = shutil.make_archive("code", "zip", code) if packed else str(code)
+    given = settings(
+        *("trl", "sft", "--config", "./conf/c.yaml"),
+        ROLLCALL_RUNTIME_ENV=json.dumps({"working_dir": place}),
+    )
+    assert trl._launched(given).job[:3] == ("accelerate", "launch", "--config_file")
+    assert trl._output(given) == Path("/out")
 
 
 def test_the_users_variables_replace_what_the_recipe_knows() -> None:

@@ -16,6 +16,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.verl import RECIPE
+from tests.support.begun import begun
 from tests.support.repository import ROOT
 from tests.support.verl_checkpoints import checkpoint
 
@@ -134,6 +135,52 @@ def test_it_resumes_from_the_newest_complete_checkpoint_whatever_verl_would_take
     warnings = "\n".join(RECIPE.warnings(given))
     assert "trainer.default_local_dir=out is relative: checkpoints lie in" in warnings
     assert "trainer.resume_mode=disable holds until the run has a checkpoint" in warnings
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trainer.resume_mode=disable",
+        "trainer.resume_mode=resume_path trainer.resume_from_path=/a/global_step_3",
+    ],
+)
+def test_a_start_of_the_users_beside_a_checkpoint_is_refused_until_the_run_has_begun(
+    tmp_path: Path, words: str
+) -> None:
+    given = settings(tmp_path, *words.split(), **VERL)
+    assert RECIPE.faults(given) == []
+    saved = checkpoint(tmp_path / "verl", 5)
+    (fault,) = RECIPE.faults(given)
+    assert f"{words} and {saved} contradict each other" in fault
+    assert "Leave trainer.resume_mode=" in fault
+    begun(given)
+    assert RECIPE.faults(given) == [], "the checkpoint is the run's own"
+
+
+def test_hydra_gets_a_run_directory_with_any_characters(tmp_path: Path) -> None:
+    run = tmp_path / "lr=1e-6 it's (2)"
+    checkpoint(run / "verl", 5)
+    found = overrides(settings(run, "a.b=1"))
+    path = str(run).replace("'", r"\'")
+    assert found["trainer.default_local_dir"] == f"'{path}/verl'"
+    assert found["trainer.resume_from_path"] == f"'{path}/verl/global_step_5'"
+
+
+def test_variables_of_rays_client_are_not_the_jobs_and_a_wrapper_is_told(tmp_path: Path) -> None:
+    """RAY_ADDRESS of the client would lead the driver to another port."""
+    program = ("python3", "-m", "verl.trainer.main_ppo", "a.b=1")
+    client = ("RAY_ADDRESS=http://h:8265", "ray", "job", "submit", "--no-wait", "--", "A=1")
+    given = settings(tmp_path, *client, *program)
+    assert RECIPE.command(given, None).env == {"A": "1", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    assert "ray job submit --no-wait: no effect here" in RECIPE.warnings(given)[0]
+    (warning,) = RECIPE.warnings(settings(tmp_path, "uv", "run", *program))
+    assert warning.startswith("uv run: no effect here")
+
+
+def test_options_of_python_stay_before_the_module(tmp_path: Path) -> None:
+    job = ("python3", "-W", "ignore", "-u", "-m", "verl.trainer.main_ppo", "a.b=1")
+    argv = RECIPE.command(settings(tmp_path, *job), None).argv
+    assert argv[1:7] == (*job[1:6], "a.b=1")
 
 
 @pytest.mark.parametrize("path", ["out/${trainer.project_name}", "'/ckpt/a b'", "/ckpt/a,b"])
