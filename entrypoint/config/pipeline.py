@@ -14,11 +14,14 @@ from typing import Any
 
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
+from entrypoint.config.parsers import STAGES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 REFERENCE = re.compile(r"\{stage\.([^{}]*)\.(run|model)\}")
 MEANT = re.compile(r"\{stage\b[^{}]*\}?")
 """A reference, right or wrong."""
+OUTPUT = ("--save_path", "--ckpt.output_dir", "--output_dir")
+"""Flags that put a trained model elsewhere than into RUN/hf."""
 FIELDS = ("name", "job", "runtime_env")
 EXAMPLE = "give `stages:`, a list such as [{name: sft, job: sft --pretrain …}]"
 
@@ -86,7 +89,8 @@ def faults(stages: Sequence[Stage]) -> Iterator[str]:
             yield f"stage {stage.name}: {fault}"
         for word in stage.words:
             for found in MEANT.findall(word):
-                if problem := _reference_fault(found, names, place):
+                problem = _reference_fault(found, names, place) or _moved(found, stages)
+                if problem:
                     yield f"stage {stage.name}: {found} {problem}"
 
 
@@ -160,6 +164,19 @@ def _reference_fault(found: str, names: Sequence[str], place: int) -> str:
         return "names a stage that does not come before"
     near = difflib.get_close_matches(match[1], names[:place], n=1)
     return f"names no stage of the file{f': did you mean {near[0]}?' if near else ''}"
+
+
+def _moved(found: str, stages: Sequence[Stage]) -> str:
+    """Return why a right reference to a model finds none; "" if it does."""
+    match = REFERENCE.fullmatch(found)
+    assert match is not None
+    words = next(stage.words for stage in stages if stage.name == match[1])
+    is_known = bool(words) and (words[0].startswith("-") or words[0] in (*STAGES, "trl"))
+    if match[2] != "model" or not is_known:
+        return ""
+    flags = [word.partition("=")[0] for word in words]
+    moved = next((flag for flag in flags if flag in OUTPUT), None)
+    return f"is RUN/hf, and {match[1]} has {moved}: leave that flag out there" if moved else ""
 
 
 def _unknown(label: str, key: object, known: Sequence[str]) -> str:

@@ -42,6 +42,24 @@ def test_a_reference_is_filled_with_the_run_directory_or_its_model() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "flag"),
+    [
+        ("sft --save_path /models/sft", "--save_path"),
+        ("--pretrain m --ckpt.output_dir=/models/ppo", "--ckpt.output_dir"),
+        ("trl sft --output_dir out", "--output_dir"),
+    ],
+)
+def test_a_model_that_its_stage_writes_elsewhere_cannot_be_named(job: str, flag: str) -> None:
+    text = f"stages:\n- {{name: a, job: {job}}}\n- {{name: b, job: 'rm --pretrain %s'}}\n"
+    with pytest.raises(PipelineError) as caught:
+        parsed(text % "{stage.a.model}")
+    assert caught.value.faults == (
+        f"stage b: {{stage.a.model}} is RUN/hf, and a has {flag}: leave that flag out there",
+    )
+    assert len(parsed(text % "{stage.a.run}/x")) == 2
+
+
 def test_a_key_changes_with_its_stage_and_with_any_stage_before_it() -> None:
     before = [stage.key for stage in parsed(TWO)]
     assert [stage.key for stage in parsed(TWO)] == before
