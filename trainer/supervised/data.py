@@ -21,11 +21,12 @@ from env.data.rows import Row, read_rows
 from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat
+from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat, misfit
 from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlags
 
 Record = dict[str, Any]
 """A row with TRL's names: prompt, completion, messages, text, chosen, rejected, margin."""
+ANSWERS = ("completion", "chosen", "rejected")
 
 
 def load(flags: StageFlags, names: str, into: Path | None) -> Dataset:
@@ -88,7 +89,11 @@ def _records(flags: StageFlags, name: str, into: Path) -> Iterator[Record]:
     rows = islice(read_rows(path, list(columns(flags).values())), flags.max_samples)
     for row in rows:
         values = {flag: row.value(column) for flag, column in columns(flags).items()}
-        yield make(row, values)
+        record = make(row, values)
+        answers = [record[name] for name in ANSWERS if name in record]
+        if why := misfit(record.get("prompt"), answers):
+            raise PromptError(f"{row.where}: {why}")
+        yield record
 
 
 def _maker(flags: StageFlags) -> Callable[[Row, Mapping[str, Any]], Record]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -97,6 +97,22 @@ def is_chat(value: Any) -> bool:
         and bool(value)
         and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
     )
+
+
+def misfit(prompt: Any, answers: Sequence[Any]) -> str:
+    """Return why a row's prompt and its answers do not fit each other; "" if they do.
+
+    Each is a text or a list of messages. `prompt`: None if the row has none.
+    """
+    values = [*answers] if prompt is None else [prompt, *answers]
+    if len({is_chat(value) for value in values}) > 1:
+        return "has texts and messages. Make them alike, or give --apply_chat_template"
+    if is_chat(prompt) and any(answer[: len(prompt)] == prompt for answer in answers):
+        return (
+            "has an answer that repeats the prompt, which would be trained twice. Without "
+            "--prompt_key, the answers of rm and dpo are whole conversations"
+        )
+    return ""
 
 
 def content_faults(flags: StageFlags) -> Iterator[Fault]:
@@ -212,6 +228,23 @@ def _data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
         yield from _value_faults(flags, row)
 
 
+def _fit_faults(flags: StageFlags, row: Row, values: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault if prompt and answers of a row do not fit each other."""
+    texts = [value for value in values.values() if not is_chat(value)]
+    if any(not isinstance(text, str) or text.startswith("[{") for text in texts):
+        return  # a fault of its own, or perhaps messages as JSON, which are read with all rows
+    key = "--input_key" if isinstance(flags, SFTFlags) else "--prompt_key"
+    read: dict[str, Any] = {}
+    for own, value in values.items():
+        role = "user" if own == key else "assistant"
+        as_turn = flags.apply_chat_template and isinstance(value, str)
+        read[own] = [{"role": role, "content": value}] if as_turn else value
+    prompt = read.pop(key, None)
+    if why := misfit(prompt, list(read.values())):
+        problem, _, remedy = why.partition(". ")
+        yield Fault(key, "", f"{row.where}: {problem}", remedy)
+
+
 def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
     """Yield the faults of a row's values."""
     try:
@@ -227,6 +260,7 @@ def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
         if not (isinstance(value, str) or is_chat(value)):
             problem = f"{row.where}: is neither a text nor a list of messages"
             yield Fault(own, "", problem, "Messages have role and content")
+    yield from _fit_faults(flags, row, values)
     whole = values.get("--input_key")
     if isinstance(flags, SFTFlags) and not flags.answers_apart and not is_chat(whole):
         if flags.multiturn:

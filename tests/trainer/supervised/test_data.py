@@ -19,6 +19,8 @@ from trainer.supervised import data
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import parse
 
+CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+PROMPT = {"prompt_key": "prompt"}
 ROWS = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
 
 
@@ -68,6 +70,8 @@ def test_several_data_sets_in_several_formats_are_one(tmp_path: Path) -> None:
         ("sft", {"prompt": 3, "completion": "x"}, {}, "3 is neither a text nor a list"),
         ("rm", {"chosen": "a", "rejected": "b", "margin": "c"}, {"margin_loss": True}, "'margin'"),
         ("sft", {"prompt": [{"role": "user", "content": "a"}]}, {"output_key": "none"}, "the last"),
+        ("rm", {"prompt": "a", "chosen": CHAT, "rejected": CHAT}, PROMPT, "texts and messages"),
+        ("dpo", {"prompt": CHAT[:1], "chosen": CHAT, "rejected": CHAT}, PROMPT, "repeats the"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(

@@ -16,6 +16,7 @@ from trainer.config.schema import ConfigError, flags_of
 from trainer.supervised.parse import Command, content_faults, parse
 from trainer.supervised.stages import STAGES, DPOFlags
 
+CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 SLURM = """
 --save_path ./checkpoint/llama3-8b-dpo --save_steps -1 --logging_steps 1 --eval_steps -1
 --train_batch_size 256 --micro_train_batch_size 1 --pretrain OpenRLHF/Llama-3-8b-sft-mixture
@@ -104,6 +105,18 @@ def test_all_faults_are_said_at_once() -> None:
         ("rm", {"chosen": "a", "rejected": "b"}, {"prompt_key": "q"}, "--prompt_key: "),
         ("rm", {"chosen": "a", "rejected": "b"}, {"margin_loss": True}, "--margin_loss: "),
         ("dpo", {"chosen": "a", "rejected": 3}, {}, "is neither a text nor a list of messages"),
+        (
+            "dpo",
+            {"prompt": "a", "chosen": CHAT, "rejected": CHAT},
+            {"prompt_key": "prompt", "tokenizer_chat_template": "x"},
+            "has texts and messages. Make them alike, or give --apply_chat_template",
+        ),
+        (
+            "rm",
+            {"prompt": "a", "chosen": CHAT, "rejected": CHAT},
+            {"prompt_key": "prompt", "apply_chat_template": True, "tokenizer_chat_template": "x"},
+            "an answer that repeats the prompt",
+        ),
         ("sft", {"prompt": "a"}, {"output_key": "none"}, "has no answer: it is a text"),
         ("sft", {"prompt": "a"}, {"multiturn": True}, "--multiturn: "),
         (
