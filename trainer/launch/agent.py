@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -24,6 +25,9 @@ MARK = "ROLLCALL_NODE_MARK"
 CHUNK_BYTES = 2**20
 KILLED = -9
 """Exit code of a rank whose keeper was killed: the kernel kills the rank with it."""
+KEEP_SIZE, PUNCH_HOLE = 1, 2
+LIBC = ctypes.CDLL(None)
+LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class NodeAgent:
         ended = {row["process"]: row["code"] for row in map(json.loads, told)}
         # After the ends: then nothing of a rank that has ended is missing.
         pairs = zip(self._outputs, offsets, strict=True)
-        output = [os.pread(file.fileno(), CHUNK_BYTES, offset) for file, offset in pairs]
+        output = [_read(file.fileno(), offset) for file, offset in pairs]
         if over:
             ended = dict.fromkeys(range(len(self._outputs)), KILLED) | ended
         whole = [
@@ -132,6 +136,13 @@ class NodeAgent:
             self._keeper.stdin.flush()
         except BrokenPipeError:  # the ranks have ended
             return
+
+
+def _read(descriptor: int, offset: int) -> bytes:
+    """Return what follows the offset, and free the disk of what comes before, which is copied."""
+    if offset:  # a file system without holes keeps it
+        LIBC.fallocate(descriptor, KEEP_SIZE | PUNCH_HOLE, 0, offset)
+    return os.pread(descriptor, CHUNK_BYTES, offset)
 
 
 def _longest_first(secrets: Iterable[str]) -> list[bytes]:

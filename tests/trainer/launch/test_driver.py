@@ -199,6 +199,16 @@ def test_secrets_are_masked_in_a_ranks_log(tmp_path: Path, monkeypatch: pytest.M
     assert log(tmp_path, "rank-0") == "it is ********\n"
 
 
+def test_what_is_copied_from_a_node_leaves_its_disk(tmp_path: Path) -> None:
+    """The file has no name there: nobody could find what fills the disk."""
+    name = script(tmp_path, "print(('x' * 999 + '\\n') * 5000)")
+    agents = LocalAgents(1)
+    assert start(agents, [name], tmp_path).follow() is ExitCode.FINISHED
+    assert len(log(tmp_path, "rank-0")) > 5_000_000
+    (output,) = agents.agents[0]._outputs
+    assert os.fstat(output.fileno()).st_blocks * 512 < 100_000
+
+
 def gone(pid: int) -> bool:
     deadline = time.monotonic() + 20
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
