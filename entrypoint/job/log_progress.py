@@ -154,10 +154,14 @@ class LogProgress:
             return
         if self.clock() - self._heard_at > UNMATCHED_SECONDS:
             self._matched = True  # said once
+            name = f"the recipe {self.settings.recipe}'s own pattern of a step"
+            remedy = " Set ROLLCALL_STEP_PATTERN if its steps look otherwise."
+            if self.settings.step_pattern is not None:
+                name, remedy = "ROLLCALL_STEP_PATTERN", ""
             sentence = (
-                f"ROLLCALL_STEP_PATTERN has matched no line of the job's log for "
-                f"{UNMATCHED_SECONDS / 60:.0f} minutes, so that the job shows no steps. A line of "
-                f"the log is: {self._line}"
+                f"{name} has matched no line of the job's log for "
+                f"{UNMATCHED_SECONDS / 60:.0f} minutes, so that the job shows no steps.{remedy} A "
+                f"line of the log is: {self._line}"
             )
             self.journal.record("step-pattern", sentence, line=self._line)
 

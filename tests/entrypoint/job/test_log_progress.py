@@ -135,6 +135,16 @@ def test_a_pattern_that_never_matches_is_a_warning_that_quotes_a_line(tmp_path: 
     assert event["sentence"].endswith("A line of the log is: {'loss': 2.3, 'epoch': 0.1}")
 
 
+def test_a_recipes_own_pattern_that_never_matches_names_the_recipe(tmp_path: Path) -> None:
+    steps = reader(tmp_path, ROLLCALL_RECIPE="verl", ROLLCALL_STEP_PATTERN="")
+    steps.read("Loading checkpoint shards")
+    later(steps, log_progress.UNMATCHED_SECONDS + 1)
+    steps.publish()
+    (event,) = steps.journal.events("step-pattern")
+    assert event["sentence"].startswith("the recipe verl's own pattern of a step has matched no")
+    assert "Set ROLLCALL_STEP_PATTERN if its steps look otherwise." in event["sentence"]
+
+
 def test_a_pattern_that_never_ends_holds_up_nothing_and_is_given_up(tmp_path: Path) -> None:
     steps = reader(tmp_path, ROLLCALL_STEP_PATTERN=r"(?P<step>\d+) (?:x+x+)+y")
     steps.read("1 xxy")
