@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from trainer.config.translate.rows import (
     FALSE,
     TRUE,
@@ -63,11 +65,10 @@ def reward(value: str, values: Values) -> Answer:
 
 def _reward_by_name(name: str) -> str:
     """Return the reward of a data set by its path; "" if the path does not tell."""
-    if "gsm8k" in name:
-        return "gsm8k"
-    if "math" in name:
-        return "math"
-    return "exact-match" if "nq" in name or "hotpotqa" in name else ""
+    for reward, words in (("gsm8k", "gsm8k"), ("math", "math"), ("exact-match", "nq|hotpotqa")):
+        if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", name):
+            return reward
+    return ""
 
 
 def reward_model(values: Values) -> str:

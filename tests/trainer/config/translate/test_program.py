@@ -234,6 +234,9 @@ def test_several_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
     assert made["--prompt_data"] == ["a/gsm8k.parquet,b/gsm8k.parquet"]
     assert made["--eval_dataset"] == ["c.parquet,d.json"]
     assert made["--remote_rm_url"] == ["gsm8k"]
+    for other in ("/home/mathias/code.parquet", "/data/tranquil/train.parquet"):
+        _, out, _ = run(capsys, "--", *verl.split(), f"data.train_files={other}")
+        assert "--remote_rm_url" not in flags(out)
     two_rewards = "data.train_files=[a/gsm8k.parquet,b/math.parquet]"
     code, out, err = run(capsys, "--", *verl.split(), two_rewards)
     assert flags(out)["--prompt_data"] == ["a/gsm8k.parquet,b/math.parquet"]
