@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
 from env.types import RewardFunction, RewardRequest, Score
@@ -34,17 +35,23 @@ def load_reward_file(path: Path) -> RewardFunction:
 
 
 def load_module(path: Path) -> object:
-    """Return the module of a user's file, run. Raises RewardFileError."""
+    """Return the module of a user's file, run. Raises RewardFileError.
+
+    Its name in `sys.modules` belongs to this path, so files of one name do not meet.
+    """
     if not path.is_file():
         raise RewardFileError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(f"rollcall_reward_{path.stem}", path)
+    name = f"rollcall_{path.stem}_{crc32(str(path.resolve()).encode()):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise RewardFileError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     _look_beside(path)
+    sys.modules[name] = module  # dataclasses and pickle look for a class's module there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise RewardFileError(f"{path}: {type(error).__name__} on import: {error}") from error
     return module
 

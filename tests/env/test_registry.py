@@ -91,6 +91,28 @@ def test_a_file_that_fails_gives_failures_and_no_rewards(
     assert all(says in score.error for score in scores)
 
 
+def test_a_file_may_have_data_classes_and_functions_for_other_processes(tmp_path: Path) -> None:
+    source = """
+from __future__ import annotations
+import pickle
+from dataclasses import dataclass
+
+@dataclass
+class Reward:
+    value: float
+
+def reward_func(queries, prompts, labels):
+    return [pickle.loads(pickle.dumps(Reward(VALUE))).value for _ in queries]
+"""
+    first, second = tmp_path / "a", tmp_path / "b"
+    for directory, value in ((first, "0.25"), (second, "0.75")):
+        directory.mkdir()
+        written(directory, source.replace("VALUE", value))
+    rewards = [reward_function(str(one / "reward.py")) for one in (first, second)]
+    found = [score.reward for reward in rewards for score in reward(SUMS[:1])]
+    assert found == [0.25, 0.75], "each has the classes of its own file"
+
+
 def test_a_reward_that_is_nan_fails_alone(tmp_path: Path) -> None:
     spec = written(tmp_path, "def reward_func(q, p, l): return [float('nan'), 1]\n")
     assert [score.ok for score in reward_function(spec)(SUMS)] == [False, True]
