@@ -24,6 +24,8 @@ BLOCKING = (
     *("subprocess.run", "subprocess.check_output", "subprocess.check_call", "socket.create_conn"),
 )
 """Calls that hold up all other episodes inside an `async def`."""
+BASE_PACKAGES = ("env", "openrlhf")
+"""Packages whose classes an environment or an agent derives from."""
 AGENT_CLASS = "AgentExecutor"
 
 
@@ -95,16 +97,39 @@ def _names(tree: ast.Module) -> frozenset[str]:
 
 
 def _methods(tree: ast.Module, names: Mapping[str, int]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the methods of these names in classes with a `step`, with their full names.
+    """Yield the methods of these names in environments and agents, with their full names.
 
-    A class without a base is no environment of this project: its `step` may be a tool.
+    Any other class, such as a simulator that an environment holds, has signatures of its own.
     """
+    bases = _bases(tree)
     for owner in tree.body:
-        if not isinstance(owner, ast.ClassDef) or not owner.bases:
+        if not isinstance(owner, ast.ClassDef) or bases.isdisjoint(map(_root, owner.bases)):
             continue
-        own = [n for n in owner.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        if any(method.name == "step" for method in own):
-            yield from ((f"{owner.name}.{m.name}", m) for m in own if m.name in names)
+        bases |= {owner.name}
+        for method in owner.body:
+            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name in names:
+                yield f"{owner.name}.{method.name}", method
+
+
+def _bases(tree: ast.Module) -> frozenset[str]:
+    """Return the names that the file imports from this project and from OpenRLHF."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and _is_base(node.module or ""):
+            found |= {one.asname or one.name for one in node.names}
+        elif isinstance(node, ast.Import):
+            imported = [one for one in node.names if _is_base(one.name)]
+            found |= {one.asname or one.name.partition(".")[0] for one in imported}
+    return frozenset(found)
+
+
+def _is_base(module: str) -> bool:
+    return module.partition(".")[0] in BASE_PACKAGES
+
+
+def _root(base: ast.expr) -> str:
+    """Return the first name of a base class: `env` of `env.episodes.environment.Environment`."""
+    return ast.unparse(base).partition(".")[0].partition("[")[0]
 
 
 def _signature_faults(tree: ast.Module, methods: Mapping[str, int]) -> Iterator[str]:

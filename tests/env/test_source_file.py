@@ -54,6 +54,50 @@ def test_other_right_signatures(tmp_path: Path, step: str) -> None:
     assert not environment(tmp_path, COUNTING.replace(STEP, step)).fault
 
 
+SIMULATOR = """
+import time
+from collections import UserDict
+from env.episodes import environment as base
+from env.episodes.environment import Environment as Env
+
+
+class Simulator(UserDict):
+    def reset(self, seed, options): ...
+    def step(self, action, seconds): time.sleep(seconds)
+    def close(self, force): ...
+
+
+class Game(Simulator):
+    def step(self, action): ...
+
+
+class Own(Env):
+    async def step(self, reply): return Game().step(reply.text)
+
+
+class Derived(Own):
+    async def close(self): ...
+
+
+class Qualified(base.Environment):
+    async def step(self, reply): ...
+"""
+
+
+def test_classes_that_are_no_environments_have_signatures_of_their_own(tmp_path: Path) -> None:
+    found = environment(tmp_path, SIMULATOR, "Own")
+    assert (found.fault, found.warnings) == ("", ())
+
+
+@pytest.mark.parametrize("owner", ["Own(Env)", "Derived(Own)", "Qualified(base.Environment)"])
+def test_environments_are_known_by_their_base(tmp_path: Path, owner: str) -> None:
+    before, found, after = SIMULATOR.partition(f"class {owner}:")
+    assert found
+    name = owner.partition("(")[0]
+    text = before + found + after.replace("async def", "def", 1)
+    assert environment(tmp_path, text, name).fault.startswith(f"{name}.")
+
+
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
     assert source_file.environment(f"{tmp_path}/none.py:X").missing == "No such file or directory"
     assert source_file.agent(f"{tmp_path}/none.py").missing == "No such file or directory"
