@@ -15,7 +15,9 @@ from env.rewards.completion import completion_of
 from env.rewards.sandbox import End, Limits, SandboxError
 from env.types import RewardFunction, RewardRequest, Score
 
-FENCED = re.compile(r"^```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```[ \t]*([^\s`]*)[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+"""A block's language and its text. Blocks of every language match, so that fences stay in pairs."""
+PYTHON = frozenset({"python", "python3", "py"})
 MOST_AT_ONCE = 16
 
 
@@ -43,9 +45,14 @@ def make(
 
 
 def code_of(completion: str) -> str | None:
-    """Return the last Python block after the thoughts; None if there is none."""
+    """Return the last Python block after the thoughts, else the last block without a language.
+
+    None if there is neither. A block without a language behind the code is often its output.
+    """
     blocks = FENCED.findall(completion.rpartition(THOUGHTS_END)[2] + "\n")
-    return blocks[-1] if blocks else None
+    named = [text for language, text in blocks if language.lower() in PYTHON]
+    plain = [text for language, text in blocks if not language]
+    return next(reversed(named or plain), None)
 
 
 def _scores(limits: Limits, by_share: bool, requests: Sequence[RewardRequest]) -> list[Score]:

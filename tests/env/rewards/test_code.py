@@ -16,6 +16,7 @@ import pytest
 
 from env.registry import pure_reward, reward_function
 from env.rewards import sandbox
+from env.rewards.code import code_of
 from env.rewards.code_tests import read_tests
 from env.rewards.sandbox import End, Limits, SandboxError
 from env.types import RewardRequest, Score
@@ -64,6 +65,26 @@ def test_all_tests_of_the_label_must_pass(code: str, label: str, right: bool) ->
 def test_partial_credit_is_the_share_of_tests_that_pass() -> None:
     got = score("print(2)", INPUTS, "code?partial_credit=1")
     assert (got.reward, got.metrics["acc"], got.metrics["passed"]) == (0.5, 0.0, 0.5)
+
+
+BLOCKS = [
+    ("```python\nx = 1\n```", "x = 1\n"),
+    ("```\nx = 1\n```", "x = 1\n"),
+    ("```python\nx = 0\n```\nBetter:\n```python3\nx = 1\n```", "x = 1\n"),
+    ("Install:\n```bash\npip install a\n```\nThen:\n```python\nx = 1\n```", "x = 1\n"),
+    ("```text\nan example\n```\n```\nx = 1\n```", "x = 1\n"),
+    ("```python\nx = 1\n```\nOutput:\n```\n1\n```", "x = 1\n"),
+    ("```python title=\"a.py\"\nx = 1\n```\n```json\n{}\n```", "x = 1\n"),
+    ("```Python\nx = 1\n```", "x = 1\n"),
+    ("```python\nx = '```'\n```", "x = '```'\n"),
+    ("```bash\nls\n```", None),
+    ("```python\nx = 1", None),
+]
+
+
+@pytest.mark.parametrize(("completion", "code"), BLOCKS)
+def test_the_code_is_the_last_python_block(completion: str, code: str | None) -> None:
+    assert code_of(completion) == code
 
 
 def test_a_completion_without_a_block_of_code_is_wrong() -> None:
