@@ -24,6 +24,8 @@ PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS = "[TOOL_CALLS]"
 NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
 END_OF_SEQUENCE = "</s>"
+ID = re.compile(r"[A-Za-z0-9]{9}")
+"""Ids that are kept. Mistral's templates refuse all others, and the answers to their calls."""
 DECODER = json.JSONDecoder(strict=False)  # models write line breaks inside strings
 
 
@@ -108,7 +110,7 @@ def _call(found: Any, number: str) -> ToolCall:
     if isinstance(found.get("function"), Mapping):
         found = {**found, **found["function"]}
     name, given = found.get("name"), found.get("id")
-    identity = given if isinstance(given, str) and given else number
+    identity = given if isinstance(given, str) and ID.fullmatch(given) else number
     if not isinstance(name, str) or not name:
         return ToolCall("", {}, identity, error="the call has no name")
     arguments = found.get("arguments", found.get("parameters", {}))

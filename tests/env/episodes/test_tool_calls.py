@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from env.episodes.tool_calls import Family, family_of, parse
@@ -81,6 +83,13 @@ def test_a_reply_without_a_call(family: Family, text: str) -> None:
 def test_the_id_that_the_policy_wrote_is_kept() -> None:
     (call,) = parse('[TOOL_CALLS][{"name": "f", "id": "abcDEF123"}]', Family.MISTRAL)
     assert call.id == "abcDEF123"
+
+
+@pytest.mark.parametrize("given", ["1", "", "call_0001", 5, None, ["abcDEF123"]])
+def test_an_id_that_templates_refuse_is_replaced(given: object) -> None:
+    text = "[TOOL_CALLS]" + json.dumps([{"name": "f", "id": given}])
+    (call,) = parse(text, Family.MISTRAL)
+    assert (call.id, call.error) == ("call00001", "")
 
 
 def test_a_family_is_known_by_its_template() -> None:
