@@ -75,13 +75,22 @@ class ToolEnv(Environment):
         if self._in_order:
             answers = [await self._answer(call) for call in reply.tool_calls]
         else:
-            answers = await asyncio.gather(*map(self._answer, reply.tool_calls))
+            answers = await self._answers(reply.tool_calls)
         messages = [
             {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": text}
             for call, (text, _) in zip(reply.tool_calls, answers, strict=True)
         ]
         errors = sum(is_error for _, is_error in answers)
         return Turn(messages, metrics={"tool_calls": len(answers), "tool_errors": errors})
+
+    async def _answers(self, calls: Sequence[ToolCall]) -> list[tuple[str, bool]]:
+        """Answer calls at the same time. If one fails, the others end: the episode is over."""
+        running = [asyncio.ensure_future(self._answer(call)) for call in calls]
+        try:
+            return await asyncio.gather(*running)
+        finally:
+            for call in running:
+                call.cancel()
 
     async def _answer(self, call: ToolCall) -> tuple[str, bool]:
         """Return the answer to a call, and whether it is an error of the policy."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from env.episodes.tools import ToolEnv, ToolSchemaError, schema_of
-from env.episodes.types import EnvironmentFailedError, StopReason
+from env.episodes.types import EnvironmentFailedError, Reply, StopReason, ToolCall
 from tests.support.environments import LIMITS, run, spans
 
 
@@ -131,6 +131,31 @@ def dump(size: int) -> str:
         size: Characters.
     """
     return "x" * size
+
+
+def test_calls_end_with_the_one_that_fails() -> None:
+    ended: list[str] = []
+
+    async def hold(name: str) -> None:
+        """Wait for long.
+
+        Args:
+            name: What is written at the end.
+        """
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(name)
+
+    calls = [ToolCall("hold", {"name": "a"}, "1"), ToolCall("add", {"a": 13}, "2")]
+
+    async def step() -> None:
+        with pytest.raises(EnvironmentFailedError, match="ConnectionError: down"):
+            await ToolEnv([add, hold]).step(Reply("", calls))
+        await asyncio.sleep(0)
+        assert ended == ["a"]
+
+    asyncio.run(step())
 
 
 def test_ten_megabytes_of_a_tool_are_cut() -> None:
