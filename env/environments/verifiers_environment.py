@@ -227,17 +227,13 @@ class VerifiersAttempt:
         return client.episode
 
     async def _score(self, client: PolicyClient, state: Any) -> None:
-        if self.environment.score_rollouts:
-            async with asyncio.timeout(self.limits.seconds):
-                await self.environment.rubric.score_rollout(state)
-            metrics = {name: float(one) for name, one in (state["metrics"] or {}).items()}
-            reward = float(state["reward"])
-            client.episode.score = (
-                Score(ScoreStatus.OK, reward, metrics)
-                if math.isfinite(reward)
-                else Score.failed(f"the rubric's reward is {reward}")
-            )
-        await self.environment.rubric.cleanup(state)
+        """Take the rubric's score, and have the rubric release what it holds."""
+        rubric = self.environment.rubric
+        async with asyncio.timeout(self.limits.seconds):
+            if self.environment.score_rollouts:
+                await rubric.score_rollout(state)
+                client.episode.score = _score_of(state)
+            await rubric.cleanup(state)
 
     async def _within(self, rollout: Awaitable[Any], client: PolicyClient) -> Any:
         """Return the state of a finished rollout. Raises TimeoutError if it takes too long."""
@@ -254,6 +250,14 @@ class VerifiersAttempt:
             execution.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({execution}, timeout=self.limits.seconds)
+
+
+def _score_of(state: Any) -> Score:
+    metrics = {name: float(one) for name, one in (state["metrics"] or {}).items()}
+    reward = float(state["reward"])
+    if not math.isfinite(reward):
+        return Score.failed(f"the rubric's reward is {reward}")
+    return Score(ScoreStatus.OK, reward, metrics)
 
 
 async def _ended_by_exit(rollout: Awaitable[Any]) -> Any:

@@ -33,6 +33,8 @@ from env.types import Messages, Score
 T = TypeVar("T")
 CHARACTERS_OF_A_TOKEN = 32
 """A text is first cut to so many characters a token: tokenisers are slow with megabytes."""
+CLOSE_SECONDS = 30.0
+"""Longest wait for an environment to close: its episode has all that it needs by then."""
 
 logger = logging.getLogger(__name__)
 
@@ -251,11 +253,18 @@ def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any
         limit = max(0, limit - len(tokens))
         return shortened
 
+    def cut_part(part: Any) -> Any:
+        is_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        return {**part, "text": cut(part["text"])} if is_text else part
+
+    def cut_content(content: Any) -> Any:
+        if isinstance(content, list | tuple):
+            return [cut_part(part) for part in content]
+        return cut(content) if isinstance(content, str) else content
+
     text = cut(turn.text) if turn.text else ""
     messages = [
-        {**message, "content": cut(message["content"])}
-        if isinstance(message["content"], str)
-        else message
+        {**message, "content": cut_content(message["content"])}
         for message in _messages(turn.messages)
     ]
     return messages, text, any(cuts)
@@ -286,10 +295,17 @@ def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
 
 
 async def _close(environment: Environment) -> None:
+    """Close an environment. A close that fails or hangs costs nothing but a line in the log."""
+    name = type(environment).__name__
+    limit = asyncio.timeout(CLOSE_SECONDS)
     try:
-        await environment.close()
-    except Exception:
-        logger.exception("%s.close failed.", type(environment).__name__)
+        async with limit:
+            await environment.close()
+    except (Exception, SystemExit):
+        if limit.expired():
+            logger.warning("%s.close took longer than %g s.", name, CLOSE_SECONDS)
+        else:
+            logger.exception("%s.close failed.", name)
 
 
 def _shown(value: Any) -> str:

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from env.episodes import attempts
+from env.episodes import episode as episode_module
 from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
 from env.episodes.chat import TemplateChat
 from env.episodes.environment import Environment, SingleTurn, request_of
-from env.episodes.episode import run_episode
+from env.episodes.episode import run_episode, shortened
 from env.episodes.types import (
     EnvironmentFailedError,
     Episode,
@@ -141,6 +142,16 @@ def test_a_long_observation_is_cut_and_the_separators_stay() -> None:
     assert episode.metrics["observations_cut"] == 1
 
 
+def test_the_texts_of_parts_share_the_limit_of_an_observation() -> None:
+    image = {"type": "image", "image": "a.png"}
+    parts = [{"type": "text", "text": text} for text in ("abc", "x" * 10_000_000, "lost")]
+    turn = Turn([{"role": "user", "content": [image, *parts]}])
+    (message,), _, is_cut = shortened(turn, TemplateChat(tokenizer("qwen2_5")), 7)
+    assert message["content"][0] == image
+    assert [part["text"] for part in message["content"][1:]] == ["abc", "xxxx", ""]
+    assert is_cut
+
+
 def test_a_first_context_that_is_too_long_loses_its_beginning() -> None:
     whole, _, _ = run(Answering(Turn(done=True)), ["a"])
     episode, policy, _ = run(Answering(Turn(done=True)), ["a"], replace(LIMITS, prompt=10))
@@ -188,6 +199,26 @@ WRONG = [
 def test_a_failing_environment_is_named(environment: Answering, message: str) -> None:
     with pytest.raises(EnvironmentFailedError, match=message):
         run(environment, ["a"])
+    assert environment.closed == 1
+
+
+@pytest.mark.parametrize(("seconds", "raised"), [(10.0, None), (0.0, SystemExit(3))])
+def test_an_environment_that_does_not_close_holds_up_nobody(
+    seconds: float, raised: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_module, "CLOSE_SECONDS", 0.05)
+
+    class Open(Answering):
+        async def close(self) -> None:
+            self.closed += 1
+            await asyncio.sleep(seconds)
+            if raised:
+                raise raised
+            self.closed += 1
+
+    environment = Open(Turn(done=True))
+    episode, _, _ = run(environment, ["a"])
+    assert (episode.stop, episode.score) == (StopReason.DONE, Score.of(1.0))
     assert environment.closed == 1
 
 

@@ -74,7 +74,7 @@ BLOCKS = [
     ("Install:\n```bash\npip install a\n```\nThen:\n```python\nx = 1\n```", "x = 1\n"),
     ("```text\nan example\n```\n```\nx = 1\n```", "x = 1\n"),
     ("```python\nx = 1\n```\nOutput:\n```\n1\n```", "x = 1\n"),
-    ("```python title=\"a.py\"\nx = 1\n```\n```json\n{}\n```", "x = 1\n"),
+    ('```python title="a.py"\nx = 1\n```\n```json\n{}\n```', "x = 1\n"),
     ("```Python\nx = 1\n```", "x = 1\n"),
     ("```python\nx = '```'\n```", "x = '```'\n"),
     ("```bash\nls\n```", None),
