@@ -75,9 +75,12 @@ def run(program: str, stdin: str, limits: Limits) -> Run:
             (directory / "stdin").write_text(stdin, errors="replace")
             for name in ("program.py", "stdin"):
                 (directory / name).chmod(0o644)
-            answer = _launch(directory, limits)
+            # Opened before: the program may put a pipe or a link in the place of its output.
+            with (directory / "stdout").open("w+b") as output:
+                answer = _launch(directory, limits)
+                text = output.read(limits.output_bytes).decode(errors="replace")
             end = _end(answer["status"], timed_out=answer["timed_out"])
-            return Run(end, _output(directory, limits), tuple(answer["namespaces"]))
+            return Run(end, text, tuple(answer["namespaces"]))
     except OSError as error:
         raise SandboxError(f"{error.filename}: {error.strerror}") from error
 
@@ -129,8 +132,3 @@ def _end(status: int, *, timed_out: bool) -> End:
     if timed_out or status in (-24, -9):  # SIGXCPU, and SIGKILL when that is ignored
         return End.TIMED_OUT
     return End.FINISHED if status == 0 else End.FAILED
-
-
-def _output(directory: Path, limits: Limits) -> str:
-    with (directory / "stdout").open("rb") as file:
-        return file.read(limits.output_bytes).decode(errors="replace")

@@ -128,6 +128,15 @@ def test_limits_end_a_program(program: str, end: End) -> None:
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("place", ["os.symlink({file!r}, 'stdout')", "os.mkfifo('stdout')"])
+def test_only_what_the_program_has_printed_is_its_output(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "kept"
+    file.write_text("a secret")
+    program = f"import os\nprint('own', flush=True)\nos.remove('stdout')\n{place}\nprint('more')"
+    run = sandbox.run(program.format(file=str(file)), "", QUICK)
+    assert (run.end, run.output) == (End.FINISHED, "own\nmore\n")
+
+
 REACHES = """
 import os, socket
 for reach in (
