@@ -21,7 +21,7 @@ SECONDS_BETWEEN_LINES = 10.0
 def extract_images(archive: Path, out: Path) -> set[str]:
     """Extract the images of a tar archive below `out`. Returns their paths in the archive.
 
-    A file that is there with its whole size stays. Raises PrepareError for an archive that is
+    A file that is there with its whole content stays. Raises PrepareError for an archive that is
     damaged, or that would write outside of `out`.
     """
     found: set[str] = set()
@@ -67,11 +67,12 @@ def _images(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
-    if to.is_file() and to.stat().st_size == member.size:
+    file = tar.extractfile(member)
+    assert file is not None  # it is a regular file
+    content = file.read()
+    if to.is_file() and to.read_bytes() == content:
         return
-    content = tar.extractfile(member)
-    assert content is not None  # it is a regular file
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.part")
-    part.write_bytes(content.read())
+    part.write_bytes(content)
     part.replace(to)

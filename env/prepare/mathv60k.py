@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> bool:
                 f"{source}: has no {name}. Give --source the directory of both files"
             )
 
-    def make(out: Path) -> None:
+    def make(out: Path) -> Set[str]:
         try:
             images = extract_images(source / ARCHIVE, arguments.out)
         except OSError as error:
@@ -53,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> bool:
         print(f"{ROWS}: {rows.written} rows; {rows.dropped} name images that the archive lacks")
         if not rows.written:
             raise PrepareError(f"{source / ROWS}: no row names an image of {ARCHIVE}")
+        return images
 
     recipe = {
         "task": "mathv60k",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ class PrepareError(ValueError):
     """Data that cannot be made with these arguments; the message says what would be right."""
 
 
-def prepare(
-    out: Path, arguments: Mapping[str, Any], make: Callable[[Path], None], *, force: bool
-) -> bool:
+Make = Callable[[Path], Collection[str] | None]
+"""Writes files into a directory. Returns the names of those that it put into `out` itself."""
+
+
+def prepare(out: Path, arguments: Mapping[str, Any], make: Make, *, force: bool) -> bool:
     """Let `make` fill `out`; False where it already holds exactly this.
 
     `make` writes into a directory of its own; files of the same names are replaced, others stay.
@@ -35,8 +37,9 @@ def prepare(
         out.mkdir(parents=True, exist_ok=True)
         (out / MARKER).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as temporary:
-            make(Path(temporary))
-            _move(Path(temporary), out, arguments)
+            beside = make(Path(temporary)) or ()
+            known = {name: sha256(out / name) for name in sorted(beside)}
+            _move(Path(temporary), out, arguments, known)
     except OSError as error:
         raise PrepareError(f"{out}: not writable: {error.strerror or error}") from error
     return True
@@ -67,9 +70,11 @@ def _holds(out: Path, arguments: Mapping[str, Any]) -> bool:
     return all((out / name).is_file() and sha256(out / name) == known for name, known in files)
 
 
-def _move(made: Path, out: Path, arguments: Mapping[str, Any]) -> None:
+def _move(made: Path, out: Path, arguments: Mapping[str, Any], beside: Mapping[str, str]) -> None:
+    """`beside`: checksums of files that are in `out` already."""
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
-    marker = {"arguments": arguments, "sha256": {name: sha256(made / name) for name in names}}
+    checksums = {name: sha256(made / name) for name in names}
+    marker = {"arguments": arguments, "sha256": {**checksums, **beside}}
     (made / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
     for name in [*names, MARKER]:
         (out / name).parent.mkdir(parents=True, exist_ok=True)

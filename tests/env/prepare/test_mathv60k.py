@@ -89,6 +89,23 @@ def test_what_broke_off_goes_on(
     assert len(rows(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--force",)], ids=["again", "by force"])
+def test_an_image_that_is_missing_or_damaged_is_extracted_again(
+    tmp_path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source(tmp_path / "source", IMAGES)
+    assert run(tmp_path) == 0
+    images = tmp_path / "out" / "mathv60k_img"
+    (images / "TabMWP/1.png").unlink()
+    (images / "UniGeo/1.png").write_bytes(b"tw?")
+    assert run(tmp_path, *more) == 0
+    assert (images / "TabMWP/1.png").read_bytes() == b"one"
+    assert (images / "UniGeo/1.png").read_bytes() == b"two"
+    capsys.readouterr()
+    assert run(tmp_path) == 0
+    assert "already there" in capsys.readouterr().out
+
+
 def test_only_the_rows_that_are_asked_for_are_written(tmp_path: Path) -> None:
     source(tmp_path / "source", IMAGES)
     assert run(tmp_path, "--max-samples", "1") == 0
