@@ -149,10 +149,18 @@ def _signature_faults(tree: ast.Module, methods: Mapping[str, int]) -> Iterator[
 
 def _blocking(tree: ast.Module, path: Path, methods: Mapping[str, int]) -> Iterator[str]:
     for name, method in _methods(tree, methods):
-        for node in ast.walk(method):
+        for node in _run_here(method):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and called.startswith(BLOCKING):
                 yield (
                     f"{name} calls {called} ({path}:{node.lineno}), which blocks all other "
                     "episodes: await what it waits for, or call it by asyncio.to_thread"
                 )
+
+
+def _run_here(method: ast.AST) -> Iterator[ast.AST]:
+    """Yield what the method itself runs: a function inside may be for `asyncio.to_thread`."""
+    for node in ast.iter_child_nodes(method):
+        if not isinstance(node, ast.Lambda | ast.FunctionDef):
+            yield node
+            yield from _run_here(node)

@@ -115,6 +115,18 @@ def test_a_blocking_call_is_warned_of_by_name(tmp_path: Path) -> None:
     assert "own.py:22" in warning
 
 
+@pytest.mark.parametrize(
+    "call", ["lambda: time.sleep(1)", "time.sleep, 1", "wait"], ids=["lambda", "function", "inner"]
+)
+def test_a_call_in_a_thread_blocks_nothing(tmp_path: Path, call: str) -> None:
+    inner = "def wait(): time.sleep(1)"
+    text = COUNTING.replace("await asyncio.sleep(", f"{inner}\n        (").replace(
+        "self.replies.append(reply.text)", f"import time; await asyncio.to_thread({call})"
+    )
+    assert "time.sleep" in text
+    assert environment(tmp_path, text).warnings == ()
+
+
 def test_the_names_are_those_of_the_registry() -> None:
     assert set(source_file.ENVIRONMENTS) == set(registry.ENVIRONMENTS)
 
