@@ -16,7 +16,7 @@ def guard(reward: RewardFunction) -> RewardFunction:
     def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
         try:
             scores = reward(requests)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
             logger.exception("The reward function failed on %d completions.", len(requests))
             reason = f"the reward function raised {type(error).__name__}: {error}"
             return [Score.failed(reason)] * len(requests)
