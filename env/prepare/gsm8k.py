@@ -67,11 +67,13 @@ def _prompt(template: str, problem: Problem) -> str:
 def _problems(source: Path, split: str) -> Iterator[Problem]:
     for file in split_files(source, split):
         for row in read_rows(file, KEYS):
-            gold = gold_answer(row.fields["answer"])
+            question, answer = (row.fields[key] for key in KEYS)
+            if not isinstance(question, str) or not isinstance(answer, str):
+                raise PromptError(f"{row.where}: 'question' or 'answer' is no text")
+            gold = gold_answer(answer)
             if gold is None:
                 raise PromptError(f"{row.where}: no number after #### in 'answer'")
-            solution = CALCULATOR.sub("", row.fields["answer"])
-            yield Problem(row.fields["question"], solution, str(gold))
+            yield Problem(question, CALCULATOR.sub("", answer), str(gold))
 
 
 def split_files(source: Path, split: str) -> list[Path]:

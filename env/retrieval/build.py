@@ -150,8 +150,9 @@ def _identity(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clear(out: Path, *, everything: bool) -> None:
     """Remove what killed builds left unfinished; or all files of an index."""
-    for name in ("passages", "vectors"):
-        for path in (out / name).glob(".*"):
+    unfinished = ("passages/.*", "vectors/.*", ".faiss.index.*", f".{MANIFEST}.*")
+    for pattern in unfinished:
+        for path in out.glob(pattern):
             path.unlink()
     if everything and (out / MANIFEST).exists():
         (out / MANIFEST).unlink()

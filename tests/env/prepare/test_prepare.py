@@ -229,5 +229,8 @@ def test_a_solution_without_a_number_is_named_by_its_line(tmp_path: Path) -> Non
         (tmp_path / f"{split}.jsonl").write_text(text + '{"question": "?", "answer": "many"}\n')
     with pytest.raises(PromptError, match=r"train\.jsonl:17: no number after ####"):
         read_gsm8k(tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"question": "?", "answer": null}\n')
+    with pytest.raises(PromptError, match=r"train\.jsonl:1: 'question' or 'answer' is no text"):
+        read_gsm8k(tmp_path)
     with pytest.raises(PrepareError, match="no train split"):
         read_gsm8k(tmp_path / "none")

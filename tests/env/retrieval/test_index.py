@@ -102,9 +102,13 @@ def test_a_build_that_ends_early_continues(
         Index(out)
     kept = {path: path.stat().st_mtime_ns for path in (out / "passages").glob("0*")}
     assert len(kept) == passages_given // 2
+    torn = [out / "passages" / ".00000.arrow.7", out / ".faiss.index.7", out / ".index.json.7"]
+    for path in torn:
+        path.write_text("what a killed build was writing")
     corpus.write_text("".join(lines))
     assert prepare(corpus, out) == 0
     assert all(path.stat().st_mtime_ns == at for path, at in kept.items())
+    assert not any(path.exists() for path in torn)
     assert found(out, "rain") == ["3", "4"]
     assert Index(out).manifest.passages == 5
 
