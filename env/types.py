@@ -71,7 +71,8 @@ class Score:
         return self.metrics.get("acc", self.reward)
 
     @classmethod
-    def of(cls, reward: float, **metrics: float) -> Score:
+    def of(cls, reward: float, /, **metrics: float) -> Score:
+        """Return a score. A metric may have any name, `reward` too."""
         return cls(ScoreStatus.OK, reward, metrics)
 
     @classmethod

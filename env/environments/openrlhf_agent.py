@@ -225,7 +225,7 @@ def _score(found: Mapping[str, Any]) -> Score | None:
     logs = {str(name): _number(value) for name, value in (found.get("extra_logs") or {}).items()}
     metrics = {name: value for name, value in logs.items() if value is not None}
     accuracy = _number(found.get("scores"))
-    return Score.of(reward, **metrics, **({} if accuracy is None else {"acc": accuracy}))
+    return Score.of(reward, **metrics | ({} if accuracy is None else {"acc": accuracy}))
 
 
 def _number(value: Any) -> float | None:

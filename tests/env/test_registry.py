@@ -57,7 +57,7 @@ def test_anything_else_is_refused_with_what_would_be_right(spec: str, says: str)
         "(1, 0.5)",
         "torch.tensor([1.0, 0.5])",
         "numpy.array([1.0, 0.5])",
-        "{'rewards': torch.tensor([1.0, 0.5]), 'extra_logs': {'n': torch.tensor([4, 5])}}",
+        "{'rewards': torch.tensor([1.0, 0.5]), 'extra_logs': {'reward': torch.tensor([4, 5])}}",
     ],
 )
 def test_a_file_may_return_lists_arrays_and_dictionaries(tmp_path: Path, returned: str) -> None:
@@ -71,7 +71,7 @@ def test_a_file_may_return_lists_arrays_and_dictionaries(tmp_path: Path, returne
     scores = reward_function(spec)(SUMS)
     assert [score.reward for score in scores] == [1.0, 0.5]
     if "extra_logs" in returned:
-        assert [score.metrics for score in scores] == [{"n": 4.0}, {"n": 5.0}]
+        assert [score.metrics for score in scores] == [{"reward": 4.0}, {"reward": 5.0}]
 
 
 @pytest.mark.parametrize(

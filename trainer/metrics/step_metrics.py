@@ -25,7 +25,7 @@ def of(
     kl = _kl(experience, config)
     tokens = int(experience.sequences.lengths.sum())
     seconds = watch.seconds
-    train = {
+    own = {
         "reward": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "reward_failed": 1 - len(known) / len(samples),
@@ -34,10 +34,12 @@ def of(
         "total_length": tokens / len(samples),
         "truncated": float(np.mean([not s.completion.finished for s in samples])),
         "kl": kl,
-        **_score_metrics(samples),
         **updates,
         **watch.metrics,
     }
+    # A reward function may log a value of the same name, such as `reward`: both are kept.
+    scored = _score_metrics(samples).items()
+    train = own | {f"score_{name}" if name in own else name: value for name, value in scored}
     row = {_logged(name): value for name, value in train.items()}
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
     worth = train["reward"]

@@ -12,6 +12,7 @@ import pytest
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
 from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
 from env.rewards.python_file import RewardFileError
+from env.types import Score
 from tests.support.agent_files import AGENT, write
 from tests.support.chats import Scripted, tokenizer
 
@@ -75,6 +76,13 @@ def test_an_executor_of_its_own(tmp_path: Path) -> None:
     assert episode.score is not None
     assert episode.score.reward == 1.5
     assert episode.stop is StopReason.TOTAL_LENGTH
+
+
+@pytest.mark.parametrize(("scores", "acc"), [('"scores": 1.0, ', 1.0), ("", 0.25)])
+def test_what_an_agent_logs_may_have_any_name(tmp_path: Path, scores: str, acc: float) -> None:
+    logged = f'1.5, {scores}"extra_logs": {{"reward": 9, "acc": 0.25}}'
+    episode, _ = episode_of(write(tmp_path, CUSTOM.replace("REWARD", logged)), ["a"])
+    assert episode.score == Score.of(1.5, **{"reward": 9.0, "acc": acc})
 
 
 @pytest.mark.parametrize("reward", ["float('nan')", "'good'"])

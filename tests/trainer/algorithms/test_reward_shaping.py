@@ -109,6 +109,25 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
     assert step.kl == step.row["train/kl"] == pytest.approx(expected, abs=5e-4)
 
 
+def test_a_score_s_metrics_replace_none_of_the_step_s(tiny: Tiny, tmp_path: Path) -> None:
+    action_mask = np.ones((1, 1), dtype=np.bool_)
+    zeros = np.zeros((1, 1), dtype=np.float32)
+    experience = Experience(
+        sequences=Sequences(np.ones((1, 1), np.int64), np.ones(1, np.int64), action_mask),
+        old_log_probs=zeros,
+        advantages=zeros,
+        returns=zeros,
+        ref_log_probs=zeros,
+    )
+    logged = {"reward": 7.0, "policy_loss": 7.0, "kl": 7.0, "words": 7.0}
+    samples, config = group(0, Score.of(1.0, **logged)), tiny.config(tmp_path)
+    step = step_metrics.of(samples, experience, {"policy_loss": 0.5}, Stopwatch(), config)
+    assert (step.reward, step.kl) == (1.0, 0.0)
+    own = {"reward": 1.0, "policy_loss": 0.5, "kl": 0.0, "words": 7.0}
+    assert {name: step.row[f"train/{name}"] for name in own} == own
+    assert {step.row[f"train/score_{name}"] for name in ("reward", "policy_loss", "kl")} == {7.0}
+
+
 @given(st.integers(1, 100), st.integers(1, 500))
 def test_the_kls_weight_falls_to_nothing_where_that_is_foretold_and_nowhere_else(
     horizon: int, samples: int
