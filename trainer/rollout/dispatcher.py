@@ -134,9 +134,8 @@ class EngineDispatcher:
         if self._waiting:
             self.give([])
         self._send()
-        calls = [queue.call.pending for queue in self._queues if queue.call]
-        if calls and not any(call.ready(0) for call in calls):
-            calls[0].ready(seconds)
+        if calls := [queue.call.pending for queue in self._queues if queue.call]:
+            self._engines.wait_any(calls, seconds)
         return [finished for number in self._answered() for finished in self._receive(number)]
 
     def finish(self) -> list[FinishedRollout]:

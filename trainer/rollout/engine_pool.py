@@ -116,6 +116,10 @@ class EnginePool:
     ) -> Pending[T]:
         return self._group.send(worker, method, *args, **kwargs)
 
+    def wait_any(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        """Wait until an engine has answered one of these calls, at most `seconds`."""
+        self._group.wait_any(pending, seconds)
+
     def alive(self, worker: int) -> Pending[None]:
         """Ask the engine's process for an answer, which it gives however busy the engine is."""
         return self._group.alive(worker)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from threading import Timer
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.engines import TEXTS, settings
-from tests.support.local_workers import LocalWorkerGroup
+from tests.support.local_workers import LocalWorkerGroup, ThreadPending
 from tests.support.lost_calls import Never
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
@@ -20,7 +23,13 @@ from trainer.rollout import dispatcher
 from trainer.rollout.dispatcher import EngineDispatcher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import FinishedRollout, LostWorkerError, PartialRollout
+from trainer.types import (
+    Completion,
+    FinishedRollout,
+    LostWorkerError,
+    PartialRollout,
+    SliceResult,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +120,45 @@ def test_partial_rollouts_of_a_stopped_engine_go_to_the_others_long_before_a_sli
         ended += work.work(0.1)
     assert {one.key for one in ended} == {partial.key for both in partials for partial in both}
     assert pool.present == [1], "until weights are given out again"
+
+
+class Together(LocalWorkerGroup[Any]):
+    """Engines whose slices end when a test says so. A wait for one of them alone is an error."""
+
+    def __init__(self, engines: int) -> None:
+        super().__init__([None] * engines)
+        self.slices: list[Future[SliceResult]] = [Future() for _ in range(engines)]
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        future = self.slices[worker]
+
+        class Slice(ThreadPending[SliceResult]):
+            def ready(self, seconds: float) -> bool:
+                assert not seconds, "the other engines have no work meanwhile"
+                return super().ready(0)
+
+        return Slice(future)
+
+    def wait_any(self, pending: Sequence[Pending[Any]], seconds: float) -> None:
+        assert len(pending) == len(self.slices)
+        wait(self.slices, seconds, FIRST_COMPLETED)
+
+
+def test_the_first_engine_whose_slice_ends_is_answered_first() -> None:
+    group = Together(2)
+    work = EngineDispatcher(EnginePool(group), SamplingSettings(max_new_tokens=2), patience=600)
+    work.give([[PartialRollout((g, 0), "1+1=", g)] for g in range(2)])
+    assert not work.work(0.0)
+    key = next(iter(work._queues[1].rollouts))
+    one = np.ones(1, dtype=np.int64)
+    completion = Completion(
+        text="2",
+        tokens=one,
+        action_mask=one > 0,
+        log_probs=one.astype(np.float32),
+        finished=True,
+        versions=one,
+    )
+    ended = FinishedRollout(key, completion)
+    Timer(0.05, group.slices[1].set_result, [SliceResult([ended], frozenset())]).start()
+    assert [one.key for one in work.work(30.0)] == [key]
