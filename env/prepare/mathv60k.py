@@ -86,9 +86,11 @@ def _messages(row: Row) -> list[dict[str, Any]]:
     value = row.fields["message"]
     try:
         messages: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
-        list(references(messages))
+        are_paths = all(isinstance(image, str) for image in references(messages))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise PromptError(f"{row.where}: 'message' holds no messages") from None
+    if not are_paths:
+        raise PromptError(f"{row.where}: 'message' has an image that is no path")
     return messages
 
 

@@ -106,6 +106,24 @@ def test_an_image_that_is_missing_or_damaged_is_extracted_again(
     assert "already there" in capsys.readouterr().out
 
 
+BROKEN = [
+    ("[1]", "holds no messages"),
+    ('[{"role": "user", "content": [{"type": "image", "image": {}}]}]', "an image that is no path"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN)
+def test_a_row_without_messages_or_paths_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    root = source(tmp_path / "source", IMAGES)
+    (root / ROWS).write_text(json.dumps({"message": text}) + "\n")
+    assert run(tmp_path) == 64
+    said = capsys.readouterr().err
+    assert f"{ROWS}:1: 'message' h" in said
+    assert message in said
+
+
 def test_only_the_rows_that_are_asked_for_are_written(tmp_path: Path) -> None:
     source(tmp_path / "source", IMAGES)
     assert run(tmp_path, "--max-samples", "1") == 0
