@@ -263,7 +263,7 @@ def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any
         return cut(content) if isinstance(content, str) else content
 
     text = cut(turn.text) if turn.text else ""
-    messages = [
+    messages: list[Mapping[str, Any]] = [
         {**message, "content": cut_content(message["content"])}
         for message in _messages(turn.messages)
     ]
