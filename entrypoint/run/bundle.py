@@ -16,6 +16,7 @@ from contract.journal import event_of, line_of
 from contract.redaction import named_secrets, redact, redact_all, redact_known
 from contract.run_dir import RunFiles
 from entrypoint.run.errors import describe
+from entrypoint.run.token import READ_ONLY
 
 MOST_BYTES = 64 * 2**20
 """Limit of all files of a bundle together, before they are compressed."""
@@ -75,9 +76,10 @@ def without_secrets(found: Gathered, secrets: Iterable[str]) -> Gathered:
     """Return the files with all secrets masked.
 
     Masked are `secrets`, values of options and variables with a secret's name, and such values
-    wherever else they are.
+    wherever else they are; also read-only keys, which a head's log has, of whatever token.
     """
-    named = frozenset().union(*(named_secrets(member.text) for member in found.members))
+    texts = [member.text for member in found.members]
+    named = frozenset().union(*map(named_secrets, texts), *map(READ_ONLY.findall, texts))
     known = frozenset(form for secret in named.union(secrets) for form in _forms(secret))
     members = (replace(one, text=_masked(one, known)) for one in found.members)
     left_out = (LeftOut(one.name, redact(one.why, known)) for one in found.left_out)

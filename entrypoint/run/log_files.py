@@ -58,11 +58,14 @@ def is_there(directory: Path, name: str) -> bool:
 def read(directory: Path, name: str, offset: int) -> Piece:
     """Return what follows `offset` bytes; a negative offset counts from the end.
 
-    A character that is still being written belongs to the next piece. Raises OSError.
+    Beyond the end, the log was begun anew: its beginning follows. A character that is still being
+    written belongs to the next piece. Raises OSError.
     """
     with _path(directory, name).open("rb") as file:
         size = file.seek(0, 2)
-        start = file.seek(max(0, size + offset) if offset < 0 else min(offset, size))
+        if offset > size:
+            offset = 0
+        start = file.seek(max(0, size + offset) if offset < 0 else offset)
         data = file.read(MOST_BYTES)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)

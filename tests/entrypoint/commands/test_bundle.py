@@ -113,6 +113,17 @@ def test_no_planted_secret_is_in_any_member(
     assert json.loads(members["run.json"])["command"] == ["--hf_token", "********", "--seed", "1"]
 
 
+def test_a_read_only_key_is_masked_though_its_token_is_nowhere_here(
+    run: RunFiles, rollcall: Rollcall, tmp_path: Path
+) -> None:
+    """A token of ROLLCALL_TOKEN is in the nodes' environment alone."""
+    run.token.unlink()
+    out = tmp_path / "bundle.tar.gz"
+    assert rollcall("bundle", str(run.root), "--out", str(out)) == 0
+    log = unpacked(out, tmp_path / "unpacked")["logs/head.log"]
+    assert log.splitlines()[0] == "the page: http://h:8267/?read=********"
+
+
 def test_the_journal_of_a_bundle_is_whole_and_can_be_reported(
     run: RunFiles, rollcall: Rollcall, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

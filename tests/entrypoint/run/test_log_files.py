@@ -26,7 +26,13 @@ def test_a_negative_offset_counts_from_the_end(tmp_path: Path) -> None:
     write(tmp_path, "head", b"one\ntwo\n")
     assert log_files.read(tmp_path, "head", -4) == ("two\n", 8)
     assert log_files.read(tmp_path, "head", -400) == ("one\ntwo\n", 8)
-    assert log_files.read(tmp_path, "head", 400) == ("", 8)
+
+
+def test_a_log_that_was_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    write(tmp_path, "actors-w", b"one\ntwo\n")
+    assert log_files.read(tmp_path, "actors-w", 8) == ("", 8)
+    write(tmp_path, "actors-w", b"new\n")
+    assert log_files.read(tmp_path, "actors-w", 8) == ("new\n", 4)
 
 
 def test_a_long_log_comes_in_pieces(tmp_path: Path) -> None:
