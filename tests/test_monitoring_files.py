@@ -18,6 +18,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from entrypoint.cluster.prometheus import METRICS
+from entrypoint.job import job_loop
 from entrypoint.net.port_block import PortBlock
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head
@@ -101,6 +102,12 @@ def test_the_compose_file_mounts_files_that_are_there() -> None:
 def test_the_page_says_what_to_do_about_every_alert() -> None:
     page = (ROOT / "docs" / "monitoring.md").read_text()
     assert [rule["alert"] for rule in RULES if f"| `{rule['alert']}` |" not in page] == []
+
+
+def test_the_alert_of_the_first_step_knows_the_phase_of_a_cluster_without_a_job() -> None:
+    (rule,) = [rule for rule in RULES if rule["alert"] == "RollcallNoFirstStep"]
+    (phase,) = re.findall(r'phase=~"(.*)"', rule["expr"])
+    assert re.fullmatch(phase, job_loop.WAITING)
 
 
 @needs_prometheus

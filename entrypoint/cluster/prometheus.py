@@ -195,7 +195,8 @@ def _history(tally: Tally) -> Iterator[Sample]:
     yield "attempts_total", (), tally.attempts
     yield "refusals_total", (), tally.refusals
     yield "tokens_total", (), tally.tokens
-    yield "effective_time_ratio", (), tally.effective_time_ratio
+    if "step" in tally.newest:  # a cluster without a job, or a job that tells no steps, has none
+        yield "effective_time_ratio", (), tally.effective_time_ratio
     for name, count in tally.failures.items():
         yield "failures_total", (name,), count
     for name, at in tally.failed.items():

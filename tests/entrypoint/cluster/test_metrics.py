@@ -37,7 +37,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 
 
 def scraped(head: Head) -> Found:
-    text = head.get("/metrics").text
+    return named(head.get("/metrics").text)
+
+
+def named(text: str) -> Found:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -90,6 +93,15 @@ def test_the_metrics_say_what_the_run_has_told(head: Head) -> None:
     for name in ("start", "last_step", "last_checkpoint"):
         assert abs(value(found, f"{name}_timestamp_seconds") - time.time()) < 60
     assert value(found, "last_failure_timestamp_seconds", failure="hang") < time.time()
+
+
+def test_a_run_that_has_told_no_step_has_no_share_of_effective_time(tmp_path: Path) -> None:
+    """An alert on a share of 0 would fire for each cluster that waits for a job."""
+    with Head(tmp_path).control as control:
+        append_event(RunFiles(tmp_path).journal, "start", "this is the head")
+        names = {name for name, _ in named(control._scraped())}
+    assert "rollcall_start_timestamp_seconds" in names
+    assert "rollcall_effective_time_ratio" not in names
 
 
 def test_the_trainer_and_the_head_call_the_reward_s_duration_the_same() -> None:
