@@ -204,6 +204,22 @@ def test_storage_that_fails_is_no_lost_head(head: Head, tab: Page) -> None:
     expect(alert).to_be_hidden()
 
 
+def test_a_key_that_opens_nothing_any_more_is_no_lost_head(head: Head, tab: Page) -> None:
+    """Another run, or this one with a new token, may be at the address."""
+    trains(head)
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    tab.route("**/v1/state*", lambda route: route.fulfill(status=401, json={"error": "no"}))
+    expect(tab.locator("#state")).to_have_text("Key refused")
+    tab.wait_for_timeout(10_000)  # longer than until a head counts as lost
+    expect(tab.locator("#state")).to_have_text("Key refused")
+    expect(tab.get_by_role("alert")).to_contain_text("this page's key does not open its run")
+    expect(tab.locator("#verdict")).to_have_text("Open the page by a new link: rollcall open.")
+    tab.unroute("**/v1/state*")
+    expect(tab.locator("#state")).to_have_text("Training")
+    expect(tab.get_by_role("alert")).to_be_hidden()
+
+
 def test_a_nodes_log_is_one_key_away(head: Head, tab: Page) -> None:
     trains(head)
     head.run.logs.mkdir()

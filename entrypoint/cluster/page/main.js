@@ -2,7 +2,7 @@
 "use strict";
 
 const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
-let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false, troubled = "";
+let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false, troubled = "", isRefused = false;
 const seconds = since => (performance.now() - since) / 1000;
 
 async function refresh() {
@@ -12,7 +12,8 @@ async function refresh() {
     const isSlow = seconds(slowAt) >= SLOW_SECONDS;
     const isBrief = state?.expected_workers > MANY_NODES && !isSlow;
     const answer = await ask(`v1/state${isBrief ? "?brief=1" : ""}`);
-    if (answer.status === 401) return void say("The key opens this run no longer. Open the page by a new link: rollcall open.");
+    isRefused = answer.status === 401;
+    if (isRefused) return tick();
     const news = await answer.json();
     if (!answer.ok) return void (troubled = news.error);
     troubled = "";
@@ -33,6 +34,7 @@ async function refresh() {
     refreshDetails(isSlow, news.progress?.step);
   } catch {
     troubled = ""; // the banner says since when
+    isRefused = false;
   } finally {
     answering = false;
   }
@@ -96,6 +98,7 @@ function showVerdict(news) {
 
 /** Say how old the answer is. */
 function tick() {
+  if (isRefused && !state?.outcome) return sayRefused();
   if (!state) {
     if (seconds(asked) > LOST_SECONDS) say(troubled ? `The head answers, but cannot read the run: ${troubled}.` : "The head has not answered yet.");
     return;
@@ -113,6 +116,18 @@ function tick() {
   by("state").dataset.mark = "✕";
   document.title = `✕ Head lost: ${state.head}`;
   say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. Start the head again with the same run directory, and the run continues.`);
+}
+
+/** Say that another run, or this one with another token, answers here: the head is not lost. */
+function sayRefused() {
+  const since = state ? ` What you see is from ${clock(state.at)}.` : "";
+  by("state").className = "chip bad";
+  by("state").textContent = "Key refused";
+  by("state").dataset.mark = "✕";
+  by("verdict").className = "bad";
+  by("verdict").textContent = "Open the page by a new link: rollcall open.";
+  document.title = "✕ Key refused";
+  say(`A head answers, but this page's key does not open its run.${since} Open the page by a new link: rollcall open.`);
 }
 
 /** Show a banner. Its text changes only with its sense: a screen reader reads each change. */
