@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import uuid
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,7 @@ from entrypoint.commands.remote import job_sentences
 from entrypoint.config import runtime_env
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import ParseError
+from entrypoint.console import DATE_FORMAT
 from entrypoint.job import working_dir
 
 SUBMIT_SECONDS = 120.0
@@ -71,7 +73,8 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
         words = " ".join(row["words"])
         shown = words if len(words) <= WIDEST else f"{words[:WIDEST]}…"
         code = "" if row["exit_code"] is None else f" {row['exit_code']}"
-        print(f"{row['id']:<8} {row['state'] + code:<12} {row['submitted'][:19]}  {shown}")
+        at = datetime.fromisoformat(row["submitted"]).astimezone().strftime(DATE_FORMAT)
+        print(f"{row['id']:<8} {row['state'] + code:<12} {at}  {shown}")
     return ExitCode.FINISHED
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import zipfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, jobs
 from entrypoint.commands.head_client import NoAnswerError, ask
 from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.console import DATE_FORMAT
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
@@ -71,6 +73,8 @@ def test_no_wait_prints_the_id_for_the_commands_that_follow(
     assert rollcall(job_head, "list") == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:2] == ["job-1", "running"]
+    at = datetime.strptime(" ".join(first.split()[2:4]), DATE_FORMAT)  # with its zone
+    assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
     assert second.split()[:2] == ["job-2", "queued"]
     assert second.endswith("true --flag")
     assert rollcall(job_head, "status", "job-2") == 0
