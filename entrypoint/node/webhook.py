@@ -123,14 +123,12 @@ class Follower:
             own.offset = run.journal.stat().st_size
         self._followed = {run.journal: own}
 
-    def new(self) -> list[Message]:
-        """Return the messages of all new events. Raises OSError."""
-        messages: list[Message] = []
+    def new(self) -> Iterator[Message]:
+        """Yield the messages of all new events. Raises OSError, after those that could be read."""
         for one in list(self._followed.values()):  # a job's journal comes after the run's
-            messages += self._read(one)
+            yield from self._read(one)
             if one.ended:
                 del self._followed[one.journal]
-        return messages
 
     def _read(self, one: _Followed) -> Iterator[Message]:
         more = True

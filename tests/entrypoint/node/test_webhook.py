@@ -193,7 +193,23 @@ def test_the_events_of_a_later_head_are_that_head_s_to_tell(
     (own,) = journal.events()
     append_line(journal.path, line_of({**own, "epoch": claim.epoch + 1}), durable=False)
     assert [message["text"] for message in follower.new()] == [f"{tmp_path.name}: mine"]
-    assert follower.new() == []
+    assert list(follower.new()) == []
+
+
+def test_storage_that_fails_for_one_journal_costs_no_message_of_another(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    run = RunFiles(tmp_path)
+    of_job = RunFiles(run.jobs / "job-1").journal
+    of_job.mkdir(parents=True)  # it cannot be read
+    with hook_server() as hook, telling(settings_of(hook.url, tmp_path), run, claim):
+        journal.record("job-started", "job-1 begins", job="job-1")
+        time.sleep(0.2)  # it is followed from now on
+        journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost")
+        eventually(lambda: hook.events == ["warning"])
+        of_job.rmdir()
+        Journal(of_job, "head", claim).record("start", "job-1 begins on the cluster of head")
+        eventually(lambda: hook.events == ["warning", "start"])
 
 
 def test_a_wrong_url_is_refused_without_showing_it(tmp_path: Path) -> None:
