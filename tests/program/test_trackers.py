@@ -47,7 +47,7 @@ def log(tracker: str, run_dir: Path, code: int = 0, **variables: str) -> str:
 
 def test_mlflow_has_the_rows_of_both_attempts_in_one_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run-7"
-    assert "took no further rows" not in log("mlflow", run_dir)
+    assert "takes no further rows" not in log("mlflow", run_dir)
     (metric,) = run_dir.glob("mlruns/*/*/metrics/train/reward")
     rows = [line.split() for line in metric.read_text().splitlines()]
     assert [(float(value), int(step)) for _, value, step in rows] == [
@@ -83,7 +83,7 @@ def test_trackio_has_the_rows_of_both_attempts_in_one_run(tmp_path: Path) -> Non
 
 def test_swanlab_has_the_rows_of_each_attempt_on_disk(tmp_path: Path) -> None:
     run_dir = tmp_path / "run-7"
-    assert "took no further rows" not in log("swanlab", run_dir, SWANLAB_MODE="offline")
+    assert "takes no further rows" not in log("swanlab", run_dir, SWANLAB_MODE="offline")
     files = sorted(run_dir.glob("swanlab/run-*/*.swanlab"))
     assert len(files) >= 1
     kept = b"".join(file.read_bytes() for file in files)
@@ -99,5 +99,5 @@ def test_a_server_that_does_not_answer_costs_the_rows_and_not_the_run(tmp_path: 
         MLFLOW_TRACKING_URI="http://127.0.0.1:9",
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
     )
-    assert "--log_with mlflow took no further rows: MlflowException" in said
+    assert "--log_with mlflow takes no further rows in this attempt: MlflowException" in said
     assert "metrics.jsonl has them all." in said

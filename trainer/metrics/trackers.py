@@ -115,6 +115,8 @@ class QueuedTracker:
         self._end = in_background(f"tracker-{self.name}", self._work)
 
     def log(self, step: int, row: MetricRow) -> None:
+        if self._end.done():
+            return  # it has failed
         values = dict(row)
         self._acts.put(lambda tracker: tracker.log(values, step=step))
 
@@ -126,11 +128,16 @@ class QueuedTracker:
             self._end.result(CLOSE_SECONDS)
         except TimeoutError:
             self._say(f"has not taken the last rows in {CLOSE_SECONDS:g} s")
-        except Exception as error:
-            reason = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
-            self._say(f"took no further rows: {reason}")
 
     def _work(self) -> None:
+        """Hand over what there is, until the end or the first failure, which is said at once."""
+        try:
+            self._hand_over()
+        except Exception as error:
+            reason = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
+            self._say(f"takes no further rows in this attempt: {reason}")
+
+    def _hand_over(self) -> None:
         """Connect, and do one act after another, all in this thread: MLflow's run belongs to it."""
         from accelerate import PartialState
 

@@ -1,0 +1,47 @@
+"""A tracker of --log_with that fails. tests/program/test_trackers.py has the real ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import eventually
+from trainer.config.config import Config
+from trainer.metrics import trackers
+from trainer.metrics.trackers import Kind, QueuedTracker
+
+
+def test_a_tracker_that_fails_says_so_at_once_and_takes_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run may take days, and its person looks at the tracker."""
+
+    def make(config: Config, run_id: str) -> Any:
+        raise ConnectionError("no such project for key-0123456789")
+
+    accelerate = ModuleType("accelerate")
+    accelerate.PartialState = lambda cpu: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate", accelerate)
+    monkeypatch.setitem(trackers.KINDS, "mlflow", Kind(make, lambda tracker: None))  # type: ignore[arg-type]
+    monkeypatch.setenv("TRACKER_KEY", "key-0123456789")
+    tracker = QueuedTracker("mlflow", Config(run_dir=tmp_path), "")
+    said = ""
+
+    def says(text: str) -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return text in said
+
+    eventually(lambda: says("has them all"))
+    assert said == (
+        "--log_with mlflow takes no further rows in this attempt: ConnectionError: no such project "
+        "for ********. metrics.jsonl has them all.\n"
+    )
+    eventually(tracker._end.done)
+    tracker.log(1, {"train/reward": 0.5})
+    tracker.close(0)
+    assert capsys.readouterr().out == ""
