@@ -39,8 +39,8 @@ MOST_WAITING = 50
 REPAIRED = ("engine-replaced", "node-back", "rank-replaced")
 """Kinds of events that tell of a recovery within an attempt."""
 WARNED = (
-    *("engine-left-out", "node-lost", "oom-kill", "refused", "reward-server", "service"),
-    "upload-failed",
+    *("engine-left-out", "node-lost", "oom-kill", "push-failed", "refused", "reward-server"),
+    *("service", "upload-failed"),
 )
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)
@@ -71,22 +71,22 @@ class News:
         sentence = event["sentence"]
         match kind:
             case "start":
-                return self._message("start", event, sentence)
+                return self.message("start", event, sentence)
             case "failure":
                 self._failed_at = at
-                return self._message("failure", event, sentence)
+                return self.message("failure", event, sentence)
             case "step" if self._failed_at is not None:
                 seconds = max(0.0, (at - self._failed_at).total_seconds())
                 self._failed_at = None
                 step = event["details"]["step"]
                 text = f"the run goes on: step {step}, {seconds:.0f} s after the failure"
-                return self._message("recovery", event, text)
+                return self.message("recovery", event, text)
             case "outcome":
                 text = f"{event['details']['outcome']}: {sentence}"
-                return self._message("end", event, text)
+                return self.message("end", event, text)
         if kind in WARNED and self._is_news(sentence, at):
-            return self._message("warning", event, sentence)
-        return self._message("recovery", event, sentence) if kind in REPAIRED else None
+            return self.message("warning", event, sentence)
+        return self.message("recovery", event, sentence) if kind in REPAIRED else None
 
     def _is_news(self, sentence: str, at: datetime) -> bool:
         """Note a warning; return whether none like it was told in the last AGAIN_AFTER."""
@@ -96,7 +96,7 @@ class News:
         text = DURATION.sub("", sentence)
         return self._warned.setdefault(text, at) == at
 
-    def _message(self, what: str, event: Mapping[str, Any], text: str) -> Message:
+    def message(self, what: str, event: Mapping[str, Any], text: str) -> Message:
         fields = {name: event[name] for name in ("at", "node", "attempt", "kind", "details")}
         return {"text": f"{self.run}: {text}", "event": what, "run": self.run, **fields}
 
@@ -140,20 +140,25 @@ class Follower:
             for _, event in entries:
                 if event.get("epoch") not in (None, self._epoch) or event["at"] < one.since:
                     continue
-                self._see(event)
-                if message := one.news.of(event):
+                if message := self._see(event) or one.news.of(event):
                     yield message
 
-    def _see(self, event: Mapping[str, Any]) -> None:
-        """Follow a submitted job from its start to its end."""
+    def _see(self, event: Mapping[str, Any]) -> Message | None:
+        """Follow a submitted job from its start to its end.
+
+        Return the message of a job that has failed before it began: its own journal has none.
+        """
         if not isinstance(job := event["details"].get("job"), str):
-            return
-        journal = RunFiles(self._run.jobs / job).journal
+            return None
+        journal, news = RunFiles(self._run.jobs / job).journal, News(f"{self._run.root.name}/{job}")
         if event["kind"] == "job-started":
-            news = News(f"{self._run.root.name}/{job}")
             self._followed[journal] = _Followed(journal, news, since=event["at"])
-        elif event["kind"] == "job-ended" and (one := self._followed.get(journal)):
-            one.ended = True
+        elif event["kind"] == "job-ended":
+            if one := self._followed.get(journal):
+                one.ended = True
+            elif event["details"].get("outcome") == "failed":
+                return news.message("end", event, event["sentence"])
+        return None
 
 
 class Poster:

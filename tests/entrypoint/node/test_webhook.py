@@ -80,6 +80,7 @@ def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
     journal.record("refused", "refused w4 at 10.0.0.4: GPU 0 is lost")
     for pause in (0.5, 1.1, 30):
         journal.record("service", f"the reward server ended; starting it again in {pause} s")
+    journal.record("push-failed", "The model is not on the hub: no network")
     journal.record("node-lost", "w1 is silent: look at its machine and its network", node="w1")
     journal.record("node-back", "w1 is heard again", node="w1")
     told = [(one["event"], one["kind"], one["text"]) for one in follower.new()]
@@ -88,6 +89,7 @@ def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
         ("warning", "refused", f"{name}: refused w3 at 10.0.0.3: GPU 0 is lost"),
         ("warning", "refused", f"{name}: refused w4 at 10.0.0.4: GPU 0 is lost"),
         ("warning", "service", f"{name}: the reward server ended; starting it again in 0.5 s"),
+        ("warning", "push-failed", f"{name}: The model is not on the hub: no network"),
         ("warning", "node-lost", f"{name}: w1 is silent: look at its machine and its network"),
         ("recovery", "node-back", f"{name}: w1 is heard again"),
     ]
@@ -183,6 +185,19 @@ def test_a_submitted_job_is_told_of_from_its_start_to_its_end(
         journal.record("job-ended", "job-1 has finished", job="job-1")
         eventually(lambda: hook.events == ["start", "end"])
     assert hook.taken[1]["run"] == f"{tmp_path.name}/job-1"
+
+
+def test_a_job_that_fails_before_it_begins_has_an_end_too(
+    tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    """A stage of a pipeline finds only at its turn that a file is missing."""
+    follower = Follower(RunFiles(tmp_path), claim.epoch)
+    said = "job-2 (rl) has failed: it did not begin: --pretrain run/hf is no directory"
+    journal.record("job-ended", said, job="job-2", outcome="failed", exit_code=64)
+    journal.record("job-ended", "job-3 has been stopped", job="job-3", outcome="stopped")
+    (told,) = follower.new()
+    name = f"{tmp_path.name}/job-2"
+    assert (told["event"], told["run"], told["text"]) == ("end", name, f"{name}: {said}")
 
 
 def test_the_events_of_a_later_head_are_that_head_s_to_tell(
