@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -41,18 +42,35 @@ class WrittenFile:
 def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = ()) -> None:
     """Complete the checkpoint in `directory`: write the size and SHA-256 of every file.
 
-    Files in `written` are not read again. Raises SupersededError if a later head owns the run, and
-    OSError.
+    Files in `written` are not read again, but they must be here: processes of other nodes wrote
+    them. Raises SupersededError if a later head owns the run, and OSError.
     """
-    known = {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
-    names = sorted(
+    known = {}
+    for file in written:
+        _look_for(directory / file.name, file.bytes)
+        known[file.name] = {"bytes": file.bytes, "sha256": file.sha256}
+    found = (
         str(path.relative_to(directory))
         for path in directory.rglob("*")
         if path.is_file() and path.name != MANIFEST
     )
+    # A list of a directory on NFS may be old, and lack a file of another node that is there.
+    names = sorted({*found, *known})
     files = {name: known.get(name) or _entry(directory / name) for name in names}
     lease.check(lease.mine())
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
+
+
+def _look_for(path: Path, size: int) -> None:
+    """Raises OSError if this node does not see all of a file that a process has written."""
+    try:
+        here = path.stat().st_size
+    except FileNotFoundError:
+        why = "was written on another node and is not on this one: the nodes do not share it"
+        raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
+    if here != size:
+        why = f"has {here} bytes here, and {size} were written"
+        raise OSError(errno.EIO, why, str(path))
 
 
 def listing(files: Iterable[WrittenFile]) -> str:

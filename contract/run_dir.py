@@ -65,6 +65,10 @@ class RunFiles:
         return self.root / "hf"
 
     @property
+    def exported_critic(self) -> Path:
+        return self.root / "hf_critic"
+
+    @property
     def best(self) -> Path:
         """Has the policy that was best on held-out prompts, in a directory of its step."""
         return self.root / "best"

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if (code := run.exit_code(error)) is not None:
             return _end(error, code)
-        if isinstance(error, OSError) and config.files.has(error.filename):
+        if isinstance(error, OSError) and config.has(error.filename):
             return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
         raise
     return ExitCode.FINISHED

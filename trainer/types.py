@@ -68,6 +68,10 @@ class ModelMismatchError(TrainingError):
     """A checkpoint has the weights of another model; the message says where they differ."""
 
 
+class NotSharedError(TrainingError):
+    """A directory of the run is not the same on all nodes; the message names the nodes."""
+
+
 class UnfitModelError(TrainingError):
     """The model does not fit the flags; the message says what would be right."""
 

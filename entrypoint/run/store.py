@@ -18,7 +18,7 @@ PART_BYTES = 64 << 20
 """Of an upload. S3 allows 10,000 parts, so a file may have 640 GB."""
 PROBE = ".rollcall-probe"
 CHECKPOINTS = "checkpoints"
-DIRECTORIES = (CHECKPOINTS, "hf", "best")
+DIRECTORIES = (CHECKPOINTS, "hf", "hf_critic", "best")
 """All directories of a run in the store."""
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"}
 """Scheme → the package that fsspec needs for it."""

@@ -213,7 +213,7 @@ class Uploads:
     def _upload_results(self) -> None:
         """Upload the exported models and the last state of the history."""
         self._ownership.take_or_check()
-        for directory in (self._run.exported, self._run.best):
+        for directory in (self._run.exported, self._run.exported_critic, self._run.best):
             self._upload_model(directory)
         self._upload_history(last=True)
 

@@ -58,11 +58,14 @@ def test_a_checkpoint_is_uploaded_when_it_is_complete_and_the_store_keeps_what_t
     until(lambda: uploaded(run) == [2, 4])
     run.exported.mkdir()
     (run.exported / "model.safetensors").write_bytes(b"a model")
+    run.exported_critic.mkdir()
+    (run.exported_critic / "model.safetensors").write_bytes(b"a critic")
     finish(uploads)
     steps = {name.split("/")[1] for name in s3.names() if name.startswith("checkpoints/")}
     assert steps == {"global_step_4"}
     assert s3.names()["checkpoints/global_step_4/policy.pt"] == 4 * len(b"weights")
     assert {"run.json", "journal.jsonl", "hf/model.safetensors"} <= s3.names().keys()
+    assert {"hf_critic/model.safetensors", f"hf_critic/{MANIFEST}"} <= s3.names().keys()
     (model,) = files_in(Store(s3.url).read(f"hf/{MANIFEST}") or b"")
     assert model == WrittenFile("model.safetensors", 7, hashlib.sha256(b"a model").hexdigest())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from contract.run_dir import RunFiles
@@ -91,15 +91,26 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def checkpoints(self) -> Path:
-        return self.ckpt_path or self.files.checkpoints
+        return self._below_run(self.ckpt_path) or self.files.checkpoints
 
     @property
     def exported(self) -> Path:
-        return self.save_path or self.files.exported
+        return self._below_run(self.save_path) or self.files.exported
 
     @property
     def exported_critic(self) -> Path:
         return self.exported.with_name(f"{self.exported.name}_critic")
+
+    def _below_run(self, given: PurePath | None) -> Path | None:
+        """Return a relative path below the run directory, which all nodes share."""
+        return self.files.root / given if given else None
+
+    def has(self, file: object) -> bool:
+        """Return whether the run itself writes this file or directory."""
+        if self.files.has(file):
+            return True
+        own = (self.checkpoints, self.exported)
+        return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
     def samples_per_step(self) -> int:

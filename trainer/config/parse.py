@@ -64,6 +64,14 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Config:
     return replace(config, warnings=warnings)
 
 
+def unchecked(argv: Sequence[str]) -> Config:
+    """Return what `argv` and its files give, whatever is wrong with other flags.
+
+    A flag at fault has its default.
+    """
+    return read(Config, argv, PROG, DESCRIPTION).config
+
+
 def named_in(argv: Sequence[str]) -> frozenset[str]:
     """Return the flags that `argv` and its files name, in any spelling."""
     return read(Config, argv, PROG, DESCRIPTION).given

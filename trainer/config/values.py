@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 TRUE = ("true", "yes", "on", "1")
@@ -14,7 +14,11 @@ MANY = 1_000_000
 
 
 def convert(kind: Any, texts: Sequence[str]) -> Any:
-    """Return `texts` as a value of type `kind`. Raises ValueError if they are no such value."""
+    """Return `texts` as a value of type `kind`. Raises ValueError if they are no such value.
+
+    A Path becomes absolute, as actors may have another working directory. A PurePath stays as it
+    is: if it is relative, it is below the run directory.
+    """
     kind = plain(kind)
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
@@ -31,7 +35,7 @@ def _single(kind: Any, text: str) -> Any:
             raise ValueError
         return text.lower() in TRUE
     if kind is Path:
-        return Path(text).absolute()  # actors may have another working directory
+        return Path(text).absolute()
     return kind(text)
 
 
@@ -56,7 +60,7 @@ def word(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
         return f"{word(part)} …" if most == MANY else " ".join([word(part)] * least)
-    return {int: "INT", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")
+    return {int: "INT", float: "NUMBER", Path: "PATH", PurePath: "PATH"}.get(kind, "TEXT")
 
 
 def described(kind: Any) -> str:
@@ -66,7 +70,9 @@ def described(kind: Any) -> str:
         part, least, most = _parts(kind)
         many = "numbers" if part in (int, float) else "texts"
         return f"one or more {many}" if most == MANY else f"{least} {many}"
-    names = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path"}
+    if kind in (Path, PurePath):
+        return "a path"
+    names = {bool: "true or false", int: "a whole number", float: "a number"}
     return names.get(kind) or str(getattr(kind, "DESCRIBED", "a text"))
 
 

@@ -7,7 +7,7 @@ Flags of the trainer's own options mean the same here (`shared`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar
 
 from contract.run_dir import RunFiles
@@ -40,11 +40,12 @@ class StageModel:
         dotted="model.model_name_or_path",
         help="the model to begin with: a Hugging Face directory, or a name on the hub",
     )
-    save_path: Path | None = shared(
+    save_path: PurePath | None = shared(
         CheckpointFlags,
         "save_path",
         group=MODELS,
-        help="where the trained model is written; default: RUN/hf in a run of Rollcall",
+        help="where the trained model is written; in a run of Rollcall, a relative path is below "
+        "RUN, and the default is RUN/hf",
     )
     use_ms: bool = shared(ModelFlags, "use_ms")
 
@@ -226,10 +227,11 @@ class StageCheckpoints:
         required=False,
         help="run directory; Rollcall gives it: ROLLCALL_RUN_DIR",
     )
-    ckpt_path: Path | None = shared(
+    ckpt_path: PurePath | None = shared(
         CheckpointFlags,
         "ckpt_path",
-        help="checkpoints to resume from, in checkpoint-STEP; default: RUN/checkpoints",
+        help="checkpoints to resume from, in checkpoint-STEP; a relative path is below RUN; "
+        "default: RUN/checkpoints",
     )
     save_steps: int = shared(
         CheckpointFlags,
@@ -298,14 +300,20 @@ class StageFlags(  # from the last concern to the first: a dataclass takes its b
         if self.save_path is None:
             assert self.run_dir is not None
             return RunFiles(self.run_dir).exported
-        return self.save_path
+        return self._place(self.save_path)
 
     @property
     def checkpoints(self) -> Path:
         """The directory of the checkpoints."""
         if self.ckpt_path is None and self.run_dir is not None:
             return RunFiles(self.run_dir).checkpoints
-        return self.ckpt_path or self.exported.with_name(f"{self.exported.name}-checkpoints")
+        if self.ckpt_path is None:
+            return self.exported.with_name(f"{self.exported.name}-checkpoints")
+        return self._place(self.ckpt_path)
+
+    def _place(self, given: PurePath) -> Path:
+        """Return a relative path below the run directory; outside a run, below this one."""
+        return (self.run_dir or Path.cwd()) / given
 
     @property
     def save_interval(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,7 +49,7 @@ from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
-from trainer.types import TrainingError, UnfitModelError
+from trainer.types import NotSharedError, TrainingError, UnfitModelError
 from trainer.weight_sync import choose
 from trainer.workers import groups
 from trainer.workers.groups import WorkerGroups
@@ -60,6 +61,7 @@ EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     RewardRejected: ExitCode.USAGE,
     ResumeError: ExitCode.USAGE,
     UnfitModelError: ExitCode.USAGE,
+    NotSharedError: ExitCode.USAGE,
     placement.LayoutError: ExitCode.USAGE,
     hub.HubUnreachableError: ExitCode.UNREACHABLE,
     hub.HubError: ExitCode.USAGE,
@@ -97,6 +99,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     placed = placement.reserve(wanted)
     try:
         _check_models(config, placed)
+        _check_directories(config, placed)
         config = _fetched(_settled(config, placed), placed)
         launcher = RayLauncher(placed, config.dist_timeout)
         peers = Replicator(config)
@@ -283,6 +286,37 @@ def missing_models(config: Config) -> list[str]:
     critic = [config.critic_pretrain] if config.has_critic else []
     names = dict.fromkeys([config.pretrain, *critic, *reward])
     return [name for name in names if name and not hub.is_name(name) and why_absent(Path(name))]
+
+
+def _check_directories(config: Config, placed: Placement) -> None:
+    """Raises NotSharedError if a node does not see a directory that the flags name for the run.
+
+    The head has proven only that all nodes share the run directory.
+    """
+    if config.storage != "shared":
+        return
+    for flag, directory in (("--ckpt_path", config.checkpoints), ("--save_path", config.exported)):
+        if directory.is_relative_to(config.files.root):
+            continue
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".shared-{uuid.uuid4().hex}"
+        try:
+            probe.touch()
+            found = placement.on_each_node(placed, is_here, probe)
+        finally:
+            probe.unlink(missing_ok=True)
+        if lacking := [node for node, here in found.items() if not here]:
+            raise NotSharedError(
+                f"{flag} {directory}: {', '.join(lacking)} does not see what the driver's node "
+                "writes there, so checkpoints and models would lie in pieces. Leave the flag out "
+                "or give a relative path, which is below the run directory; or mount the directory "
+                "on every node"
+            )
+
+
+def is_here(path: Path) -> bool:
+    """Returns whether this node sees the file."""
+    return path.exists()
 
 
 def _fetched(config: Config, placed: Placement) -> Config:

@@ -52,6 +52,7 @@ class Builtin:
         try:
             return [
                 *_run_dir_faults(settings),
+                *_store_faults(settings, config),
                 *engine_faults(config),
                 *model_faults(config),
                 *data_faults(config),
@@ -111,7 +112,10 @@ class Builtin:
         return _with(settings, "--load_checkpoint", "true", "--load_step", "0")
 
     def latest(self, settings: Settings) -> int | None:
-        return newest_checkpoint(RunFiles(settings.run_dir).checkpoints, checksums=False)
+        from trainer.config.parse import unchecked
+
+        # The job's files may be away for a while, and its checkpoints are there all the same.
+        return newest_checkpoint(unchecked(_arguments(settings)).checkpoints, checksums=False)
 
     def step_pattern(self, settings: Settings) -> None:
         return None
@@ -203,6 +207,20 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
             yield (
                 f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
                 "ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+
+
+def _store_faults(settings: Settings, config: Config) -> Iterator[str]:
+    """Yield a fault for each directory outside of those that the head uploads to the store."""
+    files = RunFiles(settings.run_dir)
+    for flag, given, uploaded in (
+        ("--ckpt_path", config.checkpoints, files.checkpoints),
+        ("--save_path", config.exported, files.exported),
+    ):
+        if settings.store and given != uploaded:
+            yield (
+                f"{flag}: {given} is not uploaded to ROLLCALL_STORAGE={settings.store}, which gets "
+                f"{uploaded}. Leave the flag out"
             )
 
 

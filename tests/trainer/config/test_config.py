@@ -109,3 +109,17 @@ def test_the_alias_of_the_newer_guides_is_understood(tiny: Tiny, run_dir: Path) 
 def test_steps_come_from_the_data_unless_given(tiny: Tiny, run_dir: Path) -> None:
     assert tiny.config(run_dir, max_steps=None, num_episodes=3).total_steps(24) == 18
     assert tiny.config(run_dir, max_steps=5).total_steps(24) == 5
+
+
+def test_checkpoints_and_model_at_a_relative_path_are_below_the_run_directory(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    """As in OpenRLHF's guides; the working directory of a container is lost with it."""
+    guide = {"ckpt_path": "./checkpoints/llama", "save_path": "./output/llama"}
+    config = tiny.config(tmp_path / "run", **guide)
+    assert config.checkpoints == tmp_path / "run/checkpoints/llama"
+    assert config.exported == tmp_path / "run/output/llama"
+    config = tiny.config(tmp_path / "run", ckpt_path=tmp_path / "elsewhere")
+    assert config.checkpoints == tmp_path / "elsewhere"
+    assert config.exported == config.files.exported
+    assert config.exported_critic == config.files.exported_critic

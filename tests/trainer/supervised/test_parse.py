@@ -142,6 +142,18 @@ def test_data_that_do_not_fit(
     assert said in fault
 
 
+def test_relative_paths_are_below_the_run_directory_or_outside_a_run_below_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = ["--save_path", "./out/llama", "--ckpt_path", "saved"]
+    argv = [*to_argv({"pretrain": "org/model", "dataset": "org/data"}), *paths]
+    flags = parse("sft", argv).flags
+    assert (flags.exported, flags.checkpoints) == (tmp_path / "out/llama", tmp_path / "saved")
+    flags = parse("sft", argv, Path("/run")).flags
+    assert (flags.exported, flags.checkpoints) == (Path("/run/out/llama"), Path("/run/saved"))
+
+
 def test_a_damaged_model_is_said(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster import placement
@@ -17,7 +18,7 @@ from trainer.cluster.bin_packing import pack
 from trainer.config import installed, layout
 from trainer.config.config import Config
 from trainer.training import run
-from trainer.types import UnfitModelError
+from trainer.types import NotSharedError, UnfitModelError
 
 CPUS = [NodeResources(name="here", cpus=8)]
 GPUS = [NodeResources(name="here", cpus=8, gpus=8)]
@@ -112,3 +113,35 @@ def test_a_node_without_shared_storage_that_lacks_a_model_is_named(
 def test_a_model_of_the_hub_is_lacked_by_no_node(tiny: Tiny, run_dir: Path) -> None:
     config = replace(tiny.config(run_dir), pretrain="org/model", critic_pretrain="/not/there")
     assert run.missing_models(config) == ["/not/there"]
+
+
+def test_a_directory_for_checkpoints_that_a_node_does_not_share_ends_the_run_before_it_begins(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks would write their shards to disks of their own, as in containers without a mount."""
+    asked: list[Path] = []
+
+    def on_each_node(placed: Any, function: Any, probe: Path) -> dict[str, Any]:
+        asked.append(probe.parent)
+        return {"head": function(probe), "worker-1": function(tmp_path / "own disk" / probe.name)}
+
+    monkeypatch.setattr(placement, "on_each_node", on_each_node)
+    placed: Any = None
+    outside = tmp_path / "elsewhere"
+    run._check_directories(tiny.config(run_dir, ckpt_path="ckpt", save_path="final"), placed)
+    run._check_directories(tiny.config(run_dir, ckpt_path=outside, storage="head"), placed)
+    assert asked == []
+    for flag in ("ckpt_path", "save_path"):
+        with pytest.raises(NotSharedError, match=f"^--{flag} {outside}: worker-1 does not see"):
+            run._check_directories(tiny.config(run_dir, **{flag: outside}), placed)
+        assert list(outside.iterdir()) == []
+    assert run.EXIT_CODES[NotSharedError] == ExitCode.USAGE
+
+
+def test_a_full_disk_of_checkpoints_elsewhere_is_the_runs_own_trouble(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    config = tiny.config(run_dir, ckpt_path=tmp_path / "elsewhere")
+    assert config.has(str(tmp_path / "elsewhere/global_step_1/policy.pt"))
+    assert config.has(str(run_dir / "journal.jsonl"))
+    assert not config.has(str(tmp_path / "prompts.jsonl"))

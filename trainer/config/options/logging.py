@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from trainer.config.data_sets import TRAIN, DataSets
 from trainer.config.schema import CHECKPOINTS, EVALUATION, LOGGER, flag
@@ -22,11 +22,17 @@ class CheckpointFlags:
         required=True,
         help="run directory; all nodes share it, but see --storage",
     )
-    ckpt_path: Path | None = flag(
-        None, group=CHECKPOINTS, dotted="ckpt.path", help="default: RUN/checkpoints"
+    ckpt_path: PurePath | None = flag(
+        None,
+        group=CHECKPOINTS,
+        dotted="ckpt.path",
+        help="checkpoints; a relative path is below RUN; default: RUN/checkpoints",
     )
-    save_path: Path | None = flag(
-        None, group=CHECKPOINTS, dotted="ckpt.output_dir", help="final model; default: RUN/hf"
+    save_path: PurePath | None = flag(
+        None,
+        group=CHECKPOINTS,
+        dotted="ckpt.output_dir",
+        help="final model; a relative path is below RUN; default: RUN/hf",
     )
     storage: str = flag(
         "shared",

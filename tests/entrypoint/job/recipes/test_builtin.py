@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.manifest import checkpoint_path, write_manifest
 from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.builtin import RECIPE
@@ -91,3 +92,41 @@ def test_the_file_of_an_environment_is_read_and_not_run(tmp_path: Path) -> None:
         "import x\nclass Own:\n    async def step(self, reply): ...\nraise SystemExit\n"
     )
     assert not any("--environment" in found for found in RECIPE.faults(settings))
+
+
+def test_the_newest_checkpoint_is_looked_for_where_the_flags_put_it(tmp_path: Path) -> None:
+    run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for words, place in (
+        ([], run_dir / "checkpoints"),
+        (["--ckpt_path", "./ckpt/llama"], run_dir / "ckpt/llama"),
+        (["--ckpt_path", str(elsewhere)], elsewhere),
+    ):
+        settings = read_settings({"ROLLCALL_RUN_DIR": str(run_dir)}, words)
+        assert RECIPE.latest(settings) is None
+        saved = checkpoint_path(place, 7)
+        saved.mkdir(parents=True)
+        write_manifest(saved, 7)
+        assert RECIPE.latest(settings) == 7, "also if a file that the flags name is away"
+
+
+@pytest.mark.parametrize("flag", ["--ckpt_path", "--save_path"])
+def test_a_directory_that_is_not_uploaded_to_the_store_is_refused(
+    tmp_path: Path, flag: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1=", "label": "2"}\n')
+    job = ["--pretrain", "some/model", "--prompt_data", str(prompts), "--remote_rm_url", URL]
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_TOKEN": "0123456789abcdef"}
+    stored = environ | {"ROLLCALL_STORAGE": "s3://bucket/run"}
+
+    def refused(environ: dict[str, str], *more: str) -> list[str]:
+        return [
+            fault
+            for fault in RECIPE.faults(read_settings(environ, [*job, *more]))
+            if "is not uploaded" in fault
+        ]
+
+    assert refused(stored) == refused(environ, flag, "mine") == []
+    (fault,) = refused(stored, flag, "mine")
+    assert fault.startswith(f"{flag}: {tmp_path}/mine is not uploaded to ROLLCALL_STORAGE=s3://")
+    assert fault.endswith("Leave the flag out")
