@@ -41,10 +41,12 @@ def run_dir(context: Context) -> Finding:
     path = context.settings.run_dir
     try:
         settings = context.settings
-        if settings.store or (isinstance(context.role, Worker) and not settings.shares_run_dir):
-            path.mkdir(parents=True, exist_ok=True)
+        own = settings.store or (isinstance(context.role, Worker) and not settings.shares_run_dir)
+        unmade = ""
+        if own or (not path.exists() and is_mounted(path)):
+            unmade = _make(path)
         if not path.is_dir():
-            what = "is not a directory" if path.exists() else "does not exist"
+            what = "is not a directory" if path.exists() else f"does not exist{unmade}"
             whose = "all nodes share" if context.settings.shares_run_dir else "outlives the head"
             remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
@@ -57,6 +59,25 @@ def run_dir(context: Context) -> Finding:
         evidence = f"{path} and this node differ by {abs(skew):.0f} s in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
+
+
+def is_mounted(path: Path) -> bool:
+    """Return whether a path that is missing would lie on storage that is mounted.
+
+    A new volume has no run directory yet. On the root file system, a container's own disk for
+    example, the volume itself is missing.
+    """
+    existing = next(parent for parent in path.parents if parent.exists())
+    return existing.stat().st_dev != Path("/").stat().st_dev
+
+
+def _make(path: Path) -> str:
+    """Make a directory; return why it cannot be made, or "". Other nodes may do the same."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f" and cannot be made: {error.strerror}"
+    return ""
 
 
 def speed(context: Context) -> Finding:

@@ -20,6 +20,8 @@ from entrypoint.preflight.verdict import Finding, Verdict
 
 HEAD = Head(1, 1, "a test")
 NOBODY = 65534
+OTHER_FILE_SYSTEM = "/dev/shm"
+REALLY_MOUNTED = storage.is_mounted
 
 
 @pytest.fixture
@@ -57,12 +59,29 @@ def test_a_writable_directory_passes_and_nothing_is_left_in_it(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_directory_fails_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_directory_fails_and_is_not_made_if_nothing_is_mounted_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "is_mounted", lambda path: False)
+    assert not REALLY_MOUNTED(Path("/no-such-volume/run"))
     finding = run_dir(tmp_path / "missing")
     assert finding.verdict is Verdict.FAIL
     assert "does not exist" in finding.evidence
     assert "ROLLCALL_RUN_DIR" in finding.remedy
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_missing_directory_on_a_mounted_volume_is_made() -> None:
+    """The files in `compose/` name /shared/run and /workspace/run; a new volume is empty."""
+    with tempfile.TemporaryDirectory(dir=OTHER_FILE_SYSTEM) as volume:
+        path = Path(volume) / "team/run"
+        assert "does not exist" not in run_dir(path).evidence
+        assert path.is_dir()
+
+
+def test_a_volume_that_takes_no_directory_says_why() -> None:
+    evidence = run_dir(Path("/proc/missing/run")).evidence
+    assert evidence.startswith("/proc/missing/run does not exist and cannot be made: ")
 
 
 def test_a_file_in_its_place_fails(tmp_path: Path) -> None:
