@@ -95,7 +95,7 @@ class Builtin:
             lacking=tuple(lacking),
             layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
             key=key,
-            warnings=warnings(choice.words, named_in(settings.job)),
+            warnings=(*warnings(choice.words, named_in(settings.job)), *_outside(settings, config)),
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
@@ -207,6 +207,16 @@ def _run_dir_faults(settings: Settings) -> Iterator[str]:
             yield (
                 f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
                 "ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+
+
+def _outside(settings: Settings, config: Config) -> Iterator[str]:
+    """Yield a warning for each directory that the run directory's storage does not hold."""
+    for flag, directory in (("--ckpt_path", config.checkpoints), ("--save_path", config.exported)):
+        if not directory.is_relative_to(settings.run_dir):
+            yield (
+                f"{flag} {directory} is outside of the run directory: it must be on storage that "
+                "outlives the container; leave the flag out to use the run directory"
             )
 
 

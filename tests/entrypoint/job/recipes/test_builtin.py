@@ -109,6 +109,21 @@ def test_the_newest_checkpoint_is_looked_for_where_the_flags_put_it(tmp_path: Pa
         assert RECIPE.latest(settings) == 7, "also if a file that the flags name is away"
 
 
+def test_a_directory_outside_of_the_run_directory_is_warned_of(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1="}\n')
+    words = ["--pretrain", "some/model", "--prompt_data", str(prompts), "--ckpt_path"]
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path / "run"), "ROLLCALL_REWARD_URL": URL}
+    nodes = [NodeResources(name="head", gpus=1, gpu_memory=80 * 10**9, cpus=8)]
+
+    def warned(ckpt_path: str) -> tuple[str, ...]:
+        return RECIPE.placed(read_settings(environ, [*words, ckpt_path]), nodes).warnings
+
+    assert warned("./ckpt") == ()
+    (warning,) = warned("/openrlhf/ckpt")
+    assert warning.startswith("--ckpt_path /openrlhf/ckpt is outside of the run directory")
+
+
 @pytest.mark.parametrize("flag", ["--ckpt_path", "--save_path"])
 def test_a_directory_that_is_not_uploaded_to_the_store_is_refused(
     tmp_path: Path, flag: str
