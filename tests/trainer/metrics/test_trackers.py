@@ -24,9 +24,9 @@ def test_a_tracker_that_fails_says_so_at_once_and_takes_no_rows(
         raise ConnectionError("no such project for key-0123456789")
 
     accelerate = ModuleType("accelerate")
-    accelerate.PartialState = lambda cpu: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(accelerate, "PartialState", lambda cpu: None, raising=False)
     monkeypatch.setitem(sys.modules, "accelerate", accelerate)
-    monkeypatch.setitem(trackers.KINDS, "mlflow", Kind(make, lambda tracker: None))  # type: ignore[arg-type]
+    monkeypatch.setitem(trackers.KINDS, "mlflow", Kind(make, lambda tracker: None))
     monkeypatch.setenv("TRACKER_KEY", "key-0123456789")
     tracker = QueuedTracker("mlflow", Config(run_dir=tmp_path), "")
     said = ""
