@@ -94,7 +94,10 @@ class News:
             text: told for text, told in self._warned.items() if at - told < AGAIN_AFTER
         }
         text = DURATION.sub("", sentence)
-        return self._warned.setdefault(text, at) == at
+        if text in self._warned:  # maybe of the same millisecond
+            return False
+        self._warned[text] = at
+        return True
 
     def message(self, what: str, event: Mapping[str, Any], text: str) -> Message:
         fields = {name: event[name] for name in ("at", "node", "attempt", "kind", "details")}

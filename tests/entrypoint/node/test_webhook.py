@@ -72,6 +72,14 @@ def test_start_failure_recovery_and_end_are_told_once_and_in_order(
     assert end["details"]["exit_code"] == 0
 
 
+def test_warnings_of_one_moment_that_differ_in_durations_are_told_once() -> None:
+    news, at = News("run"), "2026-11-25T02:30:00.123+00:00"
+    event = {"at": at, "node": "head", "attempt": 1, "kind": "service", "details": {}}
+    sentences = [f"the reward server ended; starting it again in {pause} s" for pause in (0.5, 1.1)]
+    told = [news.of(event | {"sentence": sentence}) for sentence in sentences]
+    assert [message is not None for message in told] == [True, False]
+
+
 def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
     tmp_path: Path, claim: Claim, journal: Journal
 ) -> None:
