@@ -134,7 +134,7 @@ class AsyncRollouts:
             try:
                 while not over.is_set():
                     if not self._advance():
-                        self._rest(over)
+                        over.wait(WAIT_SECONDS)
             except BaseException as error:
                 failures.append(error)
 
@@ -229,16 +229,6 @@ class AsyncRollouts:
         for group in scored:
             self._filter(group)
         return bool(begun or finished or scored)
-
-    def _rest(self, over: Event) -> None:
-        """Wait until a slice ends or an episode asks, at most WAIT_SECONDS.
-
-        If neither can happen, wait for `over`.
-        """
-        if self._dispatcher.busy and not self._repeating:
-            self._add_finished(self._dispatcher.work(WAIT_SECONDS))
-        else:
-            over.wait(WAIT_SECONDS)
 
     def _wait(self) -> None:
         if self._dispatcher.busy:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
-from time import sleep
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,19 +23,11 @@ from trainer.config.config import Config
 from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts
 from trainer.rollout.async_rollout import AsyncRollouts
-from trainer.rollout.dispatcher import Dispatcher
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.rollout.rollout_state import PendingRollouts
-from trainer.types import (
-    BeyondRepairError,
-    Completion,
-    FinishedRollout,
-    LostWorkerError,
-    PartialRollout,
-    Sample,
-)
+from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
 
 STEPS = 4
 Numbers = tuple[NDArray[Any], ...]
@@ -274,35 +264,6 @@ def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_d
     assert rollouts.oldest == 0
     rollouts.go_back(after(0))
     assert [numbers(1), numbers(2)] == [first, second]
-
-
-class Writing:
-    """A dispatcher whose engines never finish."""
-
-    busy, stalled = True, False
-
-    def __init__(self) -> None:
-        self.waited_for = Event()
-
-    def give(self, groups: Any) -> None: ...
-
-    def work(self, seconds: float) -> list[FinishedRollout]:
-        if seconds:
-            self.waited_for.set()
-            sleep(0.001)
-        return []
-
-    def settle(self) -> list[FinishedRollout]:
-        return []
-
-
-def test_beside_an_update_the_end_of_a_slice_is_waited_for(tiny: Tiny, run_dir: Path) -> None:
-    """A pause by the clock would leave the engine without work until it is over."""
-    rollouts = rollouts_of(tiny, run_dir, share_of("1"))
-    writing = Writing()
-    rollouts._dispatcher = cast(Dispatcher, writing)
-    with rollouts.meanwhile():
-        assert writing.waited_for.wait(30)
 
 
 def test_what_the_reward_function_raises_ends_the_run(tiny: Tiny, run_dir: Path) -> None:
