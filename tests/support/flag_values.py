@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from hypothesis import strategies as st
@@ -26,6 +26,8 @@ def _single(kind: Any, about: Flag) -> st.SearchStrategy[Any]:
         return st.just(True)
     if kind is Path:
         return WORDS.map(lambda word: Path(word).absolute())
+    if kind is PurePath:
+        return WORDS.map(PurePath)
     if kind is str:
         return WORDS
     if kind is Resources:
@@ -103,5 +105,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return (
-        str(value) if isinstance(value, Path | Resources | Arguments | DataSets | Shares) else value
+        str(value)
+        if isinstance(value, PurePath | Resources | Arguments | DataSets | Shares)
+        else value
     )

@@ -84,6 +84,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     head: Head,
+    closed_port: int,
 ) -> None:
     asked, resolve = [], socket.getaddrinfo
 
@@ -100,6 +101,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
         "RAY_WORKER": "1",
         "ROLLCALL_HEAD_ADDRESS": "the-head.invalid",
         "ROLLCALL_CONTROL_PORT": str(head.port),
+        "ROLLCALL_RAY_PORT": str(closed_port),
         "ROLLCALL_NODE_NAME": "w1",
         "ROLLCALL_HEAD_TIMEOUT": "20s",
         "ROLLCALL_RUN_DIR": str(tmp_path),

@@ -78,13 +78,15 @@ def test_the_trainer_may_be_silent_for_as_long_as_it_waits_for_its_rewards(tmp_p
 
 
 def test_the_file_of_an_environment_is_read_and_not_run(tmp_path: Path) -> None:
-    path = tmp_path / "own.py"
+    path, imported = tmp_path / "own.py", "from env.episodes.tools import ToolEnv"
     words = ["--environment", f"{path}:Own", "--pretrain", "some/model"]
     settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}, words)
     for text, fault in {
         "class Own(Environment:": "line 1 is no Python",
         "raise SystemExit": "the file defines no Own",
-        "class Own(Tool):\n    def step(self, reply): ...": "Own.step, line 2, must be `async def`",
+        f"{imported}\nclass Own(ToolEnv):\n    def step(self, reply): ...": (
+            "Own.step, line 3, must be `async def`"
+        ),
     }.items():
         path.write_text(text)
         assert any(fault in found for found in RECIPE.faults(settings))
