@@ -1,7 +1,9 @@
-"""Two stages on a real node that waits for jobs; its head is killed while the second runs."""
+"""Stages in a row on a real node: two that its head does not outlive, and the example of sums."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contract.run_dir import RunFiles
 from entrypoint.processes.programs import program
+from env.prepare.__main__ import main as prepare
+from tests.support import sums
 from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -59,5 +64,44 @@ def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_he
         assert "read of the first" in said
         started = [event["details"]["job"] for event in cluster.events("job-started")]
         assert started == ["job-1", "job-2", "job-2"]
+    finally:
+        cluster.close()
+
+
+def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(
+    tmp_path: Path,
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "sums.yaml"
+    sizes = ("--train-size", "64", "--warmup-size", "64", "--eval-size", "8", "--pairs-size", "64")
+    shape = ("--layers", "1", "--hidden-size", "16", "--heads", "2")
+    assert prepare(["arithmetic", *sizes, *shape, "--out", str(data)]) == 0
+    text = sums.EXAMPLE.read_text().replace("/data/", f"{data}/")
+    text = re.sub(r"(_batch_size) \d+", r"\1 12", text)
+    file.write_text(re.sub(r"--max_steps \d+", "--max_steps 2", text))
+    cluster = Cluster(tmp_path / "cluster", workers=0, job=(), ROLLCALL_WAIT_FOR_JOBS="1")
+    try:
+        cluster.start(HEAD)
+        cluster.until_said(HEAD, "the cluster takes jobs", within=200)
+        done = subprocess.run(
+            program("entrypoint", "pipeline", "--json", str(file)),
+            env=cluster.environment(HEAD),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = json.loads(done.stdout)
+        assert [(row["stage"], row["state"]) for row in rows] == [
+            ("sft", "finished"),
+            ("rm", "finished"),
+            ("ppo", "finished"),
+        ]
+        runs = [RunFiles(Path(row["run_dir"])) for row in rows]
+        assert str(runs[1].exported) in rows[2]["words"]
+        for run in runs:
+            assert json.loads(run.result.read_text())["steps"] == 2
+            steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+            assert steps[-1] == 2
+            assert (run.exported / "model.safetensors").exists()
     finally:
         cluster.close()

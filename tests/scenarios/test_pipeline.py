@@ -246,17 +246,23 @@ def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
         assert head.queue.rows() == []
 
 
-def test_the_example_has_stages_that_the_head_takes(tmp_path: Path) -> None:
-    model = write_reward_model(tmp_path / "model", ALPHABET)
-    rows = {
-        "answers.jsonl": {"prompt": "1+1=", "answer": "2"},
-        "pairs.jsonl": {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
-        "prompts.jsonl": {"prompt": "1+1=", "answer": "2"},
-    }
-    for name, row in rows.items():
-        (tmp_path / name).write_text(f"{json.dumps(row)}\n" * 4)
-    text = (ROOT / "examples" / "pipeline.yaml").read_text()
-    here = text.replace("/shared/data", str(tmp_path)).replace("/shared/model", str(model))
+SUM = {"prompt": "1+1=", "answer": "2", "completion": "2", "chosen": "2", "rejected": "3"}
+"""A row of every data set of the examples."""
+DATA = {
+    "pipeline": ("/shared/data", ("answers", "pairs", "prompts")),
+    "sums": ("/data", ("warmup", "pairs", "train")),
+}
+"""Example → the directory and the names of its data."""
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_an_example_has_stages_that_the_head_takes(name: str, tmp_path: Path) -> None:
+    place, files = DATA[name]
+    for file in files:
+        (tmp_path / f"{file}.jsonl").write_text(f"{json.dumps(SUM)}\n" * 4)
+    write_reward_model(tmp_path / "model", ALPHABET)
+    text = (ROOT / "examples" / f"{name}.yaml").read_text()
+    here = text.replace("/shared/model", f"{place}/model").replace(f"{place}/", f"{tmp_path}/")
     with JobHead(tmp_path / "run", sft=finishes, rm=finishes) as head:
         jobs = head.queue.submit_stages(parsed(here))
     assert [job["recipe"] for job in jobs] == ["supervised", "supervised", "builtin"]
