@@ -75,6 +75,7 @@ def test_the_roll_has_the_head_the_gpus_and_the_versions(head: Head, tab: Page) 
 
 def test_the_form_for_the_key_is_for_everyone(head: Head, tab: Page) -> None:
     tab.goto(f"http://127.0.0.1:{head.port}")
+    expect(tab.get_by_role("textbox")).to_be_focused()  # comes after the page's load event
     tab.keyboard.type("wrong")
     tab.keyboard.press("Enter")
     expect(tab.get_by_role("alert")).to_be_visible()
