@@ -84,7 +84,7 @@ def test_stopping_ends_a_stubborn_process_and_its_grandchildren(tmp_path: Path) 
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "grand = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
         " start_new_session=True)\n"
-        "print('grand', grand.pid)\ntime.sleep(60)",
+        "print(f'grand {grand.pid}')\ntime.sleep(60)",
     )
     wait_for_line(child, "grand")
     grandchild = int(child.tail().split()[1])
