@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
+from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.doc_pages import MONITORING, with_metrics, with_variables
@@ -31,6 +33,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 WALKS = ROOT / "docs" / "code-walks.md"
 REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"
+RECOVERY, TROUBLESHOOTING = ROOT / "docs" / "recovery.md", ROOT / "docs" / "troubleshooting.md"
+PACKAGES = ("contract", "entrypoint", "trainer", "env")
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -130,6 +134,44 @@ def test_there_are_examples_to_run() -> None:
 
 def test_the_reference_has_every_exit_code() -> None:
     assert [code for code in ExitCode if f"| {int(code)} |" not in REFERENCE.read_text()] == []
+
+
+def test_troubleshooting_has_a_remedy_for_each_exit_code_and_failure_class() -> None:
+    page = TROUBLESHOOTING.read_text()
+    failed = [code for code in ExitCode if code is not ExitCode.FINISHED]
+    assert [code for code in failed if f"| {int(code)} |" not in page] == []
+    no_failure = {FailureClass.FINISHED, FailureClass.SCALED_UP}
+    assert [kind for kind in {*FailureClass} - no_failure if f"| `{kind}` |" not in page] == []
+
+
+def test_recovery_has_every_failure_class() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", RECOVERY.read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*FailureClass} - named == set()
+
+
+def test_events_that_pages_name_are_in_the_code() -> None:
+    """A page names the kind of an event, as `rollcall events` shows it."""
+    sources = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
+    texts = {text for path in sources for text in re.findall(r'"([\w-]+)"', path.read_text())}
+    named = {
+        (page.name, kind)
+        for page in PAGES
+        for kind in re.findall(r"\bevent `([\w-]+)`", " ".join(page.read_text().split()))
+    }
+    assert named
+    assert {(page, kind) for page, kind in named if kind not in texts} == set()
+
+
+def test_the_reference_has_the_files_of_a_run() -> None:
+    names = {path.name for path in of_a_run(RunFiles(Path("/run")))}
+    assert {name for name in names if f"`{name}" not in REFERENCE.read_text()} == set()
+
+
+def of_a_run(run: RunFiles) -> list[Path]:
+    """All paths that `run` has."""
+    properties = [name for name, of in vars(RunFiles).items() if isinstance(of, property)]
+    return [getattr(run, name) for name in properties]
 
 
 def test_the_reference_has_the_table_of_settings() -> None:
