@@ -30,7 +30,7 @@ from contract.files import private_dir
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "ROLLCALL_CUSTODY"
+VARIABLE = "ROLLCALL_FD_STORE"
 """Has the path of the store's socket on this node."""
 PATIENCE_SECONDS = 2.0
 """Timeout of each request: training does not wait longer for a suspended entrypoint."""

@@ -194,7 +194,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     gpus = _numbers("--gpus", given.get("--gpus", ""))
     nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
     if len(nodes) > 1 or 0 in nodes or (len(gpus) > 1 and [len(gpus)] != nodes):
-        raise UsageError("--nodes is one number above 0, and that of the numbers of --gpus")
+        raise UsageError("--nodes takes one number above 0; with --gpus 8,8,4 that is 3")
     return replace(
         _start("plan", tuple(job)),
         as_json="--json" in rest,

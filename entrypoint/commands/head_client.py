@@ -119,6 +119,7 @@ def patiently(settings: Settings, look: Callable[[], T]) -> T:
             raise wait.NotYetError(str(error)) from None
 
     try:
-        return wait.until("the head", again, timeout=settings.head_timeout, stop=NEVER)
+        with wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
+            return wait.until("the head", again, timeout=settings.head_timeout, stop=NEVER)
     except wait.GaveUpError as error:
         raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None

@@ -26,7 +26,7 @@ from entrypoint.config.variables import Fault, ParseError, SettingsError, Variab
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
     *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
-    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_CUSTODY", NODE_DIR),
+    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_FD_STORE", NODE_DIR),
 )
 """Names with our prefix that a node sets for the processes it starts; ignored here."""
 

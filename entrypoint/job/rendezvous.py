@@ -138,7 +138,7 @@ class Rendezvous:
     def await_files(self) -> None:
         """Wait until the files that the job's arguments name are there, as on a lost mount.
 
-        Raises StorageLostError after ROLLCALL_SERVICE_TIMEOUT.
+        Raises StorageLostError after ROLLCALL_REWARD_TIMEOUT.
         """
 
         def look() -> None:
@@ -156,7 +156,8 @@ class Rendezvous:
             return
         what, timeout = "the job's files", self.run.settings.service_timeout
         try:
-            wait.until(what, look, timeout=timeout, stop=self.run.inbox.stop)
+            with wait.limited_by("ROLLCALL_REWARD_TIMEOUT"):
+                wait.until(what, look, timeout=timeout, stop=self.run.inbox.stop)
         except wait.GaveUpError as error:
             raise StorageLostError(str(error)) from None
         self.run.journal.record("files", "the job's files are there again")
@@ -196,7 +197,11 @@ class Rendezvous:
         except wait.GaveUpError:
             state = self.run.control.roll()
             if not state.enough(self.minimum):
-                raise RollIncompleteError(f"the roll is incomplete: {state}") from None
+                remedy = "start the missing workers, or set ROLLCALL_MIN_WORKERS to need fewer"
+                limit = f"{self.run.settings.roll_timeout:.0f} s (ROLLCALL_ROLL_TIMEOUT)"
+                raise RollIncompleteError(
+                    f"the roll is incomplete after {limit}: {state}; {remedy}"
+                ) from None
             log.warning("starting with fewer workers than expected: %s", state)
             return state
 

@@ -221,7 +221,8 @@ class Supervisor:
 
         what, timeout = "the run directory to take a write", self.run.settings.service_timeout
         try:
-            wait.until(what, write, timeout=timeout, stop=self.run.inbox.stop)
+            with wait.limited_by("ROLLCALL_REWARD_TIMEOUT"):
+                wait.until(what, write, timeout=timeout, stop=self.run.inbox.stop)
         except wait.GaveUpError as error:
             raise StorageLostError(str(error)) from None
 

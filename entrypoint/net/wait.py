@@ -6,7 +6,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from tenacity import RetryCallState, RetryError, Retrying
@@ -96,6 +97,15 @@ def until(
             raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
         last = error.last_attempt.exception()
         raise GaveUpError(f"{what}: not there after {timeout:.0f} s ({last})") from None
+
+
+@contextmanager
+def limited_by(variable: str) -> Iterator[None]:
+    """Name the variable that sets the deadline in the sentence of a GaveUpError."""
+    try:
+        yield
+    except GaveUpError as error:
+        raise GaveUpError(f"{error}; {variable} sets this limit") from None
 
 
 def failures_in_a_row(before: int, lasted: float) -> int:

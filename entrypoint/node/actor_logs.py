@@ -144,12 +144,12 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def gathering(settings: Settings) -> Iterator[None]:
+def copying(settings: Settings) -> Iterator[None]:
     """Copy from a thread until the block ends; then copy the rest, if storage takes it in time."""
     copy = RunFiles(settings.run_dir).logs / f"actors-{settings.node_name}.log"
     logs = ActorLogs(settings.ray_dir / "session_latest", copy, settings.secrets)
     over = threading.Event()
-    thread = threading.Thread(target=_gather, args=(logs, over), name="actor-logs", daemon=True)
+    thread = threading.Thread(target=_copy, args=(logs, over), name="actor-logs", daemon=True)
     thread.start()
     try:
         yield
@@ -158,7 +158,7 @@ def gathering(settings: Settings) -> Iterator[None]:
         thread.join(LAST_SECONDS)
 
 
-def _gather(logs: ActorLogs, over: threading.Event) -> None:
+def _copy(logs: ActorLogs, over: threading.Event) -> None:
     last = False
     while not last:
         last = over.wait(EVERY_SECONDS)

@@ -146,7 +146,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
         FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
-        nullcontext() if settings.ray_address else actor_logs.gathering(settings),
+        nullcontext() if settings.ray_address else actor_logs.copying(settings),
         cluster,
         control,
         gpu_use.watching(settings, registry.own_gpus),

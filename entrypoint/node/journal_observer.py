@@ -38,7 +38,7 @@ class JournalObserver:
         """Have Ray mark the node dead: its entrypoint ended its Ray before it checked in again."""
         why = f" ({info.rejoins})" if info.rejoins else ""
         over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
-        marked = ": Ray was told so" if self.ray.mark_dead(info.node, over) else ""
+        marked = "; Ray knows it" if self.ray.mark_dead(info.node, over) else ""
         if marked or info.rejoins:
             self.journal.record("node-over", f"{over}{marked}", node=info.node)
 

@@ -91,7 +91,7 @@ class HeadRay:
                 log_to=RunFiles(self.settings.run_dir).logs / "dead-nodes.log",
             )
         except (wait.NotYetError, process.StartError, OSError) as error:
-            log.warning("Ray is not told that %s: %s", why, error)
+            log.warning("Ray does not learn that %s: %s", why, error)
             return False
         declaring.on_exit(lambda code: _warn(declaring, why) if code else None)
         return True
@@ -117,4 +117,4 @@ def _warn(declaring: process.Process, why: str) -> None:
         last_words = declaring.tail(1)
     except OSError as error:  # of its log
         last_words = str(error)
-    log.warning("Ray is not told that %s: %s", why, last_words)
+    log.warning("Ray does not learn that %s: %s", why, last_words)

@@ -230,6 +230,6 @@ def _tell(
             try:
                 poster.post(message, abandoned)
             except (wait.GaveUpError, DeclinedError) as error:
-                log.warning("the webhook was not told of the %s: %s", message["event"], error)
+                log.warning("the webhook did not take the %s message: %s", message["event"], error)
             except wait.InterruptedWaitError:
                 return

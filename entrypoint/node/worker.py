@@ -71,7 +71,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         with (
             FdStore(ray_node.fd_store_path(settings)) as memory,
             ForkServer(settings, env),
-            actor_logs.gathering(settings),
+            actor_logs.copying(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
             membership = _Membership(settings, findings, token, inbox, services)
@@ -160,11 +160,13 @@ class _Membership:
                 case HeadLost(why):
                     log.warning("the head is lost (%s); waiting for it", why)
                 case JoinAgain():
-                    log.warning("the head has this node join again")
+                    log.warning("the head asks this node to join again")
                 case RayEnded(exit_code, _):
                     failures = wait.failures_in_a_row(failures, time.monotonic() - began)
                     if failures == TRIES:
-                        log.error("Ray on this node ended %d times in a row: giving up", failures)
+                        rays_log = f"RUN/logs/ray-{self.settings.node_name}.log"
+                        what = "Ray on this node ended %d times in a row: giving up; %s says why"
+                        log.error(what, failures, rays_log)
                         return ExitCode.RETRY
                     log.warning("Ray on this node ended with %d; joining again", exit_code)
                     self.inbox.stop.wait(wait.backoff(failures))
@@ -225,20 +227,21 @@ class _Membership:
             proof.withdraw()
 
     def _wait_for(self, what: str, probe: Callable[[], T], abort: wait.Abort = wait.wait_on) -> T:
-        """Wait with ROLLCALL_HEAD_TIMEOUT.
+        """Return the probe's answer within ROLLCALL_HEAD_TIMEOUT.
 
-        Raises GaveUpError, whose sentence names the variable that named the head.
+        Raises GaveUpError, whose sentence names that variable and the one that named the head.
         """
         settings = self.settings
         try:
-            return wait.until(
-                what,
-                probe,
-                timeout=settings.head_timeout,
-                stop=self.inbox.stop,
-                longest_pause=LONGEST_PAUSE_SECONDS,
-                abort=abort,
-            )
+            with wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
+                return wait.until(
+                    what,
+                    probe,
+                    timeout=settings.head_timeout,
+                    stop=self.inbox.stop,
+                    longest_pause=LONGEST_PAUSE_SECONDS,
+                    abort=abort,
+                )
         except wait.GaveUpError as error:
             source = _head(settings).source
             remedy = f"check {source}, and that the head runs and can be reached from here"

@@ -79,14 +79,15 @@ class Service:
             return
         url = self.spec.url
         what = f"the {self.spec.name} server"
-        wait.until(
-            what,
-            lambda: status_of(url),
-            timeout=timeout,
-            stop=stop,
-            longest_pause=0.3,
-            abort=abort,
-        )
+        with wait.limited_by("ROLLCALL_REWARD_TIMEOUT"):
+            wait.until(
+                what,
+                lambda: status_of(url),
+                timeout=timeout,
+                stop=stop,
+                longest_pause=0.3,
+                abort=abort,
+            )
         log.info("%s answers at %s", what, url)
 
     def stop(self) -> None:

@@ -123,7 +123,8 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
         "the cluster's token, which the head writes to the run directory (share ROLLCALL_RUN_DIR "
         "between all nodes)"
     )
-    return wait.until(what, read, timeout=settings.head_timeout, stop=stop, abort=head_starts)
+    with wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
+        return wait.until(what, read, timeout=settings.head_timeout, stop=stop, abort=head_starts)
 
 
 def other_than(refused: str, settings: Settings, stop: threading.Event) -> str | None:

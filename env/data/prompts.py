@@ -115,7 +115,7 @@ class PromptStream:
     def keep_only(self, wanted: Callable[[Prompt], bool]) -> int:
         """Leave out all other prompts, and begin anew. Returns how many are left out.
 
-        Raises PromptError where none stays.
+        Raises PromptError if none stays.
         """
         kept = [prompt for prompt in self._prompts if wanted(prompt)]
         left_out = len(self) - len(kept)
@@ -160,7 +160,7 @@ class PromptStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`. Raises PromptError where it belongs to other prompts or seed."""
+        """Go on from `state`. Raises PromptError if it belongs to other prompts or seed."""
         for name, mine in self.state_dict().items():
             if name not in state:
                 raise PromptError(f"the saved cursor has no '{name}'")

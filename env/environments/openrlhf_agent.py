@@ -199,7 +199,7 @@ class AgentAttempt:
 
 
 async def _ended_by_exit(execute: Callable[..., Awaitable[Any]], **arguments: Any) -> Any:
-    """Return what `execute` returns. Raises RuntimeError where it would end the whole process."""
+    """Return what `execute` returns. Raises RuntimeError if it would end the whole process."""
     try:
         return await execute(**arguments)
     except SystemExit as error:

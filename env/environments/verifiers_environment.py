@@ -261,7 +261,7 @@ def _score_of(state: Any) -> Score:
 
 
 async def _ended_by_exit(rollout: Awaitable[Any]) -> Any:
-    """Return what a rollout returns. Raises RuntimeError where it would end the whole process."""
+    """Return what a rollout returns. Raises RuntimeError if it would end the whole process."""
     try:
         return await rollout
     except SystemExit as error:

@@ -50,15 +50,15 @@ class _Log:
     """Logs failures of episodes, and counts those between two lines."""
 
     at: float = float("-inf")
-    untold: int = 0
+    unlogged: int = 0
 
     def __call__(self, task: Task, outcome: str, error: EnvironmentFailedError) -> None:
         if time.monotonic() - self.at < SECONDS_BETWEEN_LINES:
-            self.untold += 1
+            self.unlogged += 1
             return
-        others = f" {self.untold} other episodes failed before." if self.untold else ""
+        others = f" {self.unlogged} other episodes failed before." if self.unlogged else ""
         logger.warning("The episode of row %d %s: %s.%s", task.index + 1, outcome, error, others)
-        self.at, self.untold = time.monotonic(), 0
+        self.at, self.unlogged = time.monotonic(), 0
 
 
 class Attempt(Protocol):

@@ -42,7 +42,7 @@ class Problems:
 def read_gsm8k(source: Path, max_samples: int | None = None) -> Problems:
     """At most `max_samples` problems of each split.
 
-    Raises PrepareError where `source` is no GSM8K, PromptError for a broken row.
+    Raises PrepareError if `source` is no GSM8K, PromptError for a broken row.
     """
     return Problems(*(list(islice(_problems(source, s), max_samples)) for s in ("train", "test")))
 

@@ -29,7 +29,7 @@ def prepare(out: Path, arguments: Mapping[str, Any], make: Make, *, force: bool)
     """Let `make` fill `out`; False where it already holds exactly this.
 
     `make` writes into a directory of its own; files of the same names are replaced, others stay.
-    Raises PrepareError where `out` was made with other arguments and `force` is not given.
+    Raises PrepareError if `out` was made with other arguments and `force` is not given.
     """
     if not force and _holds(out, arguments):
         return False

@@ -198,13 +198,14 @@ def test_a_head_that_does_not_answer_is_given_up_on_in_time(node: Node) -> None:
     given = WORKER | NO_PREFLIGHT | {"ROLLCALL_HEAD_ADDRESS": "127.0.0.1", "ROLLCALL_TOKEN": SECRET}
     done = node.up(given | {"ROLLCALL_HEAD_TIMEOUT": "1s"})
     line = message(done, 69, "Connection refused")
-    assert "check ROLLCALL_HEAD_ADDRESS" in line
+    assert "ROLLCALL_HEAD_TIMEOUT sets this limit: check ROLLCALL_HEAD_ADDRESS" in line
 
 
 def test_a_token_that_never_comes_names_the_remedy(node: Node) -> None:
     given = WORKER | NO_PREFLIGHT | {"HEAD_POD_ID": "abc123", "ROLLCALL_HEAD_TIMEOUT": "1s"}
     line = message(node.up(given), 69, "not there after 1 s")
     assert "share ROLLCALL_RUN_DIR" in line
+    assert "ROLLCALL_HEAD_TIMEOUT" in line
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ def test_a_log_that_storage_does_not_take_costs_the_word_to_ray_alone(
     logs.write_text("in the way of the directory")
     assert not cluster.mark_dead("a", "a asks to join again")
     (said,) = caplog.messages
-    assert said.startswith("Ray is not told that a asks to join again: ")
+    assert said.startswith("Ray does not learn that a asks to join again: ")
     assert str(logs) in said
 
 
@@ -105,7 +105,7 @@ def test_a_word_to_ray_whose_log_is_gone_is_missed_in_one_line(
     monkeypatch.setattr("entrypoint.processes.programs.sys.executable", str(program))
     assert cluster.mark_dead("a", "a asks to join again")
     eventually(lambda: len(caplog.messages) == 1)
-    assert caplog.messages[0].startswith("Ray is not told that a asks to join again: [Errno 2]")
+    assert caplog.messages[0].startswith("Ray does not learn that a asks to join again: [Errno 2]")
 
 
 def test_a_job_whose_end_ray_never_tells_is_killed_and_given_up_in_time(

@@ -63,6 +63,8 @@ def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path
     outcome = world.lives()
     assert outcome.exit_code is ExitCode.UNREACHABLE
     assert "1 of 3 workers are there" in outcome.sentence
+    assert "after 3 s (ROLLCALL_ROLL_TIMEOUT)" in outcome.sentence
+    assert "ROLLCALL_MIN_WORKERS" in outcome.sentence
     assert "b has checked in and is starting Ray" in outcome.sentence
     assert "1 worker never checked in" in outcome.sentence
     assert world.jobs.submitted == []

@@ -71,7 +71,7 @@ def namespace_of(config: Config) -> str:
     mark = file.read_bytes() if file.exists() else b""
     if not MARK.fullmatch(mark):
         if mark:
-            print(f"{file} is damaged: what the nodes hold in memory is not found.", flush=True)
+            print(f"{file} is damaged: the nodes' snapshots cannot be found.", flush=True)
         mark = uuid.uuid4().hex.encode()
         write_atomically(file, mark.decode())
     return f"peers-{hashlib.sha256(str(file).encode() + mark).hexdigest()[:16]}"

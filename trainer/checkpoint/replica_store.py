@@ -127,7 +127,7 @@ class ReplicaStore:
             except TrainingError as error:
                 raise TornError(f"{_named(manifest)} did not come: {error.__cause__}") from None
             if digest_of(piece) != digest:
-                raise TornError(f"{_named(manifest)} was torn on its way")
+                raise TornError(f"{_named(manifest)} was damaged on its way")
 
     def manifests(self) -> list[ShardManifest]:
         with self._changing:
@@ -181,7 +181,7 @@ class ReplicaStore:
             label = labels.dump(shard.manifest for shard in shards)
             fd_store.deposit(self._owner, label, segments)
         except (OSError, TypeError) as error:  # training can do without
-            log.warning("what this node holds would not outlive its Ray: %s", error)
+            log.warning("this node's snapshots would not outlive its Ray: %s", error)
 
     def _check_room(self, manifest: ShardManifest) -> None:
         """Raise NoRoomError if the shard does not fit beside those of its step on their way."""
@@ -209,7 +209,7 @@ def _on_disk(spilled: SpilledReplicas | None) -> dict[Key, _Shard]:
         try:
             view(segment)[: manifest.contents.bytes] = spilled.read(manifest)
         except OSError as error:
-            log.warning("a shard in this node's files is left out: %s", error)
+            log.warning("a shard in this node's files is ignored: %s", error)
         else:
             shards[manifest.key] = _Shard(segment, manifest)
     return shards
@@ -232,7 +232,7 @@ def _left(owner: str) -> dict[Key, _Shard]:
             raise LabelError("a shard is shorter than its label says")
     except ValueError as error:
         found.close()
-        log.warning("what a Ray before this one has left is left out: %s", error)
+        log.warning("the shards of the previous Ray are ignored: %s", error)
         return {}
     segments = map(Segment, sizes, found.descriptors)
     return {s.key: _Shard(one, s) for s, one in zip(manifests, segments, strict=True)}

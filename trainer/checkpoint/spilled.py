@@ -38,7 +38,7 @@ class SpilledReplicas:
                 for manifest in manifests:
                     RunState.parse(manifest.run_state)
             except (OSError, ValueError) as error:
-                log.warning("%s cannot be read and is left out: %s", label, error)
+                log.warning("%s cannot be read and is ignored: %s", label, error)
             else:
                 found |= {manifest.name: manifest for manifest in manifests}
         return list(found.values())

@@ -39,7 +39,7 @@ class State:
     """The moving average, where there is one."""
 
     def check_fits(self, model: Mapping[str, Tensor]) -> None:
-        """Raises ModelMismatchError where names or shapes of parameters differ."""
+        """Raises ModelMismatchError if names or shapes of parameters differ."""
         if unknown := sorted(self.model.keys() ^ model.keys()):
             where = "the checkpoint" if unknown[0] in self.model else "the model"
             raise ModelMismatchError(f"only {where} has {unknown[0]}")
@@ -60,7 +60,7 @@ def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
 
 
 def save(directory: Path, role: str, state: State, rank: Rank) -> WrittenFile:
-    """Durable once it has returned. Raises OSError where the disk does not take it."""
+    """Write the state durably. Raises OSError if the disk does not take it."""
     several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
     name = f"{role}{several}.pt"
     content = {part: getattr(state, part) for part in State.__slots__}

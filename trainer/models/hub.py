@@ -62,7 +62,7 @@ def fetch(name: str, kind: str = "model", only: Sequence[str] | None = None) -> 
     except (RepositoryNotFoundError, HFValidationError):
         raise HubError(
             f"{name} is no directory here and no public {kind} on the hub: check the spelling, or "
-            "give HF_TOKEN where it is private"
+            "give HF_TOKEN if it is private"
         ) from None
     except (NotHere, ConnectionError):
         raise HubUnreachableError(_offline(name, kind)) from None

@@ -118,7 +118,7 @@ def _example(flags: SFTFlags, row: Row, values: Mapping[str, Any]) -> Record:
     if flags.multiturn or flags.pretrain_mode:
         return {"messages": prompt}
     if len(prompt) < 2 or prompt[-1]["role"] != "assistant":
-        raise PromptError(f"{row.where}: the last of several messages is to be the assistant's")
+        raise PromptError(f"{row.where}: the last message must be the assistant's, after a prompt")
     return {"prompt": prompt[:-1], "completion": prompt[-1:]}
 
 

@@ -150,7 +150,7 @@ def _faults(flags: StageFlags, given: Set[str]) -> Iterator[Fault]:
         yield Fault("--bf16", "", "contradicts --param_dtype fp32", "Give one of the two")
     for name in OF_LORA:
         if name in given and not flags.lora_rank:
-            yield Fault(f"--{name}", "", "is of LoRA, and --lora_rank is 0", "Give --lora_rank 8")
+            yield Fault(f"--{name}", "", "needs LoRA, and --lora_rank is 0", "Give --lora_rank 8")
     if isinstance(flags, RewardFlags) and flags.margin_loss and flags.loss == "logexp":
         yield Fault("--margin_loss", "", "is no part of --loss logexp", "Give --loss sigmoid")
     template = flags.input_template

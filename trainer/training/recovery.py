@@ -170,7 +170,7 @@ class Recovery:
             found = RecoveryPoint(self.fresh)
         if found is None:
             raise BeyondRepairError(
-                f"{loss}. No state from step {max(1, oldest)} on is at hand"
+                f"{loss}. No saved state of step {max(1, oldest)} or later is left"
             ) from None
         return found
 

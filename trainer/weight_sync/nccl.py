@@ -48,7 +48,7 @@ class NcclSender:
         return self._meeting
 
     def gather(self, seconds: float) -> None:
-        """Wait for all members. Raises BrokenGroupError, TrainingError where there is no NCCL."""
+        """Wait for all members. Raises BrokenGroupError, TrainingError if there is no NCCL."""
         assert self._meeting is not None
         place = f"{self._meeting.host}, port {self._meeting.port}"
         missing = f"not all {self._meeting.world} ranks came to {place} within {seconds:g} s"
@@ -63,9 +63,9 @@ class NcclSender:
             raise BrokenGroupError(f"{missing}: {' '.join(str(error).split())}") from error
 
     def send(self, tensors: dict[str, Tensor], seconds: float) -> None:
-        """To all of the group. Raises BrokenGroupError where one does not take it in time."""
+        """Send to all of the group. Raises BrokenGroupError if one does not take it in time."""
         if self._group is None:
-            raise BrokenGroupError("the weights' group has fallen apart")
+            raise BrokenGroupError("the NCCL group of the weight sync is broken")
         from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
 
         torch.cuda.current_stream().synchronize()  # the producer reads on streams of its own

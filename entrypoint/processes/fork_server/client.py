@@ -80,7 +80,7 @@ class ForkServer:
     def _is_gone(self, why: str) -> None:
         """Stop the server for good. Processes start more slowly from now on."""
         log.warning(
-            "no fork server (%s): each process of the job imports all for itself, "
+            "no fork server (%s): each process of the job imports everything itself, "
             "and starts some %.0f s slower",
             why,
             IMPORT_SECONDS,

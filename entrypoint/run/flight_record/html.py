@@ -157,7 +157,7 @@ def _curves(part: Part) -> Iterator[Html]:
             found = True
             yield charts.curves(title, steps, named)
     if not found:
-        yield element("p", "The job has told no reward, loss or accuracy of its steps.")
+        yield element("p", "The job has reported no reward, loss or accuracy.")
 
 
 def _time(record: FlightRecord) -> Html:

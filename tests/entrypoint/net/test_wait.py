@@ -30,6 +30,12 @@ def test_the_deadline_says_what_was_waited_for_how_long_and_the_last_answer() ->
         wait.until("the head", never, timeout=0.3, stop=threading.Event())
 
 
+def test_the_sentence_names_the_variable_that_sets_the_deadline() -> None:
+    with pytest.raises(GaveUpError) as gave_up, wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
+        wait.until("the head", never, timeout=0.1, stop=threading.Event())
+    assert str(gave_up.value).endswith("(the door is shut); ROLLCALL_HEAD_TIMEOUT sets this limit")
+
+
 def test_a_request_to_stop_ends_a_wait_at_once() -> None:
     stop = threading.Event()
     threading.Timer(0.2, stop.set).start()

@@ -139,9 +139,9 @@ def test_what_another_user_may_have_put_there_is_not_read(tmp_path: Path) -> Non
 GATHERS = """
 import os, sys, time
 from entrypoint.config.read import read_settings
-from entrypoint.node.actor_logs import gathering
+from entrypoint.node.actor_logs import copying
 
-with gathering(read_settings(os.environ)):
+with copying(read_settings(os.environ)):
     time.sleep(60)
 """
 

@@ -137,7 +137,7 @@ def test_a_message_that_the_server_declines_is_dropped_and_the_next_one_told(
         journal.record("outcome", "stopped", outcome="stopped", exit_code=143)
         eventually(lambda: hook.events == ["end"])
     assert hook.asked == 2
-    assert "the webhook was not told of the start: it answers 404" in caplog.text
+    assert "the webhook did not take the start message: it answers 404" in caplog.text
     assert PATH not in caplog.text
 
 
@@ -169,7 +169,7 @@ def test_a_server_that_is_down_ends_nothing_and_its_url_is_in_no_output(
     url = f"http://127.0.0.1:{closed_port}{PATH}"
     with telling(settings_of(url, tmp_path), RunFiles(tmp_path), claim):
         journal.record("start", "this is the head")
-        eventually(lambda: "the webhook was not told of the start" in caplog.text)
+        eventually(lambda: "the webhook did not take the start message" in caplog.text)
         began = time.monotonic()
     assert time.monotonic() - began < webhook.LAST_SECONDS + 1
     assert "ConnectError" in caplog.text

@@ -69,8 +69,11 @@ def test_it_joins_again_when_the_head_or_its_own_ray_is_lost(
     assert kept(monkeypatch, *lost, HeadSaid("finished", 0)) == 0
 
 
-def test_it_gives_up_on_a_ray_that_ends_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gives_up_on_a_ray_that_ends_again_and_again_and_names_rays_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert kept(monkeypatch, *[RayEnded(1)] * worker.TRIES) == 75
+    assert "RUN/logs/ray-" in caplog.messages[-1]
 
 
 def test_a_ray_that_ends_now_and_then_is_started_again_each_time(

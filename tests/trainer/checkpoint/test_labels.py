@@ -121,7 +121,7 @@ def test_a_pickle_in_the_run_directory_is_not_run(
     with caplog.at_level(logging.WARNING):
         assert SpilledReplicas(tmp_path, "a run").manifests() == [full()]
     assert not went_off.exists()
-    assert "one.label cannot be read and is left out: it is of another version" in caplog.text
+    assert "one.label cannot be read and is ignored: it is of another version" in caplog.text
 
 
 def test_a_pickle_in_the_fd_store_is_not_run(
@@ -139,7 +139,7 @@ def test_a_pickle_in_the_fd_store_is_not_run(
             fd_store.deposit("a run", label, {"one": segment.descriptor})
             caplog.clear()
             assert ReplicaStore(1000, "a run", goes_on=True).manifests() == []
-            assert "what a Ray before this one has left is left out" in caplog.text
+            assert "the shards of the previous Ray are ignored" in caplog.text
     assert not went_off.exists()
 
 

@@ -101,7 +101,7 @@ def test_what_a_repository_has_is_fetched_whole_and_what_it_is_not_is_said(tmp_p
     assert not any("onnx" in name for name in served.downloads)
     assert lines[2] == (
         "HubError owner/none is no directory here and no public model on the hub: check the "
-        "spelling, or give HF_TOKEN where it is private"
+        "spelling, or give HF_TOKEN if it is private"
     )
 
 

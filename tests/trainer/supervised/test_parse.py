@@ -71,7 +71,7 @@ def test_every_flag_of_openrlhf_is_known_in_its_dotted_spelling(stage: str) -> N
 @pytest.mark.parametrize(
     ("stage", "flags", "said"),
     [
-        ("sft", {"lora_alpha": 8}, "--lora_alpha: is of LoRA, and --lora_rank is 0"),
+        ("sft", {"lora_alpha": 8}, "--lora_alpha: needs LoRA, and --lora_rank is 0"),
         ("sft", {"bf16": True, "param_dtype": "fp32"}, "--bf16: contradicts --param_dtype fp32"),
         ("sft", {"pretrain": "/nowhere"}, "--pretrain: no model there"),
         ("dpo", {"ref_pretrain": "/nowhere"}, "--ref_pretrain: no model there"),

@@ -73,7 +73,7 @@ class Broadcasting:
 
     def _all(self, seconds: float) -> None:
         if self.meeting is None:
-            raise BrokenGroupError("the weights' group has fallen apart")
+            raise BrokenGroupError("the NCCL group of the weight sync is broken")
         try:
             self.world.call_ranks(self.meeting.port, seconds)
         except BrokenBarrierError:
