@@ -66,6 +66,15 @@ def parse(stage: str, argv: Sequence[str], run_dir: Path | None = None) -> Comma
     return Command(stage, flags, (*reading.warnings, *_warnings(flags, reading.given)))
 
 
+def unchecked(stage: str, argv: Sequence[str], run_dir: Path) -> StageFlags:
+    """Return what `argv` and its files give, whatever is wrong with other flags.
+
+    A flag at fault has its default. `run_dir`: the run directory if the flags name none.
+    """
+    reading = read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
+    return _settled(reading.config, reading.given, run_dir)
+
+
 def with_flags(argv: Sequence[str], *words: str) -> tuple[str, ...]:
     """Return a command line with these flags added, which win over its own."""
     return (*argv, *(() if OVER in argv else (OVER,)), *words)

@@ -86,13 +86,19 @@ class Supervised(TorchRun):
         found = _newest(_command(settings)) if resume_from is not None else None
         if found is not None:
             added += ["--resume_from_checkpoint", str(found.path)]
-        launched = replace(settings, job=with_flags(_words(settings), *added))
+        job = with_flags(_words(settings), *added)
+        # a head that waits for jobs may have words of resume for its other jobs
+        launched = replace(settings, job=job, checkpoints=None, resume_args=())
         command = super().command(launched, resume_from)
         at = command.argv.index("trainer.launch") + 1
         return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
 
     def latest(self, settings: Settings) -> int | None:
-        found = _newest(_command(settings))
+        from trainer.supervised.parse import unchecked
+
+        stage, *flags = settings.job
+        # The job's files may be away for a while, and its checkpoints are there all the same.
+        found = hf_checkpoints.newest(unchecked(stage, flags, settings.run_dir).checkpoints)
         return found.step if found else None
 
     def step_pattern(self, settings: Settings) -> re.Pattern[str]:
