@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +87,10 @@ class Supervisor:
     jobs: JobClient
     _budget: policy.RestartBudget = field(init=False)
     _hang: HangWatch = field(init=False)
+    _unstarted: int = field(init=False, default=0)
+    """Attempts in a row that could not start, because files were gone."""
+    _unstarted_since: float = field(init=False, default=0.0)
+    """When the first of them could not; seconds of the monotonic clock."""
 
     def __post_init__(self) -> None:
         self._budget = policy.RestartBudget(self.run.settings.max_restarts)
@@ -104,8 +109,10 @@ class Supervisor:
                 before = self._step()
                 try:
                     result = self._attempt()
-                except FilesGoneError:
-                    continue  # the next roll call waits for them
+                except FilesGoneError as gone:
+                    self._pause(gone)
+                    continue  # the next roll call waits for those that it can look for
+                self._unstarted = 0
                 decision = self._decide(result, progressed=result.step > before)
                 if isinstance(decision, policy.Stop):
                     return Outcome.of(decision)
@@ -119,6 +126,21 @@ class Supervisor:
             return Outcome.of_error(error, self.run.settings.run_dir)
         finally:
             self.rendezvous.collective.close()
+
+    def _pause(self, gone: FilesGoneError) -> None:
+        """Wait a moment after an attempt that could not start.
+
+        Raises StorageLostError if none could for ROLLCALL_REWARD_TIMEOUT, InterruptedWaitError if
+        the node is asked to stop.
+        """
+        if not self._unstarted:
+            self._unstarted_since = time.monotonic()
+        self._unstarted += 1
+        if time.monotonic() - self._unstarted_since > self.run.settings.service_timeout:
+            raise StorageLostError(str(gone)) from None
+        log.warning("%s: trying again", gone)
+        if self.run.inbox.stop.wait(wait.backoff(self._unstarted)):
+            raise wait.InterruptedWaitError("asked to stop between two attempts")
 
     def _attempt(self) -> AttemptResult:
         """Run the next attempt. Raises FilesGoneError if the job's files are gone."""

@@ -190,6 +190,25 @@ def test_files_that_are_lost_between_the_roll_and_the_attempt_are_waited_for(
     assert world.kinds().count("attempt") == 1
 
 
+def test_an_attempt_that_can_never_start_ends_the_run_with_73(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a checkpoint could not be chosen on storage that takes no write."""
+    asked = 0
+
+    def cannot(*_: object) -> NoReturn:
+        nonlocal asked
+        asked += 1
+        assert asked < 1000, "the head does not end"
+        raise FilesGoneError("the checkpoint of step 3 cannot be chosen")
+
+    monkeypatch.setattr(type(RECIPE), "command", cannot)
+    outcome = training(mount, ROLLCALL_REWARD_TIMEOUT="0.3s").lives()
+    assert outcome.exit_code is ExitCode.RUN_DIR
+    assert outcome.sentence == "the checkpoint of step 3 cannot be chosen"
+    assert 1 < asked < 20
+
+
 def test_a_mount_that_answers_with_an_error_is_waited_for(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
