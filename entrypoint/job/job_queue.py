@@ -238,8 +238,9 @@ class JobQueue:
             is_new = bool(jobs) and jobs[-1].id not in known
             job = None if is_new else _with_key(known.values(), stage.key)
             if job is not None and job.state in LOST:
-                again = replace(job, state=JobState.QUEUED, submitted=submitted)
-                job = replace(again, exit_code=None, sentence="", ended=None)
+                # its directory, if it has one, as it is now: the fault may have been in there
+                again = replace(job, runtime_env=dict(stage.runtime_env), submitted=submitted)
+                job = replace(again, state=JobState.QUEUED, exit_code=None, sentence="", ended=None)
             if job is None:
                 newest += 1
                 words = pipeline.filled(stage.words, runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,19 @@ def test_a_failed_stage_goes_on_in_its_run_with_those_behind_it_and_not_those_be
         assert len(head.queue.rows()) == 3
     kinds = [event["kind"] for event in read_events(tmp_path / "jobs/job-2/journal.jsonl")]
     assert kinds == ["start", "outcome", "submitted-again", "start", "outcome"]
+
+
+def test_a_stage_that_is_submitted_again_has_its_directory_as_it_is_now(tmp_path: Path) -> None:
+    """The client packs it anew, and its key is the same: the fault was in the user's code."""
+    (stage,) = stages("false")
+    code = {name: {"working_dir": f"https://example.org/{name}.zip"} for name in ("old", "new")}
+    with JobHead(tmp_path, false=fails) as head:
+        head.queue.submit_stages([replace(stage, runtime_env=code["old"])])
+        soon(lambda: states(head) == ["failed"])
+        head.acts["false"] = until_stopped
+        head.queue.submit_stages([replace(stage, runtime_env=code["new"])])
+        soon(lambda: head.ran == ["job-1", "job-1"])
+        assert head.queue.settings_of(head.queue._jobs["job-1"]).runtime_env == code["new"]
 
 
 def test_a_stopped_stage_goes_on_when_the_pipeline_is_submitted_again(tmp_path: Path) -> None:
