@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 THOUGHTS_END = "</think>"
 ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
-BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+"""Beginnings of boxes, and braces; an escaped one is none."""
 
 
 def final_part(completion: str) -> str:
@@ -19,21 +19,11 @@ def final_part(completion: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last complete `\boxed{…}`; None if there is none."""
-    return next(iter(reversed(list(_boxes(text)))), None)
-
-
-def _boxes(text: str) -> Iterator[str]:
-    for box in BOX.finditer(text):
-        end = _closing(text, box.end())
-        if end is not None:
-            yield text[box.end() : end].strip()
-
-
-def _closing(text: str, start: int) -> int | None:
-    """Return the position of the brace that closes the one before `start`."""
-    depth = 1
-    for found in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
-        if depth == 0:
-            return found.start()
-    return None
+    opened: list[int] = []  # where the content of a box begins; -1 for another brace
+    last, content = -1, None
+    for found in BRACES.finditer(text):
+        if found["box"] or found[0] == "{":
+            opened.append(found.end() if found["box"] else -1)
+        elif found[0] == "}" and opened and (start := opened.pop()) > last:
+            last, content = start, text[start : found.start()].strip()
+    return content

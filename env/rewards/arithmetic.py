@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 
 from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
@@ -32,7 +33,7 @@ def _score(request: RewardRequest, most_for_wrong: float) -> Score:
     answer = completion_of(request).strip()
     if not NUMBER.fullmatch(answer):
         return Score.of(0.0, acc=0.0, format=0.0)
-    if int(answer) == int(label):
+    if Decimal(answer) == Decimal(label):  # int() refuses more than 4300 digits
         return Score.of(1.0, acc=1.0, format=1.0)
     return Score.of(most_for_wrong * _digits_in_place(answer, label), acc=0.0, format=1.0)
 

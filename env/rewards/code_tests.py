@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import math
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ print("\\n" + {mark!r} + __import__("json").dumps(_passed))
 """
 
 
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One program to run, and what its output must show."""
@@ -42,12 +47,12 @@ class Trial:
     mark: str = ""
     """What the line with the results begins with; empty: the output is the result."""
     expected: tuple[Any, ...] = ()
-    """The output, or the result of each test."""
+    """The output, or of each test the results with which it passes."""
 
     def passed(self, output: str) -> list[bool]:
         """Whether each test has passed, by the output of a program that finished."""
         if not self.mark:
-            return [_lines(output) == _lines(self.expected[0])]
+            return [_shows(output, self.expected[0])]
         said = next((line for line in output.splitlines()[::-1] if line.startswith(self.mark)), "")
         try:
             results = json.loads(said.removeprefix(self.mark))
@@ -55,7 +60,7 @@ class Trial:
             return self.none
         if not isinstance(results, list) or len(results) != len(self.expected):
             return self.none
-        return [got == wanted for got, wanted in zip(results, self.expected, strict=True)]
+        return [got in wanted for got, wanted in zip(results, self.expected, strict=True)]
 
     @property
     def none(self) -> list[bool]:
@@ -76,10 +81,10 @@ class Tests:
         mark = f"{secrets.token_hex(16)} "
         if self.assertions:
             program = code + ASSERTIONS.format(tests=self.assertions, mark=mark)
-            return [Trial(program, "", mark, (True,) * len(self.assertions))]
+            return [Trial(program, "", mark, ((True,),) * len(self.assertions))]
         if self.function:
             names = {"name": self.function, "arguments": json.dumps(self.inputs), "mark": mark}
-            expected = tuple([True, output] for output in self.outputs)
+            expected = tuple(_results(output) for output in self.outputs)
             return [Trial(code + CALLS.format(**names), "", mark, expected)]
         pairs = zip(self.inputs, self.outputs, strict=True)
         return [Trial(code, stdin, "", (output,)) for stdin, output in pairs]
@@ -131,10 +136,10 @@ def _pairs(read: Mapping[str, Any]) -> Tests | None:
     if not inputs or len(inputs) != len(outputs) or (name and not name.isidentifier()):
         return None
     if not name:
-        texts = [*inputs, *outputs]
+        texts = [_joined(one) for one in (*inputs, *outputs)]
         if not all(isinstance(text, str) for text in texts):
             return None
-        return Tests(tuple(inputs), tuple(outputs))
+        return Tests(tuple(texts[: len(inputs)]), tuple(texts[len(inputs) :]))
     try:
         arguments = [_arguments(one) for one in inputs]
         results = [json.loads(one) if isinstance(one, str) else one for one in outputs]
@@ -148,6 +153,40 @@ def _arguments(given: object) -> list[Any]:
     if isinstance(given, str):
         return [json.loads(line) for line in given.splitlines()]
     return list(given) if isinstance(given, list) else [given]
+
+
+def _results(output: Any) -> list[Any]:
+    """Return what a call may answer. APPS has some results alone in a list: 5 as [5]."""
+    alone = output if isinstance(output, list) and len(output) == 1 else []
+    return [[True, result] for result in (output, *alone)]
+
+
+def _joined(text: object) -> object:
+    """Return a list of lines, which APPS has in place of some texts, as one text."""
+    is_lines = isinstance(text, list) and all(isinstance(line, str) for line in text)
+    return "\n".join(text) if isinstance(text, list) and is_lines else text
+
+
+def _shows(output: str, expected: str) -> bool:
+    """Return whether an output is the expected one.
+
+    Spaces at the ends of lines and empty lines at the end do not count. A number with a decimal
+    point may differ by 1e-5 of itself, as in APPS' own tests.
+    """
+    found, wanted = _lines(output), _lines(expected)
+    if found == wanted:
+        return True
+    pairs = [(a.split(), b.split()) for a, b in zip(found, wanted, strict=False)]
+    return len(found) == len(wanted) and all(
+        len(a) == len(b) and all(map(_same_word, a, b)) for a, b in pairs
+    )
+
+
+def _same_word(word: str, wanted: str) -> bool:
+    are_decimal = "." in wanted and NUMBER.fullmatch(wanted) and NUMBER.fullmatch(word)
+    if word == wanted or not are_decimal:
+        return word == wanted
+    return math.isclose(float(word), float(wanted), rel_tol=1e-5, abs_tol=1e-8)
 
 
 def _lines(output: str) -> Sequence[str]:

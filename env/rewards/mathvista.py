@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,9 @@ def read_gold(label: str) -> Gold | None:
     if texts:
         return _choice(text, texts)
     precision = row.get("precision")
-    places = int(precision) if isinstance(precision, int | float) else None
+    places = None
+    if isinstance(precision, int | float) and math.isfinite(precision):  # NaN: pandas' for none
+        places = int(precision)
     number = None if (letter := label_letter(text)) else _number(text)
     return Gold(text, letter, number, places)
 

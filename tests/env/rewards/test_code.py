@@ -27,6 +27,9 @@ DOUBLE = "def double(x):\n    return 2 * x\n"
 INPUTS = json.dumps({"inputs": ["1\n", "5\n"], "outputs": ["2\n", "10"]})
 CALLS = json.dumps({"inputs": [[1], "5"], "outputs": [2, "10"], "fn_name": "double"})
 MBPP = json.dumps(["assert double(1) == 2", "assert double(5) == 10"])
+ALONE = json.dumps({"inputs": [[1], [5]], "outputs": [[2], [10]], "fn_name": "double"})
+LINES = json.dumps({"inputs": [["1", "5"]], "outputs": [["2", "10", ""]]})
+HALF = json.dumps({"inputs": ["1\n"], "outputs": ["0.5 1\n"]})
 HUMANEVAL = json.dumps(
     {"test": "def check(candidate):\n    assert candidate(3) == 6", "entry_point": "double"}
 )
@@ -46,6 +49,13 @@ def score(code: str, label: str | None, spec: str = "code?seconds=2&wall_seconds
         (DOUBLE, CALLS, True),
         ("class Solution:\n    def double(self, x): return x + x", CALLS, True),
         ("def double(x): return 2", CALLS, False),
+        (DOUBLE, ALONE, True),  # APPS has results alone in lists, and texts as lists of lines
+        ("def double(x): return [2 * x]", ALONE, True),
+        ("def double(x): return 2", ALONE, False),
+        ("for _ in '12': print(2 * int(input()))", LINES, True),
+        ("print('0.500000 1')", HALF, True),
+        ("print('0.51 1')", HALF, False),
+        ("print('0.5 1.0')", HALF, False),
         (DOUBLE, MBPP, True),
         (DOUBLE, HUMANEVAL, True),
         (DOUBLE, "assert double(2) == 4", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -153,3 +154,11 @@ def test_the_answer_is_after_the_thoughts_in_the_last_tag() -> None:
     assert final_part("no tags") == "no tags"
     assert last_boxed(r"\boxed{\frac{1}{\{2\}}} \boxed{3") == r"\frac{1}{\{2\}}"
     assert last_boxed(r"\boxed 3") is None
+    assert last_boxed(r"\boxed{1 + \fbox{2}} }{") == "2"
+    assert last_boxed("\\\\boxed{5}") == "5", "a backslash too many, as from JSON in JSON"
+
+
+def test_a_policy_that_repeats_a_box_costs_no_time() -> None:
+    begun = time.process_time()
+    assert last_boxed(r"\boxed{7}" + r"\boxed{" * 20_000) == "7"
+    assert time.process_time() - begun < 2.0

@@ -56,6 +56,11 @@ def test_partial_credit_counts_digits_in_place() -> None:
     assert score(arithmetic.partial, "nine", "9").reward == 0.0
 
 
+def test_a_number_of_thousands_of_digits_is_an_answer_as_any_other() -> None:
+    assert score(arithmetic.exact, "1" * 5000, "19").reward == 0.0
+    assert score(arithmetic.exact, "0" * 5000 + "19", "19").reward == 1.0
+
+
 @pytest.mark.parametrize("label", [None, "", "nineteen", "1.5"])
 def test_a_sum_without_a_right_answer_is_a_failure(label: str | None) -> None:
     got = score(arithmetic.exact, "19", label)
