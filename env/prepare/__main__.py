@@ -13,7 +13,8 @@ from typing import Any
 from env.data.rows import PromptError
 from env.http.arguments import Parser, positive, sub_command
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
-from env.prepare.gsm8k import TEMPLATE, read_gsm8k, write_gsm8k
+from env.prepare.gsm8k import HUB, TEMPLATE, read_gsm8k, write_gsm8k
+from env.prepare.hub import fetch
 from env.prepare.index import add_index
 from env.prepare.math import add_math
 from env.prepare.mathv60k import add_mathv60k
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         made = arguments.run(arguments)
     except (PrepareError, PromptError) as error:
         print(f"prepare: {error}", file=sys.stderr)
+        return os.EX_USAGE
+    except OSError as error:  # of a source; `prepare` reports those of --out
+        print(f"prepare: {error.filename}: not readable: {error.strerror}", file=sys.stderr)
         return os.EX_USAGE
     print(f"{arguments.out}: {'made' if made else 'already there, kept'}")
     return 0
@@ -64,19 +68,21 @@ def _plan_arithmetic(arguments: argparse.Namespace) -> Plan:
 
 
 def _plan_gsm8k(arguments: argparse.Namespace) -> Plan:
-    shape = TinyModel(**_given(TinyModel, arguments))
+    shape = TinyModel(**_given(TinyModel, arguments)) if arguments.tiny_model else None
     template = arguments.template
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
-    problems = read_gsm8k(arguments.source, arguments.max_samples)
+    source = arguments.source or fetch(HUB, ("main/*",))
+    problems = read_gsm8k(source, arguments.max_samples)
 
     def make(out: Path) -> None:
         write_gsm8k(problems, template, out)
-        write_model(shape, None, out / "model")
+        if shape:
+            write_model(shape, None, out / "model")
 
     # The texts, not where they lie, which differs from machine to machine.
-    recipe = {"task": "gsm8k", "template": template, "problems": problems.digest, **asdict(shape)}
-    return recipe, make
+    recipe = {"task": "gsm8k", "template": template, "problems": problems.digest}
+    return recipe | (asdict(shape) if shape else {}), make
 
 
 def _plan_people(arguments: argparse.Namespace) -> Plan:
@@ -106,9 +112,10 @@ def _parser() -> Parser:
     option("--pairs-size", type=positive, default=0, help="pairs of a right and a wrong answer")
 
     option = _task(tasks, "gsm8k", "grade-school problems in words", _plan_gsm8k)
-    option("--source", type=Path, required=True, help="directory of the data set")
+    option("--source", type=Path, help=f"directory of the data set; without it {HUB}")
     option("--template", default=TEMPLATE, help="the prompt, with {} for the question")
     option("--max-samples", type=positive, help="problems of each split; without it all")
+    option("--tiny-model", action="store_true", help="make a tiny model with random weights, too")
 
     option = _task(tasks, "people", "questions that only a search answers", _plan_people)
     option("--passages", type=positive, default=50_000, help="people, each with a passage")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import time
 import zlib
@@ -39,7 +40,12 @@ def extract_images(archive: Path, out: Path) -> set[str]:
                 if time.monotonic() - spoke_at > SECONDS_BETWEEN_LINES:
                     spoke_at = time.monotonic()
                     print(f"{archive.name}: {len(found)} images, {total / 1e9:.2f} GB", flush=True)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+            # The checksum stands behind all members, where tarfile does not read.
+            while tar.fileobj and tar.fileobj.read(1 << 20):
+                pass
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk; gzip and bz2 raise it without a number for damaged data
         raise PrepareError(
             f"{archive}: damaged or cut off after {len(found)} images: {error}. Download it again; "
             "the images that are extracted stay"

@@ -14,6 +14,7 @@ from env.data.rows import PromptError, read_rows
 from env.prepare.output import PrepareError, write_jsonl
 from env.rewards.gsm8k import gold_answer
 
+HUB = "openai/gsm8k"
 TEMPLATE = "Question: {}\nThink step by step and end with #### and the number.\nAnswer:"
 KEYS = ("question", "answer")
 # "48/2 = <<48/2=24>>24": the calculator's notes, which are no part of the text.

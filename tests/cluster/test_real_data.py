@@ -25,7 +25,7 @@ STEPS = 20
 def test_twenty_steps_of_grpo_on_gsm8k_end_0_with_every_reward_known(tmp_path: Path) -> None:
     source = WHOLE if WHOLE.is_dir() else EXCERPT
     data = tmp_path / "gsm8k"
-    prepare = ["env.prepare", "gsm8k", "--source", str(source), "--out", str(data)]
+    prepare = ["env.prepare", "gsm8k", "--source", str(source), "--out", str(data), "--tiny-model"]
     subprocess.run([sys.executable, "-m", *prepare, "--max-samples", "400"], check=True)
     job = [
         *("--pretrain", str(data / "model"), "--prompt_data", str(data / "train.jsonl")),

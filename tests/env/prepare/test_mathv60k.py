@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import random
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +152,22 @@ def test_an_archive_that_would_write_elsewhere_is_refused(
     assert run(tmp_path) == 64
     assert "is a link, or leads out of the directory" in capsys.readouterr().err
     assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_damaged_archive_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pack: Callable[[bytes], bytes]
+) -> None:
+    path = source(tmp_path / "source", {}) / ARCHIVE
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo("mathv60k_img/TabMWP/1.png")
+        member.size = 300_000
+        tar.addfile(member, io.BytesIO(random.Random(0).randbytes(member.size)))
+    content = bytearray(pack(path.read_bytes()))
+    content[len(content) // 2] ^= 1  # an image stays as long as it is: checksums alone tell
+    path.write_bytes(content)
+    assert run(tmp_path) == 64
+    assert f"{ARCHIVE}: damaged or cut off" in capsys.readouterr().err
 
 
 def test_an_archive_that_would_fill_the_disk_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,7 +166,6 @@ def test_other_arguments_need_force(prepared: Path, capsys: pytest.CaptureFixtur
         (["arithmetic", "--hidden-size", "30", "--heads", "4"], "multiple of 2 x --heads (4)"),
         (["gsm8k", "--source", "nowhere"], "nowhere: no train split of GSM8K"),
         (["gsm8k", "--source", str(EXCERPT), "--template", "none"], "wants {} where"),
-        (["gsm8k"], "--source"),
         (["sums"], "'sums'"),
     ],
 )
@@ -205,11 +205,38 @@ def test_gsm8k_is_the_same_from_every_layout(tmp_path: Path) -> None:
     assert read_gsm8k(tmp_path / "hub" / "main").digest == expected.digest
 
 
-def test_gsm8k_becomes_prompts_and_a_model_that_reads_any_text(tmp_path: Path) -> None:
+def test_gsm8k_becomes_prompts_and_a_model_only_if_one_is_asked_for(tmp_path: Path) -> None:
+    gsm8k = ["gsm8k", "--source", str(EXCERPT), "--out", str(tmp_path / "out")]
+    assert main(gsm8k) == 0
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["eval.jsonl", "prepared.json", "train.jsonl", "warmup.jsonl"]
+    assert main([*gsm8k, "--tiny-model", *TINY]) == 64, "made with other arguments"
+
+
+def test_without_a_source_gsm8k_is_the_hub_s(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "env.prepare", "gsm8k", "--out", str(tmp_path / "out")]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=offline)
+    assert done.returncode == 64
+    assert "openai/gsm8k cannot be fetched (HF_HUB_OFFLINE is set" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_source_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.jsonl").mkdir()
+    (tmp_path / "test.jsonl").mkdir()
+    assert main(["math", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 64
+    assert "train.jsonl: not readable: Is a directory" in capsys.readouterr().err
+
+
+def test_the_model_of_gsm8k_reads_any_text(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     out = tmp_path / "out"
-    assert main(["gsm8k", "--source", str(EXCERPT), "--out", str(out), *TINY]) == 0
+    gsm8k = ["gsm8k", "--source", str(EXCERPT), "--out", str(out), "--tiny-model", *TINY]
+    assert main(gsm8k) == 0
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     for row in rows(out / "train.jsonl"):
         assert row["answer"].lstrip("-").isdecimal()
@@ -220,7 +247,7 @@ def test_gsm8k_becomes_prompts_and_a_model_that_reads_any_text(tmp_path: Path) -
         assert tokenizer.decode(tokens) == text
         assert len(tokens) == len(text.encode())
         assert "<<" not in row["completion"]
-    assert main(["gsm8k", "--source", str(EXCERPT), "--out", str(out), "--max-samples", "3"]) == 64
+    assert main([*gsm8k, "--max-samples", "3"]) == 64
 
 
 def test_a_solution_without_a_number_is_named_by_its_line(tmp_path: Path) -> None:
