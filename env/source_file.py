@@ -74,7 +74,7 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
         line = getattr(error, "lineno", None)
         fault = f"line {line} is no Python: {getattr(error, 'msg', error)}"
         return Source(spec, path, fault=fault, remedy=f"Correct {path}")
-    if name not in _names(tree):
+    if _names(tree).isdisjoint((name, "*")):
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         remedy = f"It has {', '.join(classes)}" if classes else "It has no class"
         return Source(spec, path, fault=f"the file defines no {name}", remedy=remedy)
@@ -84,7 +84,7 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
 
 
 def _names(tree: ast.Module) -> frozenset[str]:
-    """Return the names that the file defines or imports."""
+    """Return the names that the file defines or imports; `*` if it imports all of a module."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -93,6 +93,8 @@ def _names(tree: ast.Module) -> frozenset[str]:
             found |= {(one.asname or one.name).partition(".")[0] for one in node.names}
         elif isinstance(node, ast.Assign):
             found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
     return frozenset(found)
 
 

@@ -87,7 +87,25 @@ def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
     if not isinstance(fields, dict):
         raise PromptError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
     _require(keys, fields, where)
+    if b"\\ud" in line.lower():
+        _refuse_halves(where, keys, fields)
     return Row(where, fields)
+
+
+def _refuse_halves(where: str, keys: Sequence[str], fields: Mapping[str, Any]) -> None:
+    """Raise PromptError for half of a surrogate pair: no tokeniser takes it, and no server.
+
+    Texts have it that were cut inside an emoji.
+    """
+    for key in keys:
+        column = column_of(key, fields) or key
+        try:
+            json.dumps(fields[column], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start].encode("unicode_escape").decode()
+            raise PromptError(
+                f"{where}: '{column}' is not Unicode: {half} is half of a character. Remove it"
+            ) from None
 
 
 def _parquet_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row]:

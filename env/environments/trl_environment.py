@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from env.episodes.environment import Environment
-from env.episodes.tools import ToolEnv
+from env.episodes.tools import ToolEnv, called
 from env.episodes.types import EnvironmentFailedError, Episode, Task
 from env.rewards.trl_function import Asked
 from env.types import Messages, Score
@@ -102,9 +102,7 @@ class TrlEnvironment(ToolEnv):
 
     async def _run(self, name: str, function: Function, arguments: Mapping[str, Any]) -> Any:
         try:
-            if inspect.iscoroutinefunction(function):
-                return await function(**arguments)
-            return await asyncio.to_thread(function, **arguments)
+            return await called(function, arguments)
         except (Exception, SystemExit) as error:
             raise EnvironmentFailedError(
                 f"{name} raised {type(error).__name__}: {error}"

@@ -97,17 +97,14 @@ class ToolEnv(Environment):
         if fault := self._fault(call):
             return f"Error: {fault}", True
         function = self._functions[call.name]
+        limit = asyncio.timeout(self._timeout)
         try:
-            async with asyncio.timeout(self._timeout):
-                result = await _called(function, call.arguments)
-        except TimeoutError as error:
-            raise EnvironmentFailedError(
-                f"the tool {call.name} took longer than {self._timeout:g} s"
-            ) from error
+            async with limit:
+                result = await called(function, call.arguments)
         except OUTAGES as error:
-            raise EnvironmentFailedError(
-                f"the tool {call.name} raised {type(error).__name__}: {error}"
-            ) from error
+            raised = f"raised {type(error).__name__}: {error}"
+            what = f"took longer than {self._timeout:g} s" if limit.expired() else raised
+            raise EnvironmentFailedError(f"the tool {call.name} {what}") from error
         except (Exception, SystemExit) as error:
             return f"Error: {type(error).__name__}: {error}", True
         return _text(result), False
@@ -165,10 +162,15 @@ def schema_of(function: Function) -> ToolSpec:
     return schema
 
 
-async def _called(function: Function, arguments: Mapping[str, Any]) -> Any:
+async def called(function: Function, arguments: Mapping[str, Any]) -> Any:
+    """Return a function's result. A plain function runs in a thread.
+
+    It may return what is to be awaited, as an `async` function behind a decorator does.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+    result = await asyncio.to_thread(function, **arguments)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _text(result: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import stat
 import warnings
 from io import BytesIO
@@ -90,7 +91,13 @@ def _content(reference: str) -> bytes:
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise ImageError(f"{path}: no such file") from None
+        raise ImageError(f"{shown(reference)}: no such file") from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise ImageError(
+            f"{shown(reference)}: no path. An image in base64 begins with data:image/png;base64,"
+        ) from None
     except ValueError:  # a null byte
         raise ImageError(f"{shown(reference)!r}: no path") from None
     if not stat.S_ISREG(found.st_mode):

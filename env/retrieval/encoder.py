@@ -16,6 +16,11 @@ import xxhash
 from env.retrieval.files import IndexFault, checksum
 
 POOLINGS = ("mean", "cls")
+POOLED = {
+    **{"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"},
+    **{"pooling_mode_mean": "mean", "pooling_mode_cls": "cls"},
+}
+"""What sentence-transformers calls them, in older files and in newer ones."""
 MAX_TOKENS = 256
 PREFIXES = {
     "e5": ("query: ", "passage: "),
@@ -121,12 +126,24 @@ def _prefixes(model: Path) -> tuple[str, str]:
 
 
 def _pooling(model: Path) -> str:
-    """As sentence-transformers saved it beside the model; else the mean, as Search-R1 does."""
+    """As sentence-transformers saved it beside the model; else the mean, as Search-R1 does.
+
+    Raises IndexFault for another pooling, such as that of the last token.
+    """
     try:
         saved = json.loads((model / "1_Pooling" / "config.json").read_text())
     except (OSError, ValueError):
         return "mean"
-    return "cls" if saved.get("pooling_mode_cls_token") else "mean"
+    wanted = {name for name, on in saved.items() if name.startswith("pooling_mode_") and on is True}
+    wanted |= {f"pooling_mode_{saved['pooling_mode']}"} if "pooling_mode" in saved else set()
+    known = {POOLED.get(name) for name in wanted} or {"mean"}
+    if len(known) > 1 or None in known:
+        names = ", ".join(sorted(name.removeprefix("pooling_mode_") for name in wanted))
+        raise IndexFault(
+            f"--model {model}: was trained with the pooling {names}, and mean and cls can be had "
+            "here: give another model, such as intfloat/e5-base-v2"
+        )
+    return str(*known)
 
 
 def _positions(model: Any) -> int:

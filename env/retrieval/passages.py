@@ -35,10 +35,6 @@ def _passage(where: str, name: object, contents: object) -> Passage:
         raise IndexFault(f"{where}: 'contents' is of type {kind}, where a text is wanted")
     if not contents.strip():
         raise IndexFault(f"{where}: 'contents' is empty")
-    try:
-        contents.encode()
-    except UnicodeEncodeError as error:
-        raise IndexFault(f"{where}: 'contents' is not Unicode: {error.reason}") from error
     return Passage(str(name), contents)
 
 

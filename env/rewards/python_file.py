@@ -64,11 +64,11 @@ def _look_beside(path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Arrays and tensors as lists, inside dictionaries too; NaN, which is no reward, as None."""
+    """Arrays and tensors as lists, inside dictionaries too; None for NaN and infinity."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -92,6 +92,13 @@ def test_a_file_that_fails_gives_failures_and_no_rewards(
     assert all(says in score.error for score in scores)
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_a_reward_that_is_not_finite_fails_its_own_sample(tmp_path: Path, number: str) -> None:
+    body = f"return [1.0, float('{number}')]"
+    spec = written(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
+    assert [score.ok for score in reward_function(spec)(SUMS)] == [True, False]
+
+
 def test_a_file_may_have_data_classes_and_functions_for_other_processes(tmp_path: Path) -> None:
     source = """
 from __future__ import annotations

@@ -48,6 +48,13 @@ def test_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "line", ["Counting: dict[str, type] = {}", "from counting import *", "Counting = Other"]
+)
+def test_a_name_may_be_assigned_or_imported(tmp_path: Path, line: str) -> None:
+    assert not environment(tmp_path, f"{line}\n").fault
+
+
+@pytest.mark.parametrize(
     "step", ["async def step(self, reply, **more):", "async def step(self, *a):"]
 )
 def test_other_right_signatures(tmp_path: Path, step: str) -> None:

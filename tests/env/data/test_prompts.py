@@ -158,6 +158,10 @@ def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path: Path) -> None:
         (b"[1, 2]", ":2: a JSON list, where an object is wanted"),
         (b'"\xff"', ":2: not UTF-8"),
         (
+            b'{"question": "\\ud83d\\ude00 \\uD83D", "answer": "b"}',
+            ":2: 'question' is not Unicode: \\ud83d is half of a character",
+        ),
+        (
             b'{"qestion": "a", "answer": "b"}',
             "'question' is missing; its keys: 'qestion', 'answer'",
         ),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
 from env.episodes.tools import ToolEnv, ToolSchemaError, schema_of
 from env.episodes.types import EnvironmentFailedError, Reply, StopReason, ToolCall
 from tests.support.environments import LIMITS, run, spans
+
+T = TypeVar("T")
 
 
 def add(a: int, b: int = 0) -> int:
@@ -52,6 +57,32 @@ def nap(seconds: float) -> None:
         seconds: How long.
     """
     time.sleep(seconds)
+
+
+def counted(function: Callable[..., T]) -> Callable[..., T]:
+    """A decorator as many are: of a plain function."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> T:
+        return function(*arguments, **named)
+
+    return call
+
+
+@counted
+async def triple(a: int) -> int:
+    """Multiply by three.
+
+    Args:
+        a: A number.
+    """
+    await asyncio.sleep(0)
+    return 3 * a
+
+
+def give_up() -> None:
+    """Wait for a server that does not answer."""
+    raise TimeoutError("no answer")
 
 
 def show(value: int | str) -> str:
@@ -171,13 +202,19 @@ def test_ten_megabytes_of_a_tool_are_cut() -> None:
     ("reply", "message"),
     [
         (calling("add", '{"a": 13}'), "the tool add raised ConnectionError: down"),
+        (calling("give_up", "{}"), "the tool give_up raised TimeoutError: no answer"),
         (calling("wait", '{"seconds": 5}'), "the tool wait took longer than 0.2 s"),
         (calling("nap", '{"seconds": 0.5}'), "the tool nap took longer than 0.2 s"),
     ],
 )
 def test_an_outage_of_a_tool_is_no_answer(reply: str, message: str) -> None:
     with pytest.raises(EnvironmentFailedError, match=message):
-        run(ToolEnv([add, wait, nap], timeout=0.2), [reply, "done"])
+        run(ToolEnv([add, wait, nap, give_up], timeout=0.2), [reply, "done"])
+
+
+def test_an_async_function_behind_a_decorator_is_awaited() -> None:
+    episode, _, tokens = run(ToolEnv([triple]), [calling("triple", '{"a": 2}'), "done"])
+    assert "<tool_response>\n6\n</tool_response>" in spans(episode, tokens)[2][1]
 
 
 def undocumented(a):  # type: ignore[no-untyped-def]

@@ -108,6 +108,12 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused_by_name(tmp_path: Path) 
         assert str(caught.value).startswith(str(tmp_path / name).rstrip("/"))
 
 
+def test_base64_without_its_scheme_is_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="An image in base64 begins with data:") as caught:
+        load.load(str(tmp_path / ("iVBORw0KGgo" * 100_000)))
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
 def test_a_truncated_image_is_refused(form: str) -> None:
     whole = encoded(NOISE, form)

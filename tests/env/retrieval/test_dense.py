@@ -118,6 +118,32 @@ def test_prefixes_follow_the_name_of_the_model(
     assert settings.pooling == "mean"
 
 
+@pytest.mark.parametrize(
+    ("saved", "pooling"),
+    [
+        ('{"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}', "mean"),
+        ('{"pooling_mode": "cls"}', "cls"),
+        ('{"word_embedding_dimension": 16}', "mean"),
+        ('{"pooling_mode_lasttoken": true, "include_prompt": true}', "the pooling lasttoken"),
+        ('{"pooling_mode": "lasttoken"}', "the pooling lasttoken"),
+        ('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}', "cls_token, mean"),
+    ],
+)
+def test_a_pooling_that_the_model_was_not_trained_with_is_refused(
+    encoder_model: Path, tmp_path: Path, saved: str, pooling: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(encoder_model, model)
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text(saved)
+    if pooling in ("mean", "cls"):
+        settings = settings_of(model, pooling=None, query_prefix=None, passage_prefix=None)
+        assert settings.pooling == pooling
+        return
+    with pytest.raises(IndexFault, match=pooling):
+        settings_of(model, pooling=None, query_prefix=None, passage_prefix=None)
+
+
 def test_a_ready_made_index_of_faiss_is_taken_if_it_fits(
     corpus: Path, tmp_path: Path, encoder_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

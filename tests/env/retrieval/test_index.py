@@ -199,6 +199,7 @@ def test_a_directory_of_other_files_is_left_alone(
         ('{"id": "1", "contents": 7}', "corpus.jsonl:2: 'contents' is of type int"),
         ('{"id": "1", "contents": " \\n"}', "corpus.jsonl:2: 'contents' is empty"),
         ('{"id": "1", "contents": "\\ud800"}', "corpus.jsonl:2: 'contents' is not Unicode"),
+        ('{"id": "\\ud800", "contents": "a"}', "corpus.jsonl:2: 'id' is not Unicode"),
         ("[1]", "corpus.jsonl:2: a JSON list"),
     ],
 )
