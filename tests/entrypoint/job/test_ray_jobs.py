@@ -79,9 +79,12 @@ def test_a_ray_that_does_not_know_the_job_or_does_not_answer_says_nothing_of_its
         client("http://127.0.0.1:9").info("one")
 
 
-def test_a_stop_is_passed_on_and_does_not_fail_where_ray_is_gone(ray: FakeRay) -> None:
+def test_a_stop_is_passed_on_and_does_not_fail_where_ray_is_gone(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client(ray.url).stop("one")
     assert ray.stopped == ["one"]
+    monkeypatch.setattr(ray_jobs, "STOP_TIMEOUT_SECONDS", 1.0)
     client("http://127.0.0.1:9").stop("one")
 
 
