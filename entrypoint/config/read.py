@@ -41,6 +41,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
 
     Raises SettingsError with every fault that was found.
     """
+    environ = without_service_links(environ)
     reader, platform = Reader(environ), detect(environ)
     values = {name: reader.read(variable) for name, variable in declared()}
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
@@ -62,6 +63,28 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
         open_role = undecided(settings)  # alone it is a fault only of commands that need the role
         raise SettingsError([*faults, *([open_role] if open_role else [])])
     return settings
+
+
+def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without the settings that Kubernetes has set for a service.
+
+    For a service called `rollcall-ray`, Kubernetes sets ROLLCALL_RAY_PORT=tcp://10.0.0.7:6379.
+    """
+    links = _service_links(environ)
+    known = {
+        name for _, variable in declared() for name in variable.names if name.startswith(links)
+    }
+    return {name: text for name, text in environ.items() if name not in known or "://" not in text}
+
+
+def _service_links(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """How the names begin that Kubernetes sets for the services of the namespace."""
+    return tuple(
+        f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
+        for service in environ
+        for kind in ("SERVICE_", "PORT")
+        if service.endswith("_SERVICE_HOST")
+    )
 
 
 def _ray_debugger(environ: Mapping[str, str]) -> DebugRay:
@@ -158,13 +181,7 @@ class Reader:
 
     def _is_service_link(self, name: str) -> bool:
         """Whether Kubernetes sets the name for a service that is called `rollcall…`."""
-        services = (variable for variable in self.environ if variable.endswith("_SERVICE_HOST"))
-        links = tuple(
-            f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
-            for service in services
-            for kind in ("SERVICE_", "PORT")
-        )
-        return name.startswith(links)
+        return name.startswith(_service_links(self.environ))
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -186,6 +186,14 @@ def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_s
     assert read_settings(service).environ == service
 
 
+def test_the_port_of_a_kubernetes_service_called_rollcall_ray_is_no_setting() -> None:
+    service = {"ROLLCALL_RAY_SERVICE_HOST": "10.0.0.7", "ROLLCALL_RAY_SERVICE_PORT": "6379"}
+    assert read_settings(service | {"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"}).ray_port == 6379
+    assert read_settings(service | {"ROLLCALL_RAY_PORT": "7000"}).ray_port == 7000
+    with pytest.raises(SettingsError, match="ROLLCALL_RAY_PORT"):
+        read_settings({"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"})
+
+
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
     given = dict.fromkeys(FOR_CHILDREN, "2")
     assert read_settings(given).environ == given
