@@ -160,10 +160,13 @@ class Inbox:
         threading.Thread(target=pass_on, name="signals", daemon=True).start()
 
     def listen_to_file(self, path: Path) -> None:
-        """Its appearance, or that it is there already, is a request to stop."""
+        """Its appearance, or that it is there already, is a request to stop.
+
+        An error of its storage is no appearance, and does not end the watch.
+        """
 
         def watch() -> None:
-            while not path.exists():
+            while not os.path.exists(path):  # noqa: PTH110 - Path.exists raises some errors
                 if self._node_stopping.wait(FILE_POLL_SECONDS):
                     return
             self.put(StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)"))
