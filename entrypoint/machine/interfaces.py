@@ -43,7 +43,8 @@ FAMILIES = ("AF_INET", "AF_INET6")
 def interfaces(sys: Path, known: Mapping[str, Sequence[str]]) -> list[Interface]:
     """All interfaces but the loopback, in the order of the kernel's numbers."""
     directory = sys / "class" / "net"
-    found = [path for path in directory.glob("*") if read(path / "type") != LOOPBACK]
+    named = [path for path in directory.glob("*") if path.is_dir()]  # bonding_masters is a file
+    found = [path for path in named if read(path / "type") != LOOPBACK]
     found.sort(key=lambda path: int(read(path / "ifindex") or 0))
     return [
         Interface(
