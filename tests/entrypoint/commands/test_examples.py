@@ -57,6 +57,11 @@ def test_an_example_uses_every_gpu_and_needs_what_the_page_says(name: str, tmp_p
     assert re.search(rf"^\| `examples/{re.escape(name)}` \|.*\| {need} \|$", PAGE.read_text(), re.M)
 
 
+def test_the_page_gives_each_example_a_run_directory_of_its_own() -> None:
+    named = re.findall(r"-v (\S+):/checkpoints", PAGE.read_text())
+    assert named == ["/shared/runs/EXAMPLE", *2 * ["/shared/runs/three-nodes"]]
+
+
 def test_the_page_shows_what_the_plan_of_three_nodes_says(tmp_path: Path) -> None:
     name, data = "gsm8k-7b-three-nodes.yaml", prompts(tmp_path)
     job = ["--config", str(ROOT / "examples" / name), "--prompt_data", data, "--eval_dataset", data]
