@@ -23,6 +23,7 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
 from tests.support.job_head import FINISHED, JobHead, job_head, soon
+from tests.support.printed import Printed
 
 __all__ = ["head", "job_head"]
 
@@ -286,19 +287,13 @@ def test_a_watched_status_shows_every_change_until_the_job_is_over(
         target=lambda: codes.append(rollcall(job_head, "status", "job-1", "--watch"))
     )
     watching.start()
-    said = ""
-
-    def shows() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return "running" in said
-
-    soon(shows)
+    printed = Printed(capsys)
+    soon(lambda: printed.has("running"))
     job_head.queue.stop("job-1")
     watching.join(60)
     assert codes == [0]
-    said += capsys.readouterr().out
-    assert said.splitlines() == [
+    assert printed.has(STOPPED)
+    assert printed.text.splitlines() == [
         "job-1 (running)",
         STOPPED,
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.printed import Printed
 from tests.support.waiting import eventually
 from trainer.config.config import Config
 from trainer.metrics import trackers
@@ -29,15 +30,9 @@ def test_a_tracker_that_fails_says_so_at_once_and_takes_no_rows(
     monkeypatch.setitem(trackers.KINDS, "mlflow", Kind(make, lambda tracker: None))
     monkeypatch.setenv("TRACKER_KEY", "key-0123456789")
     tracker = QueuedTracker("mlflow", Config(run_dir=tmp_path), "")
-    said = ""
-
-    def says(text: str) -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return text in said
-
-    eventually(lambda: says("has them all"))
-    assert said == (
+    printed = Printed(capsys)
+    eventually(lambda: printed.has("has them all"))
+    assert printed.text == (
         "--log_with mlflow takes no further rows in this attempt: ConnectionError: no such project "
         "for ********. metrics.jsonl has them all.\n"
     )
