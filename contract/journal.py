@@ -87,14 +87,14 @@ def line_of(event: Mapping[str, Any]) -> bytes:
 def event_of(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line; None if the line is damaged or has other fields.
 
-    An earlier version wrote no checksum.
+    Its details have None for NaN and infinity. An earlier version wrote no checksum.
     """
     if seal := SEAL.search(line):
         line = line[: seal.start()] + b"}"
         if zlib.crc32(line) != int(seal[1], 16):
             return None
     try:
-        event = stored_json.parsed(line)
+        event = stored_json.parsed(line, finite=True)
     except ValueError:
         return None
     return event if _is_event(event) else None

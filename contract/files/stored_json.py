@@ -15,12 +15,18 @@ from contract.files.os_errors import with_path
 
 LARGEST = 2**53
 """Largest valid count: other programs read JSON numbers exactly up to this value."""
+ANY_NUMBER = json.JSONDecoder()
+FINITE = json.JSONDecoder(parse_constant=lambda name: None)
 
 
-def parsed(text: bytes) -> Any:
-    """Return the JSON value in `text`. Raises ValueError unless it is JSON in UTF-8."""
+def parsed(text: bytes, *, finite: bool = False) -> Any:
+    """Return the JSON value in `text`. Raises ValueError unless it is JSON in UTF-8.
+
+    Python writes and reads NaN and infinity, which no other program takes for JSON. `finite`:
+    None stands for them.
+    """
     try:
-        value = json.loads(text.decode())
+        value = (FINITE if finite else ANY_NUMBER).decode(text.decode())
         if b"\\ud" in text.lower():  # an escaped lone surrogate cannot be printed
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:

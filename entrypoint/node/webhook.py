@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from contract.lease import Claim
+from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.cluster.event_stream import next_events
 from entrypoint.config.settings import Settings
@@ -168,6 +169,7 @@ class Poster:
     """Posts messages, each with retries until its deadline."""
 
     def __init__(self, url: str) -> None:
+        """Raises ImportError, ValueError and OSError: proxy or certificates cannot be used."""
         self._url = url
         self._http = httpx.Client(timeout=ANSWER_SECONDS)
 
@@ -200,7 +202,12 @@ def telling(settings: Settings, run: RunFiles, claim: Claim) -> Iterator[None]:
         yield
         return
     over, abandoned = threading.Event(), threading.Event()
-    poster = Poster(settings.webhook.reveal())
+    try:
+        poster = Poster(settings.webhook.reveal())
+    except (ImportError, ValueError, OSError) as error:
+        log.warning("the webhook is told nothing of this run: %s", redact(str(error)))
+        yield
+        return
     follower = Follower(run, claim.epoch)
     thread = threading.Thread(
         target=_tell, args=(follower, poster, over, abandoned), name="webhook", daemon=True

@@ -176,6 +176,31 @@ def test_a_server_that_is_down_ends_nothing_and_its_url_is_in_no_output(
     assert PATH not in "".join(r.getMessage() for r in caplog.records if r.name != "httpcore")
 
 
+def test_a_number_that_json_does_not_have_costs_no_message(
+    quick: None, tmp_path: Path, claim: Claim, journal: Journal
+) -> None:
+    """The reward of a step may be NaN: Python writes it, and JSON has no such number."""
+    with (
+        hook_server() as hook,
+        telling(settings_of(hook.url, tmp_path), RunFiles(tmp_path), claim),
+    ):
+        journal.record("failure", "hang: no step for 600 s", failure="hang")
+        journal.record("step", "step 2", step=2, reward=float("nan"), kl=float("inf"))
+        journal.record("outcome", "the job has finished", outcome="finished", exit_code=0)
+        eventually(lambda: hook.events == ["failure", "recovery", "end"])
+    assert hook.taken[1]["details"] == {"step": 2, "reward": None, "kl": None}
+
+
+def test_a_proxy_that_cannot_be_used_costs_the_messages_and_not_the_run(
+    tmp_path: Path, claim: Claim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5h://someone:secret-word@127.0.0.1:1080")
+    with telling(settings_of(f"https://hooks.example{PATH}", tmp_path), RunFiles(tmp_path), claim):
+        pass
+    assert "the webhook is told nothing of this run: Using SOCKS proxy" in caplog.text
+    assert "secret-word" not in caplog.text
+
+
 def test_a_submitted_job_is_told_of_from_its_start_to_its_end(
     quick: None, tmp_path: Path, claim: Claim, journal: Journal
 ) -> None:
