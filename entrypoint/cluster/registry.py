@@ -226,13 +226,16 @@ class NodeRegistry:
     def state(self, *, brief: bool = False) -> dict[str, Any]:
         """The roll as JSON, for programs and for the page.
 
-        `brief`: without the nodes about which there is nothing to say.
+        A silent worker in whose place another one has come is left out. `brief`: without the nodes
+        about which there is nothing to say.
         """
         state = self.roll_state()
         own = RegisteredNode(replace(self.me, joined=True), asking=1)
         own.gpus = self._own_gpus
         with self._lock:
             now = time.monotonic()
+            entries = [entry for _, entry in sorted(self._entries.items())]
+            shown = [e for e in entries if e.present(now) or not state.complete]
             return {
                 "head": self.me.node,
                 "head_node": own.as_dict(now),
@@ -241,11 +244,7 @@ class NodeRegistry:
                 "missing": list(state.missing),
                 "refused": dict(self._refused),
                 "differences": list(self._differences),
-                "nodes": [
-                    entry.as_dict(now)
-                    for _, entry in sorted(self._entries.items())
-                    if not (brief and entry.is_well(now))
-                ],
+                "nodes": [e.as_dict(now) for e in shown if not (brief and e.is_well(now))],
             }
 
     def _count(self, node: str, oom_kills: int) -> None:

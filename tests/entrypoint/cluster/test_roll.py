@@ -117,3 +117,16 @@ def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_tha
     assert answer.refusal
     assert not answer.had_joined
     assert registry.roll_state().present == ("worker-1",)
+
+
+def test_a_silent_worker_is_shown_until_another_one_has_come_in_its_place() -> None:
+    registry = NodeRegistry(node_info("head"), expected=1, incarnation="first")
+    registry.check_in(node_info("pod-a"), "")
+    registry._entries["pod-a"].hung_up = True
+    shown = [(node["node"], node["present"]) for node in registry.state()["nodes"]]
+    assert shown == [("pod-a", False)]
+    registry.check_in(node_info("pod-b", address="10.0.0.3"), "")
+    for brief in (True, False):
+        state = registry.state(brief=brief)
+        assert state["present"] == 1
+        assert [node["node"] for node in state["nodes"]] == ([] if brief else ["pod-b"])
