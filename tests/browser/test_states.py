@@ -154,6 +154,29 @@ def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
     expect(attempts.last).to_contain_text("· hang")
 
 
+def test_an_attempt_whose_head_was_lost_does_not_run_for_ever(head: Head, tab: Page) -> None:
+    trains(head)
+    append_event(head.run.journal, "start", "this is the head")
+    append_event(head.run.journal, "attempt", "attempt 2 starts from step 4", source=SECOND)
+    opened(head, tab)
+    attempts = tab.get_by_role("list", name="Attempts").get_by_role("listitem")
+    expect(attempts).to_have_count(2)
+    expect(attempts.first).to_contain_text("· runs")
+    expect(attempts.last).to_contain_text("· head_lost")
+
+
+def test_what_costs_nothing_now_is_not_red(head: Head, tab: Page) -> None:
+    """A refused node while all workers are there, and steps whose duration nobody tells."""
+    trains(head)
+    old = "2026-01-01T00:00:00+00:00"
+    Progress(step=5, loss=0.51234, at=old).write(head.run.progress)
+    head.control._registry.check_in(node_info("gpu-2", python="3.9.0"), "")
+    opened(head, tab)
+    expect(tab.locator("#verdict")).to_have_text("It goes on. 1 thing to look at: see below.")
+    expect(tab.locator("#attention li.warn")).to_contain_text("gpu-2 was refused: ")
+    expect(tab.locator("#facts")).to_contain_text("0.5123")
+
+
 def long_ago(run: RunFiles) -> None:
     """A failure of two days ago, and more checkpoints since than the page keeps."""
     began = datetime.now(UTC) - timedelta(days=2)

@@ -61,6 +61,8 @@ function attempts(events) {
     const last = found.at(-1);
     if (event.kind === "attempt") found.push({number: event.attempt, began: event.at, repairs: 0, colour: "busy", end: "runs"});
     else if (!last || last.ended) continue;
+    else if (event.kind === "start") Object.assign(last, {ended: event.at, colour: "bad", end: "head_lost"});
+    else if (event.kind === "decision" && event.details.answer === "grow") Object.assign(last, {ended: event.at, end: "more workers"});
     else if (REPAIRS.has(event.kind)) last.repairs += 1;
     else if (event.kind === "failure") Object.assign(last, {ended: event.at, colour: "bad", end: event.details.failure});
     else if (event.kind === "outcome") Object.assign(last, {ended: event.at, colour: colourOf(event), end: event.details.outcome});

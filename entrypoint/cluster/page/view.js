@@ -61,7 +61,8 @@ function attention(state) {
   if (silent.length < MANY)
     for (const node of silent) found.push(["bad", `${node.node} has been silent for ${duration(node.silent_seconds)}: look at its machine and its network`]);
   else found.push(["bad", `${several(silent)} are silent, one for ${duration(longest)}: look at what they share, such as a switch, a rack or a power supply`]);
-  for (const [node, why] of Object.entries(state.refused)) found.push(["bad", `${node} was refused: ${why}`]);
+  const urgent = state.present < state.expected_workers ? "bad" : "warn"; // others may be there in its place
+  for (const [node, why] of Object.entries(state.refused)) found.push([urgent, `${node} was refused: ${why}`]);
   const starting = state.nodes.filter(node => node.present && !node.joined), isMany = starting.length >= MANY;
   if (isMany) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
   for (const sentence of state.missing)
@@ -70,7 +71,7 @@ function attention(state) {
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
-  if (p && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
+  if (p?.step_seconds && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
     found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);
   for (const sentence of state.differences) found.push(["warn", sentence]);
   const nodesOf = new Map();
@@ -118,6 +119,7 @@ function facts(state) {
     ["Time left", !state.outcome && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward?.toFixed(3)],
+    ["Loss", p.loss?.toPrecision(4)],
     ["Held-out accuracy", p.eval === null ? null : percent(p.eval)],
     ["KL", p.kl?.toFixed(4)],
     ["Tokens/s", p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
