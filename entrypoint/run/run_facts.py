@@ -9,7 +9,11 @@ from typing import Any
 from contract.files import stored_json
 from contract.run_dir import RunFiles
 
-MODEL_FLAGS = ("--pretrain", "--actor.model_name_or_path")
+MODEL_FLAGS = (
+    *("--pretrain", "--actor.model_name_or_path"),
+    *("--model_name_or_path", "actor_rollout_ref.model.path"),
+)
+"""Of the builtin trainer and OpenRLHF, of TRL, and of verl."""
 
 
 def read(run: RunFiles) -> dict[str, str]:
@@ -36,5 +40,5 @@ def model_of(words: Sequence[str]) -> str:
         flag, equals, value = word.partition("=")
         if flag in MODEL_FLAGS:
             value = value if equals else "".join(words[number + 1 : number + 2])
-            return PurePath(value).name
+            return PurePath(value.strip("'\"")).name  # Hydra's values may have quotes of their own
     return ""

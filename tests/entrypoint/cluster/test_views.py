@@ -196,6 +196,8 @@ def test_the_samples_are_the_newest(head: Head) -> None:
     [
         (["--pretrain", "/models/tiny/"], "tiny"),
         (["--actor.model_name_or_path=Qwen/Qwen2.5-7B"], "Qwen2.5-7B"),
+        (["trl", "sft", "--model_name_or_path", "Qwen/Qwen3-8B"], "Qwen3-8B"),
+        (["actor_rollout_ref.model.path='Qwen/Qwen3-8B'"], "Qwen3-8B"),
         (["python", "train.py"], ""),
         (["--pretrain"], ""),
     ],
