@@ -106,7 +106,7 @@ def test_the_page_says_what_to_do_about_every_alert() -> None:
 
 def test_the_alert_of_the_first_step_knows_the_phase_of_a_cluster_without_a_job() -> None:
     (rule,) = [rule for rule in RULES if rule["alert"] == "RollcallNoFirstStep"]
-    (phase,) = re.findall(r'phase=~"(.*)"', rule["expr"])
+    (phase,) = re.findall(r'phase=~"([^"]*)"', rule["expr"])
     assert re.fullmatch(phase, job_loop.WAITING)
 
 

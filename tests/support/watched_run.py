@@ -48,8 +48,9 @@ def write(run: RunFiles) -> None:
     tell("attempt")
     run.metrics.write_text(f"{json.dumps({'step': 3, **ROW})}\n")
     progress = Progress(step=3, total_steps=9, samples=48, attempt=2, checkpoint=2, in_memory=3)
-    rewards = replace(progress, reward=0.5, reward_first=0.1, kl=0.1, eval=0.6, eval_before=0.2)
-    replace(rewards, tokens_per_second=800.0, step_seconds=5.0).write(run.progress)
+    rewards = replace(progress, reward=0.5, reward_first=0.1, kl=0.1, loss=1.5)
+    speed = replace(rewards, eval=0.6, eval_before=0.2, tokens_per_second=800.0, step_seconds=5.0)
+    speed.write(run.progress)
     run.run.write_text(json.dumps({"run_id": "r1", "recipe": "builtin", "command": ["--x"]}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from contract.journal import append_event, line_of, timestamp
+from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import measurements
 from entrypoint.cluster.measurements import Measuring
@@ -56,6 +57,10 @@ def test_every_metric_is_exported_under_its_name(head: Head) -> None:
     assert {name for name, _ in scraped(head)} == {f"rollcall_{name}" for name in METRICS}
     answer = head.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_every_number_of_the_progress_is_a_metric() -> None:
+    assert {one.name for one in fields(Progress)} - {"at"} <= set(METRICS)
 
 
 def test_counters_end_in_total_and_nothing_else_does(head: Head) -> None:
