@@ -18,7 +18,8 @@ def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
     found.update(*(named_secrets(text) for text in environ.values()))
     with suppress(SettingsError):  # who needs the settings says what is wrong
         found |= read_settings(environ).secrets
-    roots = (run.root, *run.root.parents[:2])  # of a job: RUN/jobs/ID
+    root = run.root.resolve()  # a relative path may hide the directories above it
+    roots = (root, *root.parents[:2])  # of a job: RUN/jobs/ID
     for path in (RunFiles(root).token for root in roots):
         try:
             found.add(path.read_text(errors="replace").strip())

@@ -13,7 +13,7 @@ import pytest
 from contract.journal import append_event, read_events
 from contract.run_dir import RunFiles
 from entrypoint.__main__ import main
-from entrypoint.run import bundle
+from entrypoint.run import bundle, known_secrets
 from entrypoint.run import token as run_token
 
 TOKEN = "correct-horse-battery-staple-1"
@@ -122,6 +122,15 @@ def test_a_read_only_key_is_masked_though_its_token_is_nowhere_here(
     assert rollcall("bundle", str(run.root), "--out", str(out)) == 0
     log = unpacked(out, tmp_path / "unpacked")["logs/head.log"]
     assert log.splitlines()[0] == "the page: http://h:8267/?read=********"
+
+
+def test_the_token_of_a_job_s_cluster_is_known_where_the_job_is_named_by_a_short_path(
+    run: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run.jobs / "job-1"
+    for directory, path in ((run.jobs, "job-1"), (job, "."), (run.root, "jobs/job-1")):
+        monkeypatch.chdir(directory)
+        assert TOKEN in known_secrets.of(RunFiles(Path(path)), {})
 
 
 def test_the_journal_of_a_bundle_is_whole_and_can_be_reported(
