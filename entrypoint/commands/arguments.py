@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +160,14 @@ def seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
 
+def job(text: str) -> str:
+    """Return a job's id. Raises ArgumentTypeError: an empty word is not the whole run."""
+    if re.fullmatch(r"[\w-]+", text, re.ASCII):
+        return text
+    problem = f"{text!r} is no job's id, such as job-1: `rollcall list` shows them"
+    raise argparse.ArgumentTypeError(problem)
+
+
 def address(text: str) -> str:
     """Return the URL of a control port; `HOST:8267` is one, too. Raises ArgumentTypeError."""
     is_url = "://" in text
@@ -173,7 +182,7 @@ def address(text: str) -> str:
 
 def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
     what = f"{JOB}; none: {otherwise}" if otherwise else JOB
-    parser.add_argument("job", nargs="?", metavar="JOB", help=what)
+    parser.add_argument("job", nargs="?", type=job, metavar="JOB", help=what)
 
 
 def _pieces(parser: argparse.ArgumentParser, of: str) -> None:

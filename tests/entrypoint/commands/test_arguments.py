@@ -169,3 +169,13 @@ def test_the_words_of_a_job_ask_for_no_json() -> None:
 def test_each_command_with_arguments_of_its_own_is_known() -> None:
     assert set(arguments.COMMANDS) <= set(COMMANDS)
     assert set(cli.REMOTE) <= set(arguments.COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["stop", "status", "wait", "events"])
+@pytest.mark.parametrize("word", ["", " ", "../stop"])
+def test_an_empty_job_is_not_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, word: str
+) -> None:
+    """As of `rollcall stop "$JOB"` in a shell that has no JOB."""
+    assert rollcall(monkeypatch, command, word) == 64
+    assert f"{word!r} is no job's id, such as job-1" in capsys.readouterr().err
