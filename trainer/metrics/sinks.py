@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.redaction import redact, secret_texts
 from trainer.config.config import Config
 
 MetricRow = Mapping[str, float]
@@ -20,7 +21,7 @@ COLUMNS = ("row", "prompt", "label", "turns", "reward", "metrics", "stop", "vers
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:
-    """Returns the W&B run of `run_id`, or a new run. If W&B does not answer, says so: None.
+    """Returns the W&B run of `run_id`, or a new run. If W&B does not begin one, says so: None.
 
     Honours WANDB_MODE=offline.
     """
@@ -39,20 +40,25 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
             resume="allow",
             config=config.public(),
         )
-    except wandb.Error as error:
-        print(f"No W&B in this attempt: {error}. Metrics go to metrics.jsonl.", flush=True)
+    except Exception as error:  # also of its settings, such as an address that is none
+        why = redact(str(error), secret_texts(os.environ))
+        print(f"No W&B in this attempt: {why}. Metrics go to metrics.jsonl.", flush=True)
         return None
     return Wandb(run)
 
 
 class Wandb:
-    """A W&B run. After a resume it is the same run."""
+    """A W&B run. After a resume it is the same run.
+
+    W&B has a process of its own. If that was killed, as for memory, training goes on without it.
+    """
 
     def __init__(self, run: Any) -> None:
         self._run = run
+        self._is_lost = False
         # A resumed run repeats steps: they must not be W&B's own, which never go back.
-        self._run.define_metric("train/global_step")
-        self._run.define_metric("*", step_metric="train/global_step")
+        self._do(lambda: run.define_metric("train/global_step"))
+        self._do(lambda: run.define_metric("*", step_metric="train/global_step"))
 
     @property
     def run_id(self) -> str:
@@ -60,7 +66,7 @@ class Wandb:
 
     def log(self, step: int, row: MetricRow) -> None:
         content: dict[str, Any] = {**row, "train/global_step": step}
-        self._run.log(content)
+        self._do(lambda: self._run.log(content))
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log samples of a step as a table: one row a sample, long values as JSON."""
@@ -70,14 +76,27 @@ class Wandb:
             return
         data = [[_cell(row.get(name)) for name in COLUMNS] for row in rows]
         table = wandb.Table(columns=list(COLUMNS), data=data, allow_mixed_types=True)
-        self._run.log({"samples": table, "train/global_step": step})
+        self._do(lambda: self._run.log({"samples": table, "train/global_step": step}))
 
     def failed(self, sentence: str) -> None:
         """Send an alert: W&B mails it, or posts it to Slack, as the user has chosen there."""
-        self._run.alert(title="The training attempt failed", text=sentence, level="ERROR")
+        title = "The training attempt failed"
+        self._do(lambda: self._run.alert(title=title, text=sentence, level="ERROR"))
 
     def close(self, exit_code: int) -> None:
-        self._run.finish(exit_code=exit_code)
+        self._do(lambda: self._run.finish(exit_code=exit_code))
+
+    def _do(self, act: Callable[[], object]) -> None:
+        """Do one thing after another, up to the first failure, which is said once."""
+        if self._is_lost:
+            return
+        try:
+            act()
+        except Exception as error:
+            self._is_lost = True
+            why = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
+            sentence = f"W&B takes no further rows in this attempt: {why}"
+            print(f"{sentence}. metrics.jsonl has them all.", flush=True)
 
 
 def _cell(value: Any) -> Any:
