@@ -217,6 +217,20 @@ def test_a_finished_run_resumes_to_its_end_and_changes_nothing(tiny: Tiny, train
     assert json.loads(trained.files.progress.read_text())["step"] == 4
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["synchronous", "asynchronous"])
+def test_a_run_that_has_more_steps_than_its_flags_ask_for_is_finished(
+    tiny: Tiny, run_dir: Path, ahead: bool
+) -> None:
+    way = {"async_train": True} if ahead else {}
+    train(tiny.config(run_dir, max_steps=2, **way))
+    fewer = tiny.config(run_dir, max_steps=1, eval_dataset=tiny.held_out, **way)
+    state = train(fewer, dying_at(9))
+    assert (state.step, state.evaluated) == (2, 2)
+    assert steps_on_disk(fewer.checkpoints) == [2]
+    told = [event["sentence"] for event in events(fewer, "resume")]
+    assert told[-1] == "No step is left: the run has 2, and its flags ask for 1."
+
+
 def test_a_step_waits_for_the_copy_alone_and_the_next_checkpoint_for_the_one_before(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,13 +271,13 @@ def test_training_goes_on_while_the_exported_model_of_its_own_step_is_written(
     config = tiny.config(run_dir, max_steps=3, save_steps=2, disable_ds_ckpt=alone, **flags)
     made: list[int] = []
 
-    def slowly(model: Any, tokenizer: Any, directory: Path, **weights: Any) -> None:
+    def slowly(model: Any, tokenizer: Any, directory: Path, **weights: Any) -> list[WrittenFile]:
         if directory != config.exported:
             time.sleep(1.5)
             assert newest_checkpoint(config.checkpoints) in (None, 2), "it is confirmed last"
             assert not directory.exists()
             made.append(len(events(config, "step")))
-        write(model, tokenizer, directory, **weights)
+        return write(model, tokenizer, directory, **weights)
 
     write = hf_export.write
     monkeypatch.setattr(hf_export, "write", slowly)

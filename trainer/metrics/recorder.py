@@ -251,6 +251,8 @@ def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False
 
     `finished`: finished steps of earlier attempts. `asked`: --load_step names the step.
     """
+    if step > total_steps:
+        return f"No step is left: the run has {step}, and its flags ask for {total_steps}."
     where = (
         f"Training goes on after step {step} of {total_steps}"
         if step

@@ -27,7 +27,7 @@ class Evaluator:
 
         An evaluation that a stop left out stays due, for a later attempt.
         """
-        ends = run.step in (0, self.recorder.total_steps)
+        ends = run.step == 0 or run.step >= self.recorder.total_steps
         due = ends or is_multiple(run.step, self.config.eval_steps)
         return bool(self.inputs.data.held_out) and due and run.evaluated != run.step
 

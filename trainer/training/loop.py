@@ -129,7 +129,7 @@ class _Run:
 
     def _next_due(self, state: LoopState) -> Act | None:
         """Raises Stopped if a stop was requested and the newest step has a checkpoint."""
-        stopping, last = self.stop.requested, state.step == self.recorder.total_steps
+        stopping, last = self.stop.requested, state.step >= self.recorder.total_steps
         must_be_complete = not self.config.disable_ds_ckpt if last else stopping
         evaluation_due = self.evaluator.is_due(state.run)
         if state.lost:
@@ -200,7 +200,7 @@ class _Run:
 
     def _save(self, state: LoopState) -> LoopState:
         """Begin a checkpoint if one is due. The last one is completed at once."""
-        final = self.stop.requested or state.step == self.recorder.total_steps
+        final = self.stop.requested or state.step >= self.recorder.total_steps
         due = final or is_multiple(state.step, self.config.save_steps)
         self.checkpointer.save(state.run, due=due, pending=self.rollouts.pending)
         if final:
