@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from entrypoint.net.http import status_of
 from entrypoint.node.ray_state import alive_nodes
 from tests.support.control import Head, node_info
 from tests.support.fake_ray import NEVER, FakeRay, client, submit
+from tests.support.http_serving import Handler, serving
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -23,33 +22,27 @@ Asked = list[tuple[str, str | None]]
 """What a proxy was asked for, and with which token."""
 
 
-class Proxy(BaseHTTPRequestHandler):
+class Proxy(Handler):
     asked: Asked
 
-    def answer(self) -> None:
+    def refuse(self) -> None:
         self.asked.append((self.requestline, self.headers["Authorization"]))
-        self.send_response(502)
-        self.end_headers()
+        self.answer(502)
 
-    do_GET = do_POST = do_CONNECT = answer  # noqa: N815 - the names are the library's own
-
-    def log_message(self, *_: object) -> None:
-        return
+    do_GET = do_POST = do_CONNECT = refuse
 
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     """One that the environment names for everything, and that leads nowhere."""
     handler: type[Proxy] = type("Recording", (Proxy,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+    with serving(handler) as url:
         for name in VARIABLES:
             for spelling in (name, name.lower()):
-                monkeypatch.setenv(spelling, f"http://127.0.0.1:{running.server_port}")
+                monkeypatch.setenv(spelling, url)
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         yield handler.asked
-        running.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 
 from contract.progress import Phase
 from contract.stop import StopRequest
-from tests.support.hub_uploads import TOKEN, HubOfUploads, hub_of_uploads
+from tests.support.hub_uploads import TOKEN, HubOfUploads, hub
 from tests.support.tiny_run import Tiny, events, train
 from trainer.models import hub_push
 from trainer.training import run
 
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubOfUploads]:
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    with hub_of_uploads() as server:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
-        yield server
+__all__ = ["hub"]
 
 
 def test_the_final_model_is_pushed_with_its_card(

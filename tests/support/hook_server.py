@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.http_serving import Handler, serving
 
 PATH = "/services/T0/B0/9f86d081884c7d65"
 """Whoever knows it can post."""
@@ -45,21 +46,12 @@ class Hook:
 def hook_server(statuses: Sequence[int] = (), delay: float = 0.0) -> Iterator[Hook]:
     hook = Hook(statuses, delay)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Posts(Handler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             assert self.path == PATH
-            self.send_response(hook.answer(json.loads(body)))
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.answer(hook.answer(json.loads(body)))
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        hook.url = f"http://127.0.0.1:{server.server_address[1]}{PATH}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Posts) as url:
+        hook.url = url + PATH
         yield hook
-        server.shutdown()

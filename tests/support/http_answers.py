@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support.http_serving import Handler, serving
 
-class Status(BaseHTTPRequestHandler):
+
+class Status(Handler):
     """Answers `GET /503` with 503, and so on."""
 
     def do_GET(self) -> None:
-        self.send_response(int(self.path[1:]))
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
+        self.answer(int(self.path[1:]))
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Status) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
+    with serving(Status) as url:
+        yield url
 
 
 ROWS = [
@@ -36,7 +30,7 @@ ROWS = [
 ]
 
 
-class Dashboard(BaseHTTPRequestHandler):
+class Dashboard(Handler):
     """Answers as Ray's: at most 100 rows where no limit is said, those that a filter lets pass."""
 
     def do_GET(self) -> None:
@@ -44,21 +38,14 @@ class Dashboard(BaseHTTPRequestHandler):
         key, wanted = asked.get("filter_keys", ""), asked.get("filter_values")
         rows = [row for row in ROWS if wanted is None or row[key] == wanted]
         rows = rows[: int(asked.get("limit", 100))]
-        self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps({"data": {"result": {"result": rows}}}).encode())
-
-    def log_message(self, *_: object) -> None:
-        return
+        status = 200 if self.headers["Authorization"] == "Bearer right" else 401
+        self.answer(status, json.dumps({"data": {"result": {"result": rows}}}).encode())
 
 
 @pytest.fixture
 def dashboard() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Dashboard)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(Dashboard) as url:
+        yield url
 
 
 # Arguments: the port, and the seconds before it listens.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import huggingface_hub.constants
+import pytest
 import yaml
+
+from tests.support.http_serving import Handler, serving
 
 TOKEN = "hf_" + "x1" * 20
 SHA = "89abcdef0123456789abcdef0123456789abcdef"
@@ -76,10 +78,10 @@ class HubOfUploads:
 
 
 @contextmanager
-def hub_of_uploads() -> Iterator[HubOfUploads]:
+def _serving() -> Iterator[HubOfUploads]:
     hub = HubOfUploads()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Requests(Handler):
         protocol_version = "HTTP/1.1"
 
         def do_PUT(self) -> None:
@@ -117,20 +119,17 @@ def hub_of_uploads() -> Iterator[HubOfUploads]:
             return self.rfile.read(int(self.headers.get("content-length", 0)))
 
         def _answer(self, status: int, row: Any) -> None:
-            data = json.dumps(row).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, json.dumps(row).encode())
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with serving(Requests) as hub.url:
         yield hub
-        server.shutdown()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubOfUploads]:
+    """A hub of its own, which huggingface_hub asks with the right token."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    with _serving() as server:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+        yield server

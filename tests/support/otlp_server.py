@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.support.http_serving import Handler, serving
 
 
 class Collector:
@@ -43,7 +43,7 @@ def attributes(pairs: Any) -> dict[str, Any]:
 def otlp_server() -> Iterator[Collector]:
     collector = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Traces(Handler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
@@ -53,19 +53,7 @@ def otlp_server() -> Iterator[Collector]:
             if collector.status == 200:
                 collector.take(body)
             answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(collector.status)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.answer(collector.status, answer, "application/x-protobuf")
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        collector.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with serving(Traces) as collector.url:
         yield collector
-        server.shutdown()

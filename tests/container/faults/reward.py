@@ -6,11 +6,12 @@ import json
 import threading
 import time
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from env.http.protocol import read_request, write_answer
 from env.registry import reward_function
+from tests.support.http_serving import Handler
 
 TASK = "arithmetic-partial"
 WORK_SECONDS = 0.25
@@ -43,29 +44,19 @@ class RewardServer:
     def start(self) -> None:
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Requests(Handler):
             def do_GET(self) -> None:
-                self._answer(200, b'{"status": "ready"}')
+                self.answer(200, b'{"status": "ready"}')
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                self._answer(*outer.answer(body))
-
-            def _answer(self, status: int, text: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args: Any) -> None:
-                """The training's log says what became of the answers."""
+                self.answer(*outer.answer(body))
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """Who asked was killed meanwhile."""
 
-        self._server = Server(("127.0.0.1", self._port), Handler)
+        self._server = Server(("127.0.0.1", self._port), Requests)
         self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -22,6 +21,7 @@ from entrypoint.net import wait
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import HeadLost, Message
 from tests.support.control import TOKEN, Head, node_info
+from tests.support.http_serving import Handler, serving
 from tests.support.waiting import eventually
 
 Stranger = Callable[[int, str], int]
@@ -30,30 +30,18 @@ Stranger = Callable[[int, str], int]
 
 @pytest.fixture
 def stranger() -> Iterator[Stranger]:
-    servers: list[HTTPServer] = []
+    with ExitStack() as servers:
 
-    def start(status: int, body: str) -> int:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
+        def start(status: int, body: str) -> int:
+            class Same(Handler):
+                def do_GET(self) -> None:
+                    self.answer(status, body.encode(), "text/plain")
 
-            def do_POST(self) -> None:
-                self.do_GET()
+                do_POST = do_GET
 
-            def log_message(self, *_: object) -> None:
-                pass
+            return int(servers.enter_context(serving(Same)).rpartition(":")[2])
 
-        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return servers[-1].server_port
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 NO_HEAD = [(404, "404 page not found"), (200, "<html>log in</html>"), (404, '{"detail": ""}')]

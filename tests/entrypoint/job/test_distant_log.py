@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,10 +13,11 @@ import pytest
 
 from contract.log_copy import Copy
 from entrypoint.job import distant_log
+from tests.support import http_serving
 from tests.support.waiting import eventually
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(http_serving.Handler):
     """Streams the output, and goes on until the client hangs up."""
 
     protocol_version = "HTTP/1.1"
@@ -26,6 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     """After so many chunks the connection breaks, each once."""
     asked: ClassVar[list[str]] = []
     tokens: ClassVar[set[str | None]] = set()
+    over: threading.Event
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
@@ -51,24 +52,20 @@ class Handler(BaseHTTPRequestHandler):
                         self.connection.shutdown(socket.SHUT_RDWR)
                         return
                 time.sleep(0.01)
-                if stream and self.server.over.is_set():  # type: ignore[attr-defined]
+                if stream and self.over.is_set():
                     return
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
             return
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @pytest.fixture
 def dashboard() -> Iterator[str]:
     Handler.output, Handler.breaks_after, Handler.asked = [], [], []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.over = threading.Event()  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.over.set()  # type: ignore[attr-defined]
-    server.shutdown()
+    Handler.over = threading.Event()
+    with http_serving.serving(Handler) as url:
+        yield url
+        Handler.over.set()
 
 
 def begin(dashboard: str, path: Path) -> tuple[list[str], threading.Event, threading.Thread]:

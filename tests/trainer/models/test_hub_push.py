@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 
-from tests.support.hub_uploads import TOKEN, HubOfUploads, hub_of_uploads
+from tests.support.hub_uploads import TOKEN, HubOfUploads, hub
 from trainer.models import hub_push
 from trainer.models.hub_push import PushError, Repository
+
+__all__ = ["hub"]
 
 
 def waits(ticks: int) -> bool:
     return True
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubOfUploads]:
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    with hub_of_uploads() as server:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
-        yield server
 
 
 @pytest.fixture
