@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env.data.rows import IMAGES, VIDEOS, PromptError, Row
+from env.data.rows import IMAGES, VIDEOS, PromptError, Row, is_chat
 from env.images.rows import ImageColumn, ImageRowError, with_images
 from env.types import Prompt
 
@@ -59,7 +59,7 @@ def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]
         return chat
     if isinstance(value, str) and value:
         return template.format(value) if template else value
-    if not _is_chat(value):
+    if not is_chat(value):
         raise PromptError(
             f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
         )
@@ -110,15 +110,7 @@ def _chat_of_text(text: str) -> list[dict[str, Any]] | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return value if _is_chat(value) else None
-
-
-def _is_chat(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
-    )
+    return value if is_chat(value) else None
 
 
 def _label(row: Row, key: str) -> str:

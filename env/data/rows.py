@@ -204,3 +204,12 @@ def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:
     advice = f"; did you mean '{near[0]}'?" if near else ""
     have = ", ".join(f"'{name}'" for name in present) or "none"
     return f"{where}: the key '{key}' is missing; {whose}: {have}{advice}"
+
+
+def is_chat(value: Any) -> bool:
+    """Return whether a value is a list of messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+    )

@@ -17,11 +17,11 @@ from typing import Any
 from datasets import Dataset
 
 from env.data.prompts import PromptError
-from env.data.rows import Row, read_rows
+from env.data.rows import Row, is_chat, read_rows
 from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import MARGIN, columns, datasets_of, is_chat, misfit
+from trainer.supervised.parse import MARGIN, columns, datasets_of, misfit
 from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlags
 
 Record = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from env.data.prompts import PromptError
-from env.data.rows import Row, column_of, read_rows
+from env.data.rows import Row, column_of, is_chat, read_rows
 from trainer.config import model_files
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
@@ -97,15 +97,6 @@ def columns(flags: StageFlags) -> dict[str, str]:
     )
     pair = {"--chosen_key": flags.chosen_key, "--rejected_key": flags.rejected_key}
     return {**prompt, **pair, **margin}
-
-
-def is_chat(value: Any) -> bool:
-    """Return whether a value is a list of messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
-    )
 
 
 def misfit(prompt: Any, answers: Sequence[Any]) -> str:
