@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 
@@ -48,6 +48,8 @@ from entrypoint.run.ownership import TakenOverError
 from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
+
+PORT_TAKEN = "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port"
 
 
 def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: Inbox) -> int:
@@ -131,11 +133,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     try:
         control = ControlServer(registry, observer, files, token, port)
     except OSError as error:
-        log.error(
-            "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port",
-            port,
-            error.strerror,
-        )
+        log.error(PORT_TAKEN, port, error.strerror)
         return ExitCode.UNFIT
     control.max_restarts = settings.max_restarts
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
@@ -154,18 +152,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         ExitStack() as uploads,
     ):
         ray = sockets.host_port(me.address, settings.ray_port)
-        present: tuple[str, ...] | None = None  # the next job waits for no worker that was missing
-
-        def supervise(run: RunContext) -> Outcome:
-            nonlocal present
-            collective = CollectiveCheck(run.settings, ray, env)
-            rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
-            rendezvous.present = present
-            try:
-                return Supervisor(run, rendezvous, cluster.jobs(run.settings)).supervise()
-            finally:
-                present = rendezvous.present
-
+        supervise = _supervision(cluster, services, env, ray, role.min_workers)
         finish_uploads = stored_run.no_uploads
         own_url = f"http://{sockets.host_port(me.address, port)}"
         log.info("the run's page, to read only: %s", page_link(settings.url or own_url, token))
@@ -187,6 +174,29 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             log.info("the cause, and what to do: rollcall report %s", settings.run_dir)
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
+
+
+def _supervision(
+    cluster: HeadRay | ExistingRay,
+    services: Services,
+    env: Mapping[str, str],
+    ray: str,
+    min_workers: int,
+) -> Callable[[RunContext], Outcome]:
+    """Return what supervises a job. `env`: what the services have; `ray`: Ray's host and port."""
+    present: tuple[str, ...] | None = None  # the next job waits for no worker that was missing
+
+    def supervise(run: RunContext) -> Outcome:
+        nonlocal present
+        collective = CollectiveCheck(run.settings, ray, env)
+        rendezvous = Rendezvous(run, cluster, services, collective, min_workers)
+        rendezvous.present = present
+        try:
+            return Supervisor(run, rendezvous, cluster.jobs(run.settings)).supervise()
+        finally:
+            present = rendezvous.present
+
+    return supervise
 
 
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:
