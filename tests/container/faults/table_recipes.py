@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tests.container.faults import disk
 from tests.container.faults.fault import DIED, HUNG, LOST, Fault
@@ -66,8 +66,21 @@ def make_room(cluster: RecipeContainers) -> None:
 
 
 def rows(job: RecipeJob) -> Iterator[Fault[RecipeContainers]]:
-    slow, name = job.hang_seconds, job.recipe
     driver, rank = ("program", "actor") if job.recipe == "command" else ("driver", "rank")
+    who = {"driver": f"the {driver} on the head", "rank": f"{rank} 1, on a worker,"}
+    yield from _deaths(job.recipe, who)
+    yield from _nodes(job.recipe)
+    for role in who:
+        yield Fault(
+            name=f"{job.recipe}-{role}-frozen",
+            sentence=f"{who[role]} is stopped for ever (ROLLCALL_HANG_TIMEOUT={job.hang_seconds})",
+            inject=send(role, signal.SIGSTOP),
+            deadline=job.hang_seconds + 180,
+            classes=HUNG,
+        )
+
+
+def _deaths(name: str, who: Mapping[str, str]) -> Iterator[Fault[RecipeContainers]]:
     yield Fault(
         name=f"{name}-worker-killed",
         sentence="a worker's container is killed and started again",
@@ -78,14 +91,14 @@ def rows(job: RecipeJob) -> Iterator[Fault[RecipeContainers]]:
     )
     yield Fault(
         name=f"{name}-driver-killed",
-        sentence=f"the {driver} on the head is killed",
+        sentence=f"{who['driver']} is killed",
         inject=send("driver", signal.SIGKILL),
         deadline=120,
         classes=DIED,
     )
     yield Fault(
         name=f"{name}-rank-killed",
-        sentence=f"{rank} 1, on a worker, is killed",
+        sentence=f"{who['rank']} is killed",
         inject=send("rank", signal.SIGKILL),
         deadline=120,
         classes=DIED,
@@ -97,6 +110,9 @@ def rows(job: RecipeJob) -> Iterator[Fault[RecipeContainers]]:
         deadline=180,
         classes=DIED,
     )
+
+
+def _nodes(name: str) -> Iterator[Fault[RecipeContainers]]:
     yield Fault(
         name=f"{name}-head-killed",
         sentence="the head's container is killed and started again",
@@ -148,14 +164,6 @@ def rows(job: RecipeJob) -> Iterator[Fault[RecipeContainers]]:
         classes=HUNG | LOST,
         restarts=None,
     )
-    for role, who in (("driver", f"the {driver} on the head"), ("rank", f"{rank} 1, on a worker,")):
-        yield Fault(
-            name=f"{name}-{role}-frozen",
-            sentence=f"{who} is stopped for ever (ROLLCALL_HANG_TIMEOUT={slow})",
-            inject=send(role, signal.SIGSTOP),
-            deadline=slow + 180,
-            classes=HUNG,
-        )
 
 
 AGAINST = ("worker-killed", "worker-lost")
