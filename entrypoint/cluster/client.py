@@ -50,6 +50,10 @@ class NoHeadError(wait.NotYetError):
     """What answers on the port is not a Rollcall head; a head may replace it later."""
 
 
+class NotNowError(wait.NotYetError):
+    """The head answers that it cannot do this now, as while its storage does not answer."""
+
+
 class ControlClient:
     def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
         """`url`: where the control port is reached from outside, instead of `host` and `port`."""
@@ -108,7 +112,8 @@ class ControlClient:
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return an answer whose body is a JSON object.
 
-        Raises WrongTokenError, NoHeadError, and NotYetError if there is no usable answer.
+        Raises WrongTokenError, NoHeadError, NotNowError, and NotYetError if there is no usable
+        answer.
         """
         try:
             answer = self._http.request(method, path, **options)
@@ -119,7 +124,9 @@ class ControlClient:
         if answer.status_code == 403 and READS_ONLY in _why(answer):
             raise WrongTokenError(f"the head at {self._base} declines{_why(answer)}")
         if answer.status_code >= 500:
-            raise wait.NotYetError(f"{self._base}{path} answers {answer.status_code}{_why(answer)}")
+            why = _why(answer)
+            kind = NotNowError if why else wait.NotYetError  # without a reason, a proxy answers
+            raise kind(f"{self._base}{path} answers {answer.status_code}{why}")
         if not _is_object(answer):
             raise self._no_head(answer)
         return answer

@@ -13,7 +13,13 @@ from contract import lease
 from contract.background import in_background
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import ControlClient, DeclinedError, NoHeadError, WrongTokenError
+from entrypoint.cluster.client import (
+    ControlClient,
+    DeclinedError,
+    NoHeadError,
+    NotNowError,
+    WrongTokenError,
+)
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -54,6 +60,9 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
         raise NoAnswerError(str(error), ExitCode.USAGE) from None
     except NoHeadError as error:
         raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
+    except NotNowError as error:
+        sentence = f"the head cannot answer now: {error}"
+        raise NoAnswerError(sentence, ExitCode.UNREACHABLE) from None
     except wait.NotYetError as error:
         elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
         remedy = elsewhere if host == "localhost" and settings.url is None else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,8 @@ WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
+PASSES = re.compile(r'"(?:at|silent_seconds)": [^,}]+|\b[\d.]+ (?:s|min|h)\b')
+"""Times and durations in a state, which grow while nothing happens."""
 CLEAR = "\x1b[H\x1b[2J"
 """Has a terminal show an empty page."""
 
@@ -99,15 +102,19 @@ def _say(
 
 
 def _watch(settings: Settings, options: argparse.Namespace) -> int:
-    """Print the state whenever it changes, until the run or the job has ended."""
+    """Print the state whenever it changes, until the run or the job has ended.
+
+    As JSON it is one line. Time that passes is a change only where the page is drawn again.
+    """
+    redraws = sys.stdout.isatty() and not options.json
     shown = ""
     while True:
         row, lines, over = patiently(settings, partial(_look, settings, options))
         text = json.dumps(row) if options.json else "\n".join(lines)
-        if text != shown:
-            redraw = sys.stdout.isatty() and not options.json
-            print(f"{CLEAR if redraw else ''}{text}", flush=True)
-            shown = text
+        news = text if redraws else PASSES.sub("", text)
+        if news != shown:
+            print(f"{CLEAR if redraws else ''}{text}", flush=True)
+            shown = news
         if over:
             return ExitCode.FINISHED
         time.sleep(WATCH_SECONDS)

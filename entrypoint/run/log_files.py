@@ -59,9 +59,16 @@ def read(directory: Path, name: str, offset: int) -> Piece:
     """Return what follows `offset` bytes; a negative offset counts from the end.
 
     Beyond the end, the log was begun anew: its beginning follows. A character that is still being
-    written belongs to the next piece. Raises OSError.
+    written belongs to the next piece. The journal of a job that has not begun is empty. Raises
+    OSError.
     """
-    with _path(directory, name).open("rb") as file:
+    try:
+        file = _path(directory, name).open("rb")
+    except FileNotFoundError:
+        if name == JOURNAL:
+            return Piece("", 0)
+        raise
+    with file:
         size = file.seek(0, 2)
         if offset > size:
             offset = 0

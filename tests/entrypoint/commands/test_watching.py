@@ -21,7 +21,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
-from entrypoint.commands import cli, events, logs, page
+from entrypoint.commands import cli, events, logs, page, remote
 from entrypoint.commands.log_part import Part
 from entrypoint.config.read import read_settings
 from entrypoint.job.run_context import RunContext
@@ -29,6 +29,7 @@ from entrypoint.job.supervisor import Outcome
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head, head
 from tests.support.job_head import FINISHED, JobHead, job_head, soon
+from tests.support.printed import Printed
 
 __all__ = ["head", "job_head"]
 
@@ -138,6 +139,48 @@ def test_events_of_a_job_and_of_none(job_head: JobHead, capsys: pytest.CaptureFi
     assert "there is no job job-7" in capsys.readouterr().err
 
 
+def test_a_job_that_waits_in_the_queue_has_no_events_yet(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its journal begins with the job, and `events -f` waits for it."""
+    job_head.queue.submit(["sleep", "9"], {})
+    job_head.queue.submit(["true"], {})
+    for where in (job_head.environment, here(job_head.run)):
+        assert rollcall(where, "events", "job-2") == 0
+        assert rollcall(where, "events", "job-2", "-n", "3") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_storage_that_fails_is_not_a_head_that_does_not_answer(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head.run.progress.mkdir()  # it cannot be read
+    url = {"ROLLCALL_HEAD_ADDRESS": "localhost", "ROLLCALL_CONTROL_PORT": str(head.port)}
+    assert rollcall({**here(head.run), **url}, "status") == 69
+    said = capsys.readouterr().err
+    assert said.startswith("the head cannot answer now: http://localhost:")
+    assert said.endswith(f"answers 503: {head.run.progress}: Is a directory\n")
+
+
+def test_the_watched_state_as_json_is_a_line_for_each_change(
+    head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "WATCH_SECONDS", 0.05)
+    watching = threading.Thread(target=rollcall, args=(of(head), "status", "--watch", "--json"))
+    watching.start()
+    printed = Printed(capsys)
+    soon(lambda: printed.has('"phase": "starting"'))
+    time.sleep(1.5)  # several looks, at which the head gives other times and nothing new
+    head.control.phase = "training"
+    soon(lambda: printed.has('"phase": "training"'))
+    head.control.announce("finished", 0)
+    watching.join(60)
+    assert printed.has("finished")
+    rows = [json.loads(line) for line in printed.text.splitlines()]
+    seen = [(row["phase"], row["outcome"] is not None) for row in rows]
+    assert seen == [("starting", False), ("training", False), ("training", True)]
+
+
 def test_events_follows_until_the_end_and_prints_each_event_once(
     head: Head, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,23 +199,17 @@ def test_events_follows_until_the_end_and_prints_each_event_once(
         file.flush()
         following = threading.Thread(target=follow)
         following.start()
-        said = ""
-
-        def shows(text: str) -> bool:
-            nonlocal said
-            said += capsys.readouterr().out
-            return text in said
-
-        soon(lambda: shows("one"))
+        printed = Printed(capsys)
+        soon(lambda: printed.has("one"))
         file.write(line[20:])
         file.flush()
-        soon(lambda: shows("two"))
+        soon(lambda: printed.has("two"))
     details = {"outcome": "finished", "exit_code": 0}
     append_event(head.run.journal, "outcome", "the job has finished", details)
     head.control.announce("finished", 0)
     following.join(60)
-    said += capsys.readouterr().out
-    sentences = [line.split(" ", 3)[3] for line in said.splitlines()]
+    assert printed.has("the job has finished")
+    sentences = [line.split(" ", 3)[3] for line in printed.text.splitlines()]
     assert (codes, sentences) == ([0], ["one", "two", "the job has finished"])
 
 
@@ -185,23 +222,18 @@ def test_logs_follows_from_its_last_lines_on(
     log.write_text("zero\none\n")
     following = threading.Thread(target=rollcall, args=(of(head), "logs", "1", "-f", "-n1"))
     following.start()
-    said = ""
-
-    def shows(text: str) -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return text in said
-
-    soon(lambda: shows("one\n"))
+    printed = Printed(capsys)
+    soon(lambda: printed.has("one\n"))
     with log.open("a") as file:
         file.write("two\n")
-    soon(lambda: shows("two\n"))
+    soon(lambda: printed.has("two\n"))
     log.replace(head.run.logs / "worker-1.log.1")  # as the copy of Ray's logs is begun anew
     log.write_text("three\n")
-    soon(lambda: shows("three\n"))
+    soon(lambda: printed.has("three\n"))
     head.control.announce("finished", 0)
     following.join(60)
-    assert said + capsys.readouterr().out == "one\ntwo\nthree\n"
+    assert printed.has("three\n")
+    assert printed.text == "one\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("failed", 70)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from entrypoint.run import log_files
 
 
@@ -48,3 +50,10 @@ def test_logs_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "stacks-attempt-1.txt").touch()
     assert log_files.names(tmp_path) == ["attempt-9", "attempt-10", "head", "worker-a1"]
     assert log_files.names(tmp_path / "absent") == []
+
+
+def test_a_run_that_has_not_begun_has_an_empty_journal_and_no_log(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    assert log_files.read(logs, log_files.JOURNAL, -400) == ("", 0)
+    with pytest.raises(FileNotFoundError):
+        log_files.read(logs, "head", 0)
