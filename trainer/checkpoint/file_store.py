@@ -26,17 +26,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile, files_of
-from contract.run_dir import sync_directory
 from trainer.checkpoint.file_stream import FileStream
 from trainer.checkpoint.protocol import Directory, HeadDirectory
 from trainer.cluster import tcp_stream
 from trainer.cluster.tcp_stream import Server, StreamSource
 from trainer.config.config import Config
+from trainer.models import model_dir
 
 AT_ONCE = 16
 """Requests that the store answers at the same time."""
-INCOMING = ".{}.incoming"
-"""Name of a directory until all its files are there."""
 
 
 def place(config: Config, path: Path) -> Directory:
@@ -99,19 +97,15 @@ class FileStore:
         if digest.hexdigest() != file.sha256:
             raise OSError(errno.EIO, "other bytes arrived than were sent", str(path))
 
-    def begin(self, directory: Path) -> None:
-        """Prepare to replace `directory`."""
-        shutil.rmtree(directory.with_name(INCOMING.format(directory.name)), ignore_errors=True)
+    def begin(self, directory: Path) -> Path:
+        """Prepare to replace the model in `directory`. Returns where its files are to arrive."""
+        incoming = model_dir.incoming(directory)
+        shutil.rmtree(incoming, ignore_errors=True)
+        return incoming
 
     def replace(self, directory: Path) -> None:
-        """Replace `directory` by what has arrived in its place; a crash leaves one of the two."""
-        incoming = directory.with_name(INCOMING.format(directory.name))
-        if not incoming.exists():  # this call is repeated
-            return
-        sync_directory(incoming)
-        shutil.rmtree(directory, ignore_errors=True)
-        incoming.rename(directory)
-        sync_directory(directory.parent)
+        """Bring the model that has arrived to `directory`. The call may be repeated."""
+        model_dir.replace(directory)
 
     def files(self, directory: Path) -> list[WrittenFile]:
         """Return the files of a complete checkpoint. Raises OSError."""

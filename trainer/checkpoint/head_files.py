@@ -24,7 +24,7 @@ from pathlib import Path
 
 from contract.manifest import WrittenFile
 from contract.run_dir import NODE_DIR, RunFiles
-from trainer.checkpoint.file_store import INCOMING, answer, is_here, served
+from trainer.checkpoint.file_store import answer, is_here, served
 from trainer.checkpoint.file_stream import FileStream
 from trainer.checkpoint.protocol import Directory, HeadDirectory
 
@@ -47,14 +47,12 @@ class Outbox:
     def send(self, files: Iterable[WrittenFile], *, replace: bool = False) -> None:
         """Bring the files to the run directory, durably. Raises OSError.
 
-        `replace`: they are all files of the directory, and take the place of what it has.
+        `replace`: they are a model, and take the place of the model in the directory.
         """
         if self.to is None:
             return
         target, store = self.to.path, self.to.store
-        if replace:
-            answer(store.begin.remote(target))
-        into = target.with_name(INCOMING.format(target.name)) if replace else target
+        into: Path = answer(store.begin.remote(target)) if replace else target
         for file in files:
             with served(self.path / file.name) as source:
                 answer(store.receive.remote(into / file.name, file, source))

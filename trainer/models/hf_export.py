@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from contract.manifest import WrittenFile, sha256
-from contract.run_dir import sync_directory
+from trainer.models import model_dir
 
 
 def write(
@@ -25,13 +25,13 @@ def write(
     *,
     weights: dict[str, Any] | None = None,
     beside: Mapping[str, Mapping[str, Tensor]] | None = None,
-) -> None:
-    """Replace `directory` by model and tokeniser; a crash leaves the old or the new directory.
+) -> list[WrittenFile]:
+    """Write model and tokeniser in place of the model in `directory`. Returns their files.
 
-    `weights` replace the model's own tensors. `beside`: further files of tensors that transformers
-    does not write.
+    Other files and directories there stay. `weights` replace the model's own tensors. `beside`:
+    further files of tensors that transformers does not write.
     """
-    temporary = directory.with_name(f".{directory.name}.tmp")
+    temporary = model_dir.incoming(directory)
     shutil.rmtree(temporary, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _any_generation_config(model, temporary):
@@ -43,9 +43,12 @@ def write(
         with path.open("rb") as file:
             os.fsync(file.fileno())
         path.chmod(0o644)  # safetensors makes files that only their owner can read
-    shutil.rmtree(directory, ignore_errors=True)
-    temporary.rename(directory)
-    sync_directory(directory.parent)
+    files = [
+        WrittenFile(path.name, path.stat().st_size, sha256(path))
+        for path in sorted(temporary.iterdir())
+    ]
+    model_dir.replace(directory)
+    return files
 
 
 @contextmanager
@@ -67,11 +70,3 @@ def _any_generation_config(model: Any, directory: Path) -> Iterator[None]:
         own.to_json_file(directory / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
     else:
         yield
-
-
-def written(directory: Path) -> list[WrittenFile]:
-    """Return the files of an exported model, with their checksums."""
-    return [
-        WrittenFile(path.name, path.stat().st_size, sha256(path))
-        for path in sorted(directory.iterdir())
-    ]

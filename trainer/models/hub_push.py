@@ -59,7 +59,12 @@ def _upload(directory: Path, to: Repository) -> str:
     api = HfApi()
     api.create_repo(to.name, private=to.private or None, exist_ok=True)
     message = "Push the model of a finished run"
-    commit = api.upload_folder(repo_id=to.name, folder_path=directory, commit_message=message)
+    commit = api.upload_folder(
+        repo_id=to.name,
+        folder_path=directory,
+        commit_message=message,
+        ignore_patterns=["*/*"],  # a model is flat: a directory there is another thing
+    )
     return str(commit.repo_url)
 
 

@@ -113,5 +113,6 @@ class CriticActor(LearnerActor):
         backbone = {name.removeprefix("backbone."): value for name, value in tensors.items()}
         tokenizer = AutoTokenizer.from_pretrained(self._source)
         with head_files.writing(directory) as out:
-            export.write(self._model.backbone, tokenizer, out.path, weights=backbone, beside=head)
-            out.send(export.written(out.path), replace=True)
+            model = self._model.backbone
+            files = export.write(model, tokenizer, out.path, weights=backbone, beside=head)
+            out.send(files, replace=True)

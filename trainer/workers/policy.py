@@ -176,8 +176,7 @@ class PolicyActor(LearnerActor):
         if beside := vision.processor_files(self._model, self._source):
             tokenizer = vision.TokenizerWithFiles(tokenizer, beside)
         with head_files.writing(directory) as out:
-            export.write(self._model, tokenizer, out.path, weights=weights)
-            files = export.written(out.path)
+            files = export.write(self._model, tokenizer, out.path, weights=weights)
             out.send(files, replace=True)
         return files
 

@@ -122,15 +122,19 @@ def test_a_stream_that_breaks_is_an_error_about_the_file(store: Store, step: Pat
     assert error.value.filename == str(step / "policy.pt")
 
 
-def test_a_directory_is_replaced_as_a_whole(store: Store, own: Path, step: Path) -> None:
+def test_a_model_is_replaced_and_what_else_is_in_its_directory_stays(
+    store: Store, own: Path, step: Path
+) -> None:
     exported = HeadDirectory(step / "hf", store, "the head")
-    for names in (["old", "both"], ["new", "both"]):
+    for names in (["model-1.safetensors", "both"], ["model.safetensors", "both"]):
         with head_files.writing(exported) as out:
             out.send([write(out, name, name.encode()) for name in names], replace=True)
-    assert sorted(path.name for path in (step / "hf").iterdir()) == ["both", "new"]
+        (step / "hf" / "ckpt").mkdir(exist_ok=True)
+    names = sorted(path.name for path in (step / "hf").iterdir())
+    assert names == ["both", "ckpt", "model.safetensors"]
     assert [path.name for path in step.iterdir()] == ["hf"]
     store.inner.replace(step / "hf")  # Ray may repeat a call
-    assert (step / "hf").exists()
+    assert (step / "hf" / "both").read_bytes() == b"both"
 
 
 def checkpoint(step: Path) -> None:

@@ -38,3 +38,23 @@ def test_a_generation_config_is_exported_as_the_base_model_had_it(
     }
     assert GenerationConfig.from_pretrained(exported).eos_token_id == 1
     assert load_causal_lm(str(exported), torch.float32).generation_config.top_p == had.get("top_p")
+
+
+def test_a_model_is_written_beside_what_else_is_in_its_directory(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    exported = tmp_path / "exported"
+    kept = exported / "ckpt" / "global_step_3" / "policy.pt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("a checkpoint")
+    for name in ("notes.txt", "model-00001-of-00002.safetensors", "pytorch_model.bin"):
+        (exported / name).write_text("old")
+    (tmp_path / "link").symlink_to(exported)
+    model = load_causal_lm(str(tiny.model), torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tiny.model)
+    files = hf_export.write(model, tokenizer, tmp_path / "link")
+    assert kept.read_text() == "a checkpoint"
+    names = {path.name for path in exported.iterdir()}
+    assert names == {"ckpt", "notes.txt", *(file.name for file in files)}
+    assert "model.safetensors" in names
+    assert load_causal_lm(str(exported), torch.float32).config.model_type == model.config.model_type

@@ -38,6 +38,13 @@ def test_a_push_makes_the_repository_and_uploads_every_file(
     assert hub.files["owner/model"] == {file.name: file.read_bytes() for file in model.iterdir()}
 
 
+def test_a_directory_beside_the_model_is_not_pushed(hub: HubOfUploads, model: Path) -> None:
+    (model / "ckpt" / "global_step_3").mkdir(parents=True)
+    (model / "ckpt" / "global_step_3" / "policy.pt").write_bytes(b"a checkpoint")
+    hub_push.push(model, Repository("owner/model"), waits)
+    assert set(hub.files["owner/model"]) == {"config.json", "README.md", "model.safetensors"}
+
+
 def test_a_push_to_a_repository_that_is_there_replaces_its_files(
     hub: HubOfUploads, model: Path
 ) -> None:
