@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
 from trainer.types import ModelMismatchError, Rank
@@ -64,7 +65,7 @@ def save(directory: Path, role: str, state: State, rank: Rank) -> WrittenFile:
     several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
     name = f"{role}{several}.pt"
     content = {part: getattr(state, part) for part in State.__slots__}
-    with (directory / name).open("wb") as file:
+    with with_path(directory / name), (directory / name).open("wb") as file:
         digest = _Digest(file)
         torch.save(content, cast(BinaryIO, digest))  # it asks for no more
         file.flush()

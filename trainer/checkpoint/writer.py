@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
+from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile, checkpoint_path, write_manifest
 from contract.run_dir import sync_directory, write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments
@@ -90,7 +91,8 @@ def commit(directory: Path, driver: DriverState, shards: Iterable[WrittenFile]) 
     Without a manifest a checkpoint does not exist.
     """
     if driver.in_flight is not None:
-        with (directory / IN_FLIGHT).open("wb") as file:
+        path = directory / IN_FLIGHT
+        with with_path(path), path.open("wb") as file:
             file.write(driver.in_flight)
             file.flush()
             os.fsync(file.fileno())
