@@ -171,7 +171,7 @@ def started_by_hand(layout: Layout, number: int, role: str, stack: ExitStack) ->
     return typed(layout, f"by-hand-{number}", ray_start(layout, number, role), stack)
 
 
-def ray_start(layout: Layout, number: int, role: str, cpus: int = 2) -> list[str]:
+def ray_start(layout: Layout, number: int, role: str) -> list[str]:
     node = layout.node(number)
     first, _, last = node["ROLLCALL_WORKER_PORTS"].partition("-")
     ports = [
@@ -197,7 +197,7 @@ def ray_start(layout: Layout, number: int, role: str, cpus: int = 2) -> list[str
         f"--min-worker-port={int(first) + 8}",
         f"--max-worker-port={last}",
         f"--temp-dir={node['ROLLCALL_RAY_TEMP_DIR']}",
-        f"--num-cpus={cpus}",
+        "--num-cpus=2",
         "--num-gpus=0",
         "--disable-usage-stats",
     ]

@@ -12,6 +12,8 @@ from entrypoint.net.wait import NotYetError
 NOT_READY = frozenset({500, 502, 503, 504})
 """Statuses of a server that is loading its model, or of a proxy whose server is missing."""
 
+ANSWER_SECONDS = 3.0
+
 
 def direct() -> httpx.HTTPTransport:
     """The transport of an httpx.Client that ignores HTTP_PROXY, so no proxy sees the token.
@@ -35,13 +37,13 @@ def or_not_yet(begin: str = "") -> Iterator[None]:
         raise NotYetError(f"{begin}{str(error) or type(error).__name__}") from None
 
 
-def status_of(url: str, *, timeout: float = 3.0) -> int:
+def status_of(url: str) -> int:
     """The status of a GET. Nearly any will do: a server that takes only POST says 404, 405 or 501.
 
-    Raises NotYetError if nothing answers within `timeout` seconds, or with a status in NOT_READY.
+    Raises NotYetError if nothing answers within ANSWER_SECONDS, or with a status in NOT_READY.
     """
     try:
-        with httpx.Client(transport=direct(), timeout=timeout) as http:
+        with httpx.Client(transport=direct(), timeout=ANSWER_SECONDS) as http:
             status = http.get(url).status_code
     except httpx.HTTPError as error:
         raise NotYetError(f"{url}: {error or type(error).__name__}") from None

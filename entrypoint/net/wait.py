@@ -23,6 +23,7 @@ STEADY_SECONDS = 60.0
 """Seconds. A failure after a longer run restarts the count of failures in a row."""
 SAY_AFTER_SECONDS = (3, 10, 30, 60)
 SAY_EVERY_SECONDS = 60
+LONGEST_BACKOFF_SECONDS = 60.0
 
 
 class NotYetError(Exception):
@@ -113,7 +114,7 @@ def failures_in_a_row(before: int, lasted: float) -> int:
     return 1 if lasted > STEADY_SECONDS else before + 1
 
 
-def backoff(failures: int, *, first: float = 1.0, longest: float = 60.0) -> float:
+def backoff(failures: int, *, first: float = 1.0) -> float:
     """Seconds to wait before try number `failures` + 1: doubling, with jitter of a half."""
-    ceiling = min(longest, first * 2.0 ** max(0, failures - 1))
+    ceiling = min(LONGEST_BACKOFF_SECONDS, first * 2.0 ** max(0, failures - 1))
     return ceiling * random.uniform(0.5, 1.0)

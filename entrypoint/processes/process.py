@@ -20,6 +20,7 @@ from entrypoint.processes import identity
 
 log = logging.getLogger(__name__)
 
+OPEN_FILES = 65536
 NODE_MARK = "ROLLCALL_NODE_MARK"
 """Set in the environment of all that a node starts, and inherited by what those processes start.
 By the mark a node finds its processes again, even after it was killed itself."""
@@ -142,10 +143,10 @@ def output(argv: Sequence[str], *, timeout: float) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace").strip()
 
 
-def raise_open_files_limit(wanted: int = 65536) -> None:
-    """Raise the soft limit to `wanted`, or to the hard limit if lower. Children inherit it."""
+def raise_open_files_limit() -> None:
+    """Raise the soft limit to OPEN_FILES, or to the hard limit if lower. Children inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    best = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < best:
         resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
 

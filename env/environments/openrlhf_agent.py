@@ -59,7 +59,6 @@ class SamplingParams:
     top_p: float
     logprobs: int | None = 1
     stop: str | Sequence[str] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

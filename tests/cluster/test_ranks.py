@@ -144,7 +144,6 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
     same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
 
 
-RECOMPUTE = {"gradient_checkpointing": True}
 WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     **{
         f"optimizer on the CPU, stage {stage}": (

@@ -27,11 +27,12 @@ from entrypoint.job.failures.hang import HangWatch
 from entrypoint.node import head
 from entrypoint.run import lease
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record import ended, html, parts, text
+from entrypoint.run.flight_record import ended, html, text
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from tests.support.damage import damaged, flipped
+from tests.support.flight_events import part_of
 
 DETAILS: dict[str, dict[str, Any]] = {
     "start": {"incarnation": "a"},
@@ -74,7 +75,7 @@ def read_by_everyone(journal: Journal) -> report.FlightRecord:
     head._finished_before(journal, "f00d")
     resume_check.mismatch(3, [event for event in journal.events() if event["attempt"] == 1], 4)
     record = report.from_journal(journal.events())
-    assert "".join([*text.lines(record), html.page("a run", [parts.of_record(record)])]).encode()
+    assert "".join([*text.lines(record), html.page("a run", [part_of(record)])]).encode()
     return record
 
 

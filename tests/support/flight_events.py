@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from entrypoint.run.flight_record.parts import Part
+from entrypoint.run.flight_record.record import FlightRecord
+
 
 class Clock:
     """Writes events at times that a test sets."""
@@ -26,3 +29,8 @@ class Clock:
     def steps(self, attempt: int, *numbers: int, seconds: float = 100) -> None:
         for number in numbers:
             self.then(seconds, "step", attempt, step=number)
+
+
+def part_of(record: FlightRecord) -> Part:
+    """A run of which nothing but the record is known."""
+    return Part(name="run", record=record, state=record.outcome, sentence=record.sentence)

@@ -67,7 +67,7 @@ def learns(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def tells_loss(root: Path, recipe: str = "supervised", model: str = "/models/tiny-7b") -> RunFiles:
+def tells_loss(root: Path) -> RunFiles:
     """A stage on all ranks, whose steps are in the journal alone."""
     clock = Clock()
     clock.then(0, "start")
@@ -77,7 +77,7 @@ def tells_loss(root: Path, recipe: str = "supervised", model: str = "/models/tin
     clock.then(4, "eval", 1, step=100, accuracy=0.75)
     clock.then(9, "outcome", outcome="finished", exit_code=0)
     clock.rows[-1]["sentence"] = "the job has finished"
-    return written(root, clock, recipe=recipe, model=model)
+    return written(root, clock, recipe="supervised", model="/models/tiny-7b")
 
 
 def tells_nothing(root: Path) -> RunFiles:

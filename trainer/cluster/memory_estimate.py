@@ -193,11 +193,9 @@ def of_pool(
     return PoolMemory(phases, engine.weights, engine_share(config, layout), beside, sleeps)
 
 
-def least_gpu(
-    config: Config, layout: Layout, pool: ResourcePool, size_of: SizeOf | None = None
-) -> int | None:
+def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
     """Returns the least bytes of each GPU of `pool`; None if the size of a model is unknown."""
-    memory = of_pool(config, layout, pool, size_of)
+    memory = of_pool(config, layout, pool)
     return None if memory is None else memory.least
 
 

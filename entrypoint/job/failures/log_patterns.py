@@ -119,12 +119,6 @@ def plain(text: str) -> str:
     return CODES.sub("", text)
 
 
-def failure_in(line: str) -> FailureClass | None:
-    """Return the failure class that one line of a job's log points to."""
-    text, _ = spoken(line)
-    return _failure_in(text)
-
-
 class EvidenceLog:
     """The evidence of one attempt. It keeps the first line of each class; later ones are echoes.
 

@@ -61,11 +61,6 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     )
 
 
-def of_record(record: FlightRecord) -> Part:
-    """Pure: return a run of which nothing but the record is known."""
-    return Part(name="run", record=record, state=record.outcome, sentence=record.sentence)
-
-
 def of_jobs(run: RunFiles, secrets: Iterable[str] = ()) -> list[Part]:
     """Read the jobs that were submitted to a cluster, oldest first. Raises OSError."""
     return [_of_job(RunFiles(run.jobs / name), row, secrets) for name, row in _entries(run)]

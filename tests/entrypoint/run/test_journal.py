@@ -14,9 +14,10 @@ from contract.redaction import MASK
 from entrypoint.config.read import read_settings
 from entrypoint.job.failures import classes
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
-from entrypoint.run.flight_record import html, parts
+from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
+from tests.support.flight_events import part_of
 
 SECRET = "hf_nobody_may_read_this"
 
@@ -121,9 +122,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     (failed,) = journal.events("failure")
     assert failed["sentence"] == f"unknown: 401: bearer {MASK}"
     assert failed["details"] == {"failure": "unknown", "seen": [{"by": f"401: bearer {MASK}"}]}
-    assert SECRET not in html.page(
-        "a run", [parts.of_record(report.from_journal(journal.events()))]
-    )
+    assert SECRET not in html.page("a run", [part_of(report.from_journal(journal.events()))])
 
 
 def test_the_driver_masks_what_its_environment_keeps_secret(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from entrypoint.job.failures import log_patterns
 from entrypoint.job.failures.classes import FailureClass as F
-from entrypoint.job.failures.log_patterns import EvidenceLog, failure_in
+from entrypoint.job.failures.log_patterns import EvidenceLog
 
 
 def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:
@@ -24,8 +24,10 @@ def test_a_recipes_own_hint_goes_before_the_common_signs() -> None:
 
 
 def test_ordinary_lines_are_no_signs() -> None:
+    evidence = EvidenceLog(lambda: 0)
     for line in ("step 12 reward 0.4", "Loading checkpoint shards: 100%", "", "NCCL INFO Using 8"):
-        assert failure_in(line) is None
+        evidence.read(line)
+    assert evidence.at(0) == ()
 
 
 def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:

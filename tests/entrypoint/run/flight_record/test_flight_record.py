@@ -14,11 +14,11 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.journal import append_event, read_events
 from entrypoint.commands import report as report_command
-from entrypoint.run.flight_record import html, parts
+from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.record import FlightRecord
-from tests.support.flight_events import Clock
+from tests.support.flight_events import Clock, part_of
 from tests.support.repository import DATA
 
 FOUR_FAULTS = DATA / "journals/four-faults.jsonl"
@@ -274,7 +274,7 @@ def test_the_page_is_well_formed_needs_nothing_else_and_runs_nothing_that_a_log_
     failure["sentence"] = "node_lost: <script>alert(1)</script>"
     for record in (recorded, report.from_journal(clock.rows)):
         page = _Page()
-        page.feed(html.page("a <run>", [parts.of_record(record)]))
+        page.feed(html.page("a <run>", [part_of(record)]))
         assert (page.open, page.links) == ([], [])
         assert "a <run>: finished" in page.text
         for one in record.failures:
@@ -321,7 +321,7 @@ def test_what_was_mended_while_the_job_went_on_is_told_and_is_no_failure() -> No
     assert len(told.failures) == 1
     assert told.outcome == "finished"
     assert any("rank-replaced!" in line for line in report_text.lines(told))
-    assert "rank-replaced!" in html.page("a run", [parts.of_record(told)])
+    assert "rank-replaced!" in html.page("a run", [part_of(told)])
 
 
 def test_a_run_that_never_came_to_an_attempt_has_a_record(
