@@ -15,7 +15,6 @@ import xxhash
 
 from env.retrieval.files import IndexFault, checksum
 
-POOLINGS = ("mean", "cls")
 POOLED = {
     **{"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"},
     **{"pooling_mode_mean": "mean", "pooling_mode_cls": "cls"},

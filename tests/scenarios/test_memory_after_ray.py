@@ -227,4 +227,4 @@ def test_files_of_another_version_are_left_out(
     (tmp_path / "a run").mkdir()
     (tmp_path / "a run" / f"one{fd_store.LABEL}").write_bytes(b"of another kind")
     assert SpilledReplicas(tmp_path, "a run").manifests() == []
-    assert "cannot be read and is left out" in caplog.text
+    assert "cannot be read and is ignored" in caplog.text

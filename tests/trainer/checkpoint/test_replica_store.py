@@ -116,7 +116,7 @@ def test_a_share_that_was_torn_on_its_way_never_replaces_a_whole_one(
     holder.receive(one, source)
     view(segment)[-1] ^= 1  # training went on, and nobody waited
     try:
-        with pytest.raises(TornError, match="shard policy-1 of step 2 was torn"):
+        with pytest.raises(TornError, match="shard policy-1 of step 2 was damaged on its way"):
             holder.receive(two, source)
     finally:
         view(segment)[-1] ^= 1
