@@ -42,6 +42,7 @@ from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.processes.process import NODE_MARK, find_marked, kill
+from tests.support.node_cluster import command_line
 from tests.support.podman import IMAGE, Container, missing, podman
 from tests.support.ray_workers import actor_of
 
@@ -269,7 +270,7 @@ def told_since(cluster: Cluster, seen: int, began: datetime) -> str:
 
 
 def kill_driver(cluster: Cluster) -> None:
-    lines = {p: [word for word in words(p) if word != "-P"] for p in cluster.processes(HEAD)}
+    lines = {p: [word for word in command_line(p) if word != "-P"] for p in cluster.processes(HEAD)}
     kill([p for p, line in lines.items() if line[1:3] == ["-m", "trainer"]])
 
 
@@ -310,16 +311,9 @@ FAULTS: dict[str, Callable[[Cluster], Callable[[], None] | None]] = {
 }
 
 
-def words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 def name(process: psutil.Process) -> str:
     """Its program, or the title that it has given itself."""
-    return Path((words(process) or [""])[0]).name.split(" ")[0]
+    return Path((command_line(process) or [""])[0]).name.split(" ")[0]
 
 
 def conclude(found: dict[str, dict[str, list[float]]], rounds: int, *, fork_server: bool) -> int:

@@ -88,18 +88,10 @@ def test_a_layout_that_cannot_be_placed_is_refused_with_every_shortfall(
     said = str(caught.value)
     assert "critic wants 8 GPUs on 1 node; nodes offer 2, 4, 4" in said
     assert "policy wants 4 GPUs on each of 3 nodes; nodes offer 2, 4, 4" in said
-    argv = {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
-        **flags,
-    }
-    parse(to_argv(argv))
+    argv = to_argv(tiny.needed(run_dir) | flags)
+    parse(argv)
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", *to_argv(argv)],
+        [sys.executable, "-m", "trainer", *argv],
         env=os.environ | {"RAY_ADDRESS": gpus},
         capture_output=True,
         text=True,

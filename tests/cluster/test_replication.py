@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path
 from tests.support.ray_nodes import cluster_at, workers_of
-from tests.support.tiny_run import Tiny, events, to_argv, train
+from tests.support.tiny_run import GRPO, Tiny, events, to_argv, train
 from trainer.checkpoint import replica_ring
 from trainer.checkpoint.protocol import StoreName
 from trainer.checkpoint.replication import LOOK_SECONDS, Replicator
@@ -104,19 +104,13 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     flags = {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": tmp_path_factory.mktemp("peers") / "run",
+        **tiny.needed(tmp_path_factory.mktemp("peers") / "run"),
         "rollout_batch_size": 4,
         "n_samples_per_prompt": 2,
         "train_batch_size": 4,
         "micro_train_batch_size": 2,
         "generate_max_len": 3,
-        "advantage_estimator": "group_norm",
-        "init_kl_coef": 0,
+        **GRPO,
         "actor_learning_rate": 1e-3,
         "actor_num_nodes": 2,
         "max_steps": STEPS,

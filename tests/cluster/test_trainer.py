@@ -15,6 +15,7 @@ import torch
 from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, newest_checkpoint
 from tests.support.ray_nodes import short_directory
+from tests.support.saved_states import weights_of
 from tests.support.tiny_run import Tiny, events, to_argv, train
 from tests.support.trainer_program import STEPS, flags_of, start, wait_until, worker_of
 from trainer.config.config import Config
@@ -32,12 +33,6 @@ def ray_directory() -> Iterator[Path]:
 @pytest.fixture
 def flags(tiny: Tiny, run_dir: Path) -> dict[str, Any]:
     return flags_of(tiny, run_dir)
-
-
-def weights_of(config: Config, step: int = STEPS) -> dict[str, torch.Tensor]:
-    path = checkpoint_path(config.checkpoints, step) / "policy.pt"
-    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-    return model
 
 
 @pytest.mark.faults
@@ -76,8 +71,10 @@ def test_a_driver_killed_and_one_told_to_stop_leave_a_run_that_ends_as_if_never_
     from env.registry import reward_function
 
     train(alone, reward_function("arithmetic"))
-    expected = weights_of(alone)
-    assert all(torch.equal(value, expected[name]) for name, value in weights_of(config).items())
+    expected = weights_of(alone, STEPS)
+    assert all(
+        torch.equal(value, expected[name]) for name, value in weights_of(config, STEPS).items()
+    )
 
 
 @pytest.mark.cluster

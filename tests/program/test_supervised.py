@@ -16,8 +16,8 @@ from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.supervised import RECIPE
-from entrypoint.job.recipes.trl import STEP_PATTERN
 from tests.support.local_agents import LocalAgents, start
+from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny, to_argv
 from tests.support.waiting import eventually
 
@@ -65,11 +65,6 @@ def losses(root: Path) -> list[tuple[int, float]]:
     path = root / "checkpoints" / f"checkpoint-{STEPS}" / "trainer_state.json"
     rows = json.loads(path.read_text())["log_history"]
     return [(row["step"], row["loss"]) for row in rows if "loss" in row]
-
-
-def steps_told(root: Path) -> list[int]:
-    lines = (root / "logs" / "attempt-1-rank-0.log").read_text().splitlines()
-    return [int(match["step"]) for match in map(STEP_PATTERN.search, lines) if match]
 
 
 def in_thread(tiny: Tiny, root: Path, case: str, stop: StopRequest) -> list[ExitCode]:

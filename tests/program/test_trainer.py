@@ -36,12 +36,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_of(tiny: Tiny, run_dir: Path, **flags: Any) -> int:
     values = {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
+        **tiny.needed(run_dir),
         "rollout_batch_size": 8,
         "train_batch_size": 8,
         **flags,

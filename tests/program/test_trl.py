@@ -11,8 +11,9 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.trl import RECIPE, STEP_PATTERN
+from entrypoint.job.recipes.trl import RECIPE
 from tests.support.local_agents import LocalAgents, start
+from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny
 from tests.support.waiting import eventually
 
@@ -43,11 +44,6 @@ def losses(root: Path) -> list[tuple[int, float]]:
     (path,) = (root / "hf").glob(f"checkpoint-{STEPS}/trainer_state.json")
     rows = json.loads(path.read_text())["log_history"]
     return [(row["step"], row["loss"]) for row in rows if "loss" in row]
-
-
-def steps_told(root: Path) -> list[int]:
-    lines = (root / "logs" / "attempt-1-rank-0.log").read_text().splitlines()
-    return [int(match["step"]) for match in map(STEP_PATTERN.search, lines) if match]
 
 
 def test_a_stopped_run_resumes_and_ends_as_one_that_was_not(tiny: Tiny, tmp_path: Path) -> None:

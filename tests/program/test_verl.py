@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.verl import RECIPE
 from tests.support import verl_stand_in
-
-
-def run(settings: Settings, attempt: int) -> tuple[int, list[int]]:
-    """Return the exit code of an attempt, and the steps that its log tells."""
-    command = RECIPE.command(settings, RECIPE.latest(settings))
-    env = {**os.environ, **command.env, "ROLLCALL_ATTEMPT": str(attempt)}
-    done = subprocess.run(command.argv, env=env, capture_output=True, text=True, check=False)
-    matches = map(RECIPE.step_pattern(settings).search, done.stdout.splitlines())
-    return done.returncode, [int(match["step"]) for match in matches if match]
+from tests.support.recipe_commands import run
 
 
 def test_after_a_crash_the_steps_go_on_after_the_newest_complete_checkpoint(tmp_path: Path) -> None:
@@ -29,8 +18,8 @@ def test_after_a_crash_the_steps_go_on_after_the_newest_complete_checkpoint(tmp_
     settings = read_settings(environ, job)
     assert RECIPE.faults(settings) == []
     assert RECIPE.placed(settings, []).lacking == ()
-    assert run(settings, attempt=1) == (1, list(range(1, 8)))
+    assert run(RECIPE, settings, attempt=1) == (1, list(range(1, 8)))
     assert (tmp_path / "verl/global_step_8").is_dir(), "half written"
     assert RECIPE.latest(settings) == 6
-    assert run(settings, attempt=2) == (0, list(range(7, 13)))
+    assert run(RECIPE, settings, attempt=2) == (0, list(range(7, 13)))
     assert RECIPE.latest(settings) == 12

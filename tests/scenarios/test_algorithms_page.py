@@ -24,15 +24,7 @@ EACH = pytest.mark.parametrize("flags", ROWS.values(), ids=ROWS.keys())
 
 def given(tiny: Tiny, run_dir: Path, flags: str) -> Config:
     """The row's flags with what every run needs, as a command line."""
-    needed = {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
-    }
-    return parse([*to_argv(needed), *shlex.split(flags)])
+    return parse([*to_argv(tiny.needed(run_dir)), *shlex.split(flags)])
 
 
 def every_other(requests: Sequence[RewardRequest]) -> list[Score]:

@@ -21,13 +21,9 @@ from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAsked
 from entrypoint.run.journal import Journal
 from tests.support.damage import damaged
-from tests.support.job_head import JobHead, job_head, soon, until_stopped
+from tests.support.job_head import JobHead, fails, job_head, soon, until_stopped
 
 __all__ = ["job_head"]
-
-
-def fails(run: RunContext) -> Outcome:
-    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
 
 
 def test_jobs_run_one_after_another_each_as_a_run_of_its_own(job_head: JobHead) -> None:

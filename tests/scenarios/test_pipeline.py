@@ -19,7 +19,7 @@ from entrypoint.config.pipeline import Stage, keyed, parsed
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from env.prepare.arithmetic import ALPHABET
-from tests.support.job_head import FINISHED, JobHead, finishes, soon, until_stopped
+from tests.support.job_head import FINISHED, JobHead, fails, finishes, soon, until_stopped
 from tests.support.repository import ROOT
 from tests.support.tiny_reward_model import write_reward_model
 
@@ -29,10 +29,6 @@ LATER = "{stage.one.run}/made"
 def stages(*jobs: str) -> list[Stage]:
     names = ("one", "two", "three")
     return keyed([Stage(name, tuple(job.split())) for name, job in zip(names, jobs, strict=False)])
-
-
-def fails(run: RunContext) -> Outcome:
-    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
 
 
 def saves_and_fails(run: RunContext) -> Outcome:

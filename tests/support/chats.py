@@ -91,3 +91,8 @@ class Scripted:
         if len(tokens) > context.limit:
             tokens, stop = tokens[: context.limit], ReplyStop.LENGTH
         return Generated(tokens, [-0.5] * len(tokens), [3] * len(tokens), stop)
+
+
+def calling(name: str, arguments: str = "{}") -> str:
+    """A tool call, as Qwen's models write it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'

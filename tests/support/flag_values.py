@@ -109,3 +109,11 @@ def _plain(value: Any) -> Any:
         if isinstance(value, PurePath | Resources | Arguments | DataSets | Shares)
         else value
     )
+
+
+def plain(text: str) -> object:
+    """A default's text, such that 1 and 1.0, none and nothing are the same."""
+    try:
+        return [float(part) for part in text.split()]
+    except ValueError:
+        return [] if text == "None" else text

@@ -31,6 +31,10 @@ def finishes(run: RunContext) -> Outcome:
     return FINISHED
 
 
+def fails(run: RunContext) -> Outcome:
+    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
+
+
 def until_stopped(run: RunContext) -> Outcome:
     """A job that ends only if it, or the node, is asked to stop."""
     run.inbox.stop.wait(30)

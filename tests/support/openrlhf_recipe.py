@@ -1,11 +1,10 @@
-"""Settings of the recipe `openrlhf`, nodes, and what OpenRLHF gets."""
+"""Settings of the recipe `openrlhf`, and what OpenRLHF gets."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.openrlhf import RECIPE
@@ -18,10 +17,6 @@ SHORT = ("--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--rew
 def settings(run: Path, *job: str, **environ: str) -> Settings:
     given = {"ROLLCALL_RECIPE": "openrlhf", "ROLLCALL_RUN_DIR": str(run), **environ}
     return read_settings(given, job)
-
-
-def nodes(*gpus: int) -> list[NodeResources]:
-    return [NodeResources(name=f"gn{n}", gpus=count) for n, count in enumerate(gpus)]
 
 
 def flags(given: Settings) -> list[str]:

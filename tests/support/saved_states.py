@@ -26,6 +26,13 @@ def leaves_of(config: Config, step: int) -> dict[str, bytes]:
     }
 
 
+def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
+    """The policy's."""
+    path = checkpoint_path(config.checkpoints, step) / "policy.pt"
+    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return model
+
+
 def leaves(content: Any, at: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(content, torch.Tensor):
         yield at, content.numpy().tobytes()

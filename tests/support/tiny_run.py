@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from contract.journal import read_events
 from contract.stop import StopRequest
 from env.episodes.attempts import without_reward
@@ -18,12 +20,15 @@ from tests.support.local_workers import LocalLauncher
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.config.schema import ConfigError
 from trainer.metrics.callbacks import Callback
 from trainer.rollout import episode_setup
 from trainer.rollout import prompts as data
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
 from trainer.workers import groups
+
+GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 
 
 @dataclass(frozen=True)
@@ -34,15 +39,21 @@ class Tiny:
     prompts: Path
     held_out: Path
 
-    def config(self, run: Path, **flags: Any) -> Config:
-        """A valid small configuration; `flags` replace or add (True: a flag without value)."""
-        values = {
+    def needed(self, run: Path) -> dict[str, Any]:
+        """The flags that every run needs."""
+        return {
             "pretrain": self.model,
             "prompt_data": self.prompts,
             "input_key": "prompt",
             "label_key": "answer",
             "remote_rm_url": "arithmetic",
             "run_dir": run,
+        }
+
+    def config(self, run: Path, **flags: Any) -> Config:
+        """A valid small configuration; `flags` replace or add (True: a flag without value)."""
+        values = {
+            **self.needed(run),
             "rollout_batch_size": 4,
             "n_samples_per_prompt": 2,
             "train_batch_size": 4,
@@ -67,6 +78,13 @@ def to_argv(flags: dict[str, Any]) -> list[str]:
     return argv
 
 
+def faults_of(**flags: object) -> dict[str, str]:
+    """Flag → what is wrong with its value, or without it. Fails if nothing is."""
+    with pytest.raises(ConfigError) as caught:
+        parse(to_argv(dict(flags)))
+    return {fault.flag: str(fault) for fault in caught.value.faults}
+
+
 def share_of(character: str) -> RewardFunction:
     """A bandit's reward: the share of one character in the completion."""
 
@@ -74,6 +92,19 @@ def share_of(character: str) -> RewardFunction:
         return [Score.of(r.response.count(character) / max(1, len(r.response))) for r in requests]
 
     return reward
+
+
+class StopAfter:
+    """A request to stop that comes while so many calls of the reward function were made."""
+
+    def __init__(self, calls: int) -> None:
+        self.stop = StopRequest()
+        self._left = calls
+
+    def reward(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        self._left -= 1
+        self.stop.requested |= self._left <= 0
+        return share_of("1")(requests)
 
 
 def dying_at(call: int) -> RewardFunction:

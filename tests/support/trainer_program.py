@@ -21,12 +21,7 @@ STEPS = 30
 
 def flags_of(tiny: Tiny, run_dir: Path, **more: Any) -> dict[str, Any]:
     return {
-        "pretrain": tiny.model,
-        "prompt_data": tiny.prompts,
-        "input_key": "prompt",
-        "label_key": "answer",
-        "remote_rm_url": "arithmetic",
-        "run_dir": run_dir,
+        **tiny.needed(run_dir),
         "rollout_batch_size": 4,
         "n_samples_per_prompt": 2,
         "train_batch_size": 4,

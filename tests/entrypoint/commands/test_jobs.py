@@ -22,7 +22,7 @@ from entrypoint.console import DATE_FORMAT
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from tests.support.control import TOKEN, Head, head
-from tests.support.job_head import FINISHED, JobHead, job_head, soon
+from tests.support.job_head import FINISHED, JobHead, fails, job_head, soon
 from tests.support.printed import Printed
 
 __all__ = ["head", "job_head"]
@@ -45,14 +45,10 @@ def prints(run: RunContext) -> Outcome:
     return FINISHED
 
 
-def exits(run: RunContext) -> Outcome:
-    return Outcome("failed", ExitCode.JOB_FAILED, "ValueError: broken")
-
-
 def test_submit_shows_the_output_of_all_attempts_and_ends_with_the_jobs_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with JobHead(tmp_path, true=prints, false=exits) as head:
+    with JobHead(tmp_path, true=prints, false=fails) as head:
         assert rollcall(head, "submit", "--", "true") == 0
         said = capsys.readouterr()
         lines = [f"attempt {attempt} line {line}" for attempt in (1, 2) for line in range(3)]

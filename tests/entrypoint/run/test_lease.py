@@ -55,12 +55,6 @@ def held(leases: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENCE_SECONDS", 0.6)
-    monkeypatch.setattr(lease, "POLL_SECONDS", 0.1)
-
-
 def test_a_second_head_is_refused_while_the_first_lives(
     leases: Path, held: subprocess.Popen[bytes]
 ) -> None:

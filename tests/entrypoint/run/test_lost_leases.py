@@ -20,12 +20,6 @@ from entrypoint.run.lease import HeldError, Lease
 from tests.support.writing_driver import DRIVE
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SILENCE_SECONDS", 0.6)
-    monkeypatch.setattr(lease, "POLL_SECONDS", 0.1)
-
-
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("left", ["", "1"])
 def test_where_leases_are_lost_a_new_number_is_above_all_of_the_journal(

@@ -16,7 +16,7 @@ from env.episodes.episode import run_episode
 from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
 from env.registry import RewardSpecError, reward_function
 from env.types import RewardRequest
-from tests.support.chats import Scripted, tokenizer
+from tests.support.chats import Scripted, calling, tokenizer
 
 LIMITS = Limits(turns=5, prompt=5000, reply=900, observation=500, total=20_000, seconds=30)
 COUNTER = '''\
@@ -83,10 +83,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "counter.py"
     path.write_text(COUNTER)
     return path
-
-
-def calling(name: str, arguments: str = "{}") -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 def episode_of(spec: str, replies: list[str], arguments: Any = None, **columns: Any) -> Episode:

@@ -16,6 +16,7 @@ import pytest
 
 from env.episodes.tools import ToolEnv, ToolSchemaError, schema_of
 from env.episodes.types import EnvironmentFailedError, Reply, StopReason, ToolCall
+from tests.support.chats import calling
 from tests.support.environments import LIMITS, run, spans
 
 T = TypeVar("T")
@@ -92,10 +93,6 @@ def show(value: int | str) -> str:
         value: A number or a text.
     """
     return repr(value)
-
-
-def calling(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 ANSWERED = [

@@ -4,15 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_run import Tiny, to_argv
+from tests.support.tiny_run import Tiny, faults_of
 from trainer.config.parse import named_in, parse
 from trainer.config.schema import ConfigError
-
-
-def faults_of(**flags: object) -> dict[str, str]:
-    with pytest.raises(ConfigError) as caught:
-        parse(to_argv(flags))
-    return {fault.flag: str(fault) for fault in caught.value.faults}
 
 
 def test_every_fault_is_reported_at_once() -> None:

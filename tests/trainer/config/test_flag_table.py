@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.flag_values import plain
 from tests.support.repository import ROOT
 from trainer.config.config import Config
 from trainer.config.given import aliases
@@ -61,20 +62,10 @@ def test_each_default_that_differs_from_openrlhf_is_in_the_docs() -> None:
         name
         for name, flag in TABLE.items()
         if not (flag.about.no_effect or flag.about.unsupported)
-        and any(
-            _number(shown(flag.default)) != _number(THEIRS[d]) for d in flag.about.dotted_spellings
-        )
+        and any(plain(shown(flag.default)) != plain(THEIRS[d]) for d in flag.about.dotted_spellings)
     ]
     assert differing
     assert [name for name in differing if f"`{name}`" not in section] == []
-
-
-def _number(text: str) -> object:
-    """A default's text, such that 1 and 1.0, none and nothing are the same."""
-    try:
-        return [float(part) for part in text.split()]
-    except ValueError:
-        return [] if text == "None" else text
 
 
 def test_the_docs_have_the_table_of_flags() -> None:

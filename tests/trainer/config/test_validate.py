@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiny_run import Tiny, to_argv
+from tests.support.tiny_run import Tiny, faults_of, to_argv
 from trainer.config.config import Config
 from trainer.config.no_effect import NO_EFFECT, warnings_between
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError, flags_of
-
-
-def faults_of(**flags: object) -> dict[str, str]:
-    with pytest.raises(ConfigError) as caught:
-        parse(to_argv(flags))
-    return {fault.flag: str(fault) for fault in caught.value.faults}
 
 
 @pytest.mark.parametrize(

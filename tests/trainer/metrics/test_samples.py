@@ -17,13 +17,12 @@ from env.episodes.chat import TemplateChat
 from env.types import Prompt, Score
 from tests.support import environments
 from tests.support.chats import tokenizer
-from tests.support.tiny_run import Tiny, share_of, train
+from tests.support.tiny_run import GRPO, Tiny, share_of, train
 from trainer.config.config import Config
 from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.samples import LARGEST_FILE, SampleRows
 from trainer.types import Completion, Sample
 
-GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 SECRET = "correct-horse-battery"
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.learners import (
     Build,
-    Weights,
+    copy,
     critic,
     difference,
     experience,
@@ -23,10 +23,6 @@ from tests.support.learners import (
 from tests.support.tiny_run import Tiny, of_the_samples
 from trainer.types import UnfitModelError
 from trainer.workers.critic import CriticActor
-
-
-def copy(weights: Weights) -> Weights:
-    return {name: array.copy() for name, array in weights.items()}
 
 
 def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weights(

@@ -12,15 +12,23 @@ import torch
 from numpy.typing import NDArray
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped, StopRequest
+from contract.stop import Stopped
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.engines import settings
 from tests.support.local_workers import LocalWorkerGroup
-from tests.support.tiny_run import Tiny, metric_rows, rollouts_have_ended, share_of, train
+from tests.support.saved_states import weights_of
+from tests.support.tiny_run import (
+    GRPO,
+    StopAfter,
+    Tiny,
+    metric_rows,
+    rollouts_have_ended,
+    share_of,
+    train,
+)
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import IN_FLIGHT, RunState
 from trainer.config.config import Config
-from trainer.metrics import step_metrics
 from trainer.rollout import dispatcher, prompts
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
@@ -31,7 +39,6 @@ from trainer.types import BeyondRepairError, Completion, LostWorkerError, Partia
 
 STEPS = 4
 Numbers = tuple[NDArray[Any], ...]
-GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
 AHEAD: dict[str, Any] = {**GRPO, "async_train": True, "max_steps": STEPS}
 HALF_WRITTEN: dict[str, Any] = {
     **AHEAD,
@@ -42,29 +49,9 @@ HALF_WRITTEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
-    """Every sample that any step was made of."""
-    samples: list[Sample] = []
-    of = step_metrics.of
-
-    def noting(batch: Sequence[Sample], *args: Any) -> Any:
-        samples.extend(batch)
-        return of(batch, *args)
-
-    monkeypatch.setattr(step_metrics, "of", noting)
-    return samples
-
-
-@pytest.fixture
 def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines are asked for one token at a time."""
     monkeypatch.setattr(dispatcher, "SLICE", 0.0)
-
-
-def weights_of(config: Config, step: int) -> dict[str, torch.Tensor]:
-    path = checkpoint_path(config.checkpoints, step) / "policy.pt"
-    model: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-    return model
 
 
 def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
@@ -74,19 +61,6 @@ def each_prompt_once(config: Config, samples: Sequence[Sample]) -> bool:
         config.train.max_steps * config.rollout_batch_size
     )
     return sorted(s.prompt.index for s in samples) == sorted([p.index for p in dealt] * 2)
-
-
-class StopAfter:
-    """A request to stop that comes while so many calls of the reward function were made."""
-
-    def __init__(self, calls: int) -> None:
-        self.stop = StopRequest()
-        self._left = calls
-
-    def reward(self, requests: Sequence[RewardRequest]) -> list[Score]:
-        self._left -= 1
-        self.stop.requested |= self._left <= 0
-        return share_of("1")(requests)
 
 
 def stopped(config: Config, calls: int = 1) -> tuple[int, PendingRollouts]:

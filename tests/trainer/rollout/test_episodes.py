@@ -12,36 +12,18 @@ import pytest
 from transformers import AutoTokenizer
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped, StopRequest
+from contract.stop import Stopped
 from env.environments.registry import EnvironmentSpecError
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
-from env.types import RewardRequest, Score
 from tests.support.environments import write
 from tests.support.saved_states import leaves_of
-from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
+from tests.support.tiny_run import GRPO, StopAfter, Tiny, events, metric_rows, share_of, train
 from trainer.checkpoint.writer import IN_FLIGHT
 from trainer.config.config import Config
-from trainer.metrics import step_metrics
 from trainer.rollout import prompts as data
 from trainer.rollout.rollout_state import PendingRollouts
 from trainer.types import Sample, TrainingError
-
-GRPO: dict[str, Any] = {"advantage_estimator": "group_norm", "init_kl_coef": 0}
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
-    """Every sample that any step was made of."""
-    samples: list[Sample] = []
-    of = step_metrics.of
-
-    def noting(batch: Sequence[Sample], *args: Any) -> Any:
-        samples.extend(batch)
-        return of(batch, *args)
-
-    monkeypatch.setattr(step_metrics, "of", noting)
-    return samples
 
 
 def flags(directory: Path, **more: Any) -> dict[str, Any]:
@@ -86,24 +68,11 @@ def same_samples(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
     )
 
 
-class StopAfter:
-    """A request to stop that comes while so many calls of the reward function were made."""
-
-    def __init__(self, calls: int) -> None:
-        self.stop = StopRequest()
-        self._left = calls
-
-    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
-        self._left -= 1
-        self.stop.requested |= self._left <= 0
-        return share_of("1")(requests)
-
-
 def stopped_and_resumed(config: Config) -> PendingRollouts:
     """Train with a stop on the way. Returns what was pending then."""
     after = StopAfter(2)
     with pytest.raises(Stopped):
-        train(config, after, after.stop)
+        train(config, after.reward, after.stop)
     step = metric_rows(config)[-1]["step"]
     assert step < 4
     pending = (checkpoint_path(config.checkpoints, step) / IN_FLIGHT).read_bytes()

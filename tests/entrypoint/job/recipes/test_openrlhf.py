@@ -15,7 +15,8 @@ from entrypoint.job.recipes.openrlhf import RECIPE
 from tests.support.hf_checkpoints import torch_file
 from tests.support.openrlhf_checkpoints import checkpoint
 from tests.support.openrlhf_parser import parsed, reserved
-from tests.support.openrlhf_recipe import RANKS, SHORT, flags, nodes, settings
+from tests.support.openrlhf_recipe import RANKS, SHORT, flags, settings
+from tests.support.recipe_commands import nodes
 
 
 @pytest.fixture(autouse=True)

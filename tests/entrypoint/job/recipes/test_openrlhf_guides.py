@@ -14,7 +14,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import openrlhf
 from entrypoint.job.recipes.openrlhf import RECIPE
 from tests.support.openrlhf_parser import parsed, value
-from tests.support.openrlhf_recipe import RANKS, SHORT, flags, nodes, settings
+from tests.support.openrlhf_recipe import RANKS, SHORT, flags, settings
+from tests.support.recipe_commands import nodes
 from tests.support.repository import DATA, ROOT
 
 GUIDES = {one["name"]: one for one in tomllib.loads((DATA / "guides.toml").read_text())["command"]}

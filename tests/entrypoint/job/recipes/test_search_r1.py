@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.resources import NodeResources
 from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import search_r1
 from entrypoint.job.recipes.search_r1 import RECIPE
+from tests.support.recipe_commands import nodes
 from tests.support.repository import DATA, ROOT
 from tests.support.search_r1_checkpoints import checkpoint
 
@@ -62,10 +62,6 @@ def overrides(given: Settings) -> dict[str, str]:
     argv = RECIPE.command(given, RECIPE.latest(given)).argv
     assert argv[:3] == (sys.executable, "-m", "verl.trainer.main_ppo")
     return dict(word.split("=", 1) for word in argv[3:])
-
-
-def nodes(*gpus: int) -> list[NodeResources]:
-    return [NodeResources(name=f"gn{n}", gpus=count) for n, count in enumerate(gpus)]
 
 
 def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.recipes.supervised import RECIPE
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
+from tests.support.recipe_commands import launched
 from trainer.supervised import stages
 
 SFT = ("sft", "--pretrain", "org/model", "--dataset", "rows.jsonl")
 NODES = [NodeResources(name=f"n{number}", gpus=8) for number in range(3)]
+words = partial(launched, RECIPE)
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +37,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(*job: str, **environ: str) -> Settings:
     given = {"ROLLCALL_RECIPE": "supervised", "ROLLCALL_RUN_DIR": str(Path.cwd()), **environ}
     return read_settings(given, job)
-
-
-def words(given: Settings, resume_from: int | None = None) -> list[str]:
-    """What the driver launches on all nodes."""
-    argv = RECIPE.command(given, resume_from).argv
-    assert argv[3:5] == ("trainer.launch", "--steps")
-    return list(argv[argv.index("--") + 1 :])
 
 
 def test_a_stage_runs_on_all_nodes_and_knows_the_run_directory() -> None:
@@ -63,7 +59,10 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
         checkpoint(saved, step)
     (saved / "checkpoint-10" / "model.safetensors").unlink()
     assert RECIPE.latest(given) == 5
-    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(saved / "checkpoint-5")]
+    assert words(given, 5)[-2:] == [
+        "--resume_from_checkpoint",
+        str(saved / "checkpoint-5"),
+    ]
     own = settings(*SFT, "--ckpt_path", "other")
     assert RECIPE.latest(own) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from entrypoint.job.recipes import trl
 from entrypoint.job.recipes.trl import RECIPE
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
+from tests.support.recipe_commands import launched
 
 SFT = ("trl", "sft", "--model_name_or_path", "m", "--dataset_name", "d")
+words = partial(launched, RECIPE)
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +33,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(*job: str, **environ: str) -> Settings:
     given = {"ROLLCALL_RECIPE": "trl", "ROLLCALL_RUN_DIR": str(Path.cwd()), **environ}
     return read_settings(given, job)
-
-
-def words(given: Settings, resume_from: int | None = None) -> list[str]:
-    """What the driver launches on all nodes."""
-    argv = RECIPE.command(given, resume_from).argv
-    assert argv[3:5] == ("trainer.launch", "--steps")
-    return list(argv[argv.index("--") + 1 :])
 
 
 def test_a_command_of_trl_runs_on_all_nodes_and_exports_to_the_run_directory() -> None:
@@ -78,7 +74,10 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
         checkpoint(output, step)
     (output / "checkpoint-10" / "model.safetensors").unlink()
     assert RECIPE.latest(given) == 5
-    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(output / "checkpoint-5")]
+    assert words(given, 5)[-2:] == [
+        "--resume_from_checkpoint",
+        str(output / "checkpoint-5"),
+    ]
 
 
 def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.verl import RECIPE
 from entrypoint.job.recipes.verl_words import parse
 from tests.support.begun import begun
+from tests.support.recipe_commands import nodes
 from tests.support.repository import ROOT
 from tests.support.verl_checkpoints import checkpoint
 
@@ -38,10 +38,6 @@ def overrides(given: Settings) -> dict[str, str]:
     argv = RECIPE.command(given, RECIPE.latest(given)).argv
     assert argv[1:3] == ("-m", "verl.trainer.main_ppo")
     return dict(word.split("=", 1) for word in argv[3:])
-
-
-def nodes(*gpus: int) -> list[NodeResources]:
-    return [NodeResources(name=f"gn{n}", gpus=count) for n, count in enumerate(gpus)]
 
 
 def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:

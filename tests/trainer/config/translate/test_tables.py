@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.flag_values import plain
 from tests.support.repository import ROOT
 from trainer.config.config import Config
 from trainer.config.given import aliases
@@ -144,7 +145,7 @@ def test_each_default_of_openrlhf_that_differs_is_said_or_kept_for_a_reason() ->
         for name, flag in flags_of(Config).items()
         if not (flag.about.no_effect or flag.about.unsupported)
         and any(
-            plain_text(shown(flag.default)) != plain_text(OPENRLHF_FLAGS[one])
+            plain(shown(flag.default)) != plain(OPENRLHF_FLAGS[one])
             for one in flag.about.dotted_spellings
         )
     }
@@ -158,11 +159,3 @@ def test_the_dotted_defaults_are_those_of_openrlhf_s_release() -> None:
     for default in openrlhf.DEFAULTS:
         (dotted,) = flags[default.ours].about.dotted_spellings
         assert OPENRLHF_FLAGS[dotted] == default.dotted, dotted
-
-
-def plain_text(text: str) -> object:
-    """A default's text, such that 1 and 1.0, none and nothing are the same."""
-    try:
-        return [float(part) for part in text.split()]
-    except ValueError:
-        return [] if text == "None" else text
