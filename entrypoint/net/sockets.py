@@ -25,11 +25,15 @@ def peer_address(source: str, address: str) -> str:
 
 def host_port(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if is_ipv6(host) else f"{host}:{port}"
+
+
+def is_ipv6(host: str) -> bool:
+    """Whether `host` is an IPv6 address; of a name this is False."""
     try:
-        is_ipv6 = ipaddress.ip_address(host).version == 6
+        return ipaddress.ip_address(host).version == 6
     except ValueError:
-        is_ipv6 = False
-    return f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"
+        return False
 
 
 def listen(port: int) -> socket.socket:

@@ -108,7 +108,7 @@ class HeadRay:
         self.wait_ready()
 
     def _start(self) -> None:
-        arguments = ray_node.head_arguments(self.settings)
+        arguments = ray_node.head_arguments(self.settings, self.me.address)
         self._node = RayNode(self.settings, arguments, self.me, self.token, self.inbox)
 
 

@@ -26,7 +26,7 @@ from entrypoint.job.failures.log_patterns import plain
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
-from entrypoint.net.sockets import host_port
+from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.node import ray_files
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
@@ -169,11 +169,16 @@ class RayNode:
         remove_stale(self._mark)
 
 
-def head_arguments(settings: Settings) -> list[str]:
+def head_arguments(settings: Settings, address: str) -> list[str]:
+    """Return the options of `ray start` for the head at `address`.
+
+    The dashboard listens with one address family alone. Ray's other servers listen at `address`,
+    or with both.
+    """
     return [
         "--head",
         f"--port={settings.ray_port}",
-        "--dashboard-host=0.0.0.0",
+        f"--dashboard-host={'::' if is_ipv6(address) else '0.0.0.0'}",
         f"--dashboard-port={settings.dashboard_port}",
         f"--ray-client-server-port={settings.worker_ports.first + 6}",
     ]

@@ -34,7 +34,7 @@ def environment(**environ: str) -> dict[str, str]:
 
 
 def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
-    given = [*ray_node.head_arguments(settings()), *arguments()]
+    given = [*ray_node.head_arguments(settings(), ADDRESS), *arguments()]
     ports = [word.partition("=")[2] for word in given if "-port=" in word]
     ports += [text for name, text in environment().items() if name.endswith("_METRIC_PORT")]
     assert len(ports) == 13
@@ -45,6 +45,16 @@ def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
 def test_a_worker_is_told_the_heads_address_with_brackets_where_it_is_ipv6() -> None:
     assert ray_node.worker_arguments(settings(), "10.0.0.1") == ["--address=10.0.0.1:6379"]
     assert ray_node.worker_arguments(settings(), "fd00::1") == ["--address=[fd00::1]:6379"]
+
+
+@pytest.mark.parametrize(
+    ("address", "listens_on"), [(ADDRESS, "0.0.0.0"), ("fd00::1", "::"), ("::1", "::")]
+)
+def test_the_dashboard_of_a_head_with_an_ipv6_address_listens_with_ipv6(
+    address: str, listens_on: str
+) -> None:
+    given = ray_node.head_arguments(settings(), address)
+    assert f"--dashboard-host={listens_on}" in given
 
 
 def test_gpus_are_always_said_and_other_resources_where_given() -> None:
