@@ -18,7 +18,7 @@ from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings
-from entrypoint.job import checkpoint_files
+from entrypoint.job import checkpoint_files, command_identity
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.run import restore
@@ -90,7 +90,7 @@ def resume_faults(settings: Settings) -> list[str]:
 def has_begun(settings: Settings) -> bool:
     """Return whether this very command made the run's last steps. Raises OSError."""
     events = read_events(RunFiles(settings.run_dir).journal)
-    return resume_check.has_begun(events, resume_check.fingerprint(settings))
+    return resume_check.has_begun(events, command_identity.fingerprint(settings))
 
 
 def start_faults(

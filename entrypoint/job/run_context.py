@@ -8,6 +8,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.settings import Settings
+from entrypoint.job import command_identity
 from entrypoint.job.recipes.base import Recipe
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run.journal import Journal
@@ -22,6 +23,11 @@ class RunContext:
     inbox: Inbox
     job: str = field(init=False, default="")
     """The submitted job's id; "" if the head runs a job of its own."""
+    fingerprint: str = field(init=False)
+    """The command's, as its flag files were at the start: each attempt has the same command."""
+
+    def __post_init__(self) -> None:
+        self.fingerprint = command_identity.fingerprint(self.settings)
 
     @property
     def files(self) -> RunFiles:

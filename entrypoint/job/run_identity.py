@@ -13,7 +13,7 @@ from contract.journal import timestamp
 from contract.redaction import redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures import resume_check
+from entrypoint.job import command_identity
 from entrypoint.job.recipes import base as recipes
 from entrypoint.machine.inventory import versions
 from entrypoint.run.journal import Journal
@@ -28,7 +28,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
         row = {
             "run_id": uuid.uuid4().hex,
             "recipe": settings.recipe,
-            "fingerprint": resume_check.fingerprint(settings),
+            "fingerprint": command_identity.fingerprint(settings),
             "command": _shown(settings),
             "versions": versions(settings),
             "created": timestamp(),
@@ -60,11 +60,16 @@ def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Jou
 
     `begun`: what `identify` returned.
     """
-    if begun["fingerprint"] == resume_check.fingerprint(settings):
+    fingerprint = command_identity.fingerprint(settings)
+    if command_identity.is_same(begun["fingerprint"], fingerprint):
         return
     before, now = begun.get("command"), _shown(settings)
     recipe = recipes.load(settings.recipe)
     changed: Mapping[str, str] = {}
+    if command_identity.has_same_words(begun["fingerprint"], fingerprint):
+        sentence = "this run was begun with other flags in the file of --config"
+        journal.record("command", f"{sentence}. {recipe.effect(())}", differs=[sentence])
+        return
     if begun.get("recipe") != settings.recipe:
         differs = [f"the recipe was {begun.get('recipe')} and is {settings.recipe}"]
     elif not isinstance(before, list) or not all(isinstance(word, str) for word in before):

@@ -158,8 +158,7 @@ class Supervisor:
         run, job = self.run, self.rendezvous.job
         number = run.journal.attempts() + 1
         run.journal.attempt = number
-        identity = resume_check.fingerprint(run.settings)
-        if resume_check.has_begun(run.journal.events("attempt", "resume"), identity):
+        if resume_check.has_begun(run.journal.events("attempt", "resume"), run.fingerprint):
             job = run.recipe.going_on(job)
         named = run.recipe.begins_at(job)
         resume_from = named or run.recipe.latest(run.settings)
@@ -175,7 +174,7 @@ class Supervisor:
             + (f" from {start}" if start else "")
             + (f" with {' '.join(added)}" if added else ""),
             submission_id=submission,
-            command=identity,
+            command=run.fingerprint,
             resume_from=resume_from or 0,
         )
         command = run.recipe.command(job, resume_from)
@@ -309,5 +308,5 @@ def record(outcome: Outcome, run: RunContext, seconds: float) -> None:
         outcome.sentence,
         outcome=outcome.name,
         exit_code=int(outcome.exit_code),
-        command=resume_check.fingerprint(run.settings),
+        command=run.fingerprint,
     )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,20 @@ def is_local(runtime_env: Mapping[str, Any]) -> bool:
     """Whether the environment names a directory or a file of this machine."""
     directory = runtime_env.get("working_dir")
     return directory is not None and not REMOTE.fullmatch(directory)
+
+
+def content(runtime_env: Mapping[str, Any], path: Path) -> bytes:
+    """Return the content of a file as the job finds it: below working_dir, if there is one.
+
+    Raises OSError, LookupError and BadZipFile.
+    """
+    if not is_local(runtime_env) or path.is_absolute():
+        return path.read_bytes()
+    directory = Path(runtime_env["working_dir"]).expanduser()
+    if directory.is_dir():
+        return (directory / path).read_bytes()
+    with zipfile.ZipFile(directory) as archive:
+        return archive.read(os.path.normpath(path))
 
 
 def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:

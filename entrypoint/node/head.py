@@ -19,9 +19,8 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
-from entrypoint.job import run_identity, supervisor
+from entrypoint.job import command_identity, run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
-from entrypoint.job.failures import resume_check
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.recipes import base as recipes
@@ -63,7 +62,7 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
             webhook.telling(settings, run, lease.claim),
         ):
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
-            identity = resume_check.fingerprint(settings)
+            identity = command_identity.fingerprint(settings)
             begun = run_identity.identify(settings, run)
             if finished := _finished_before(journal, identity):
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
@@ -206,7 +205,7 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
         return None
     details = outcomes[-1]["details"]
     finished = details.get("exit_code") == ExitCode.FINISHED
-    if finished and details.get("command") == fingerprint:
+    if finished and command_identity.is_same(details.get("command"), fingerprint):
         return f"this run is finished already ({outcomes[-1]['sentence']})"
     return None
 

@@ -10,6 +10,7 @@ from threading import Event
 
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
+from entrypoint.job import command_identity
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes import base as recipes
 from entrypoint.processes.inbox import Inbox, StopAsked
@@ -88,7 +89,7 @@ def _named_step(settings: Settings, journal: Journal) -> int | None:
     None if the job's flags cannot be read now: the supervisor waits for its files, or says why.
     """
     events = journal.events("attempt", "resume")
-    if resume_check.has_begun(events, resume_check.fingerprint(settings)):
+    if resume_check.has_begun(events, command_identity.fingerprint(settings)):
         return None
     try:
         return recipes.load(settings.recipe).begins_at(settings)

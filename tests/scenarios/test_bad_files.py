@@ -19,6 +19,7 @@ from contract.run_dir import RunFiles
 from entrypoint.commands import plan
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job import command_identity
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.builtin import RECIPE
 from tests.support.model_files import write_files
@@ -291,7 +292,7 @@ def test_how_a_command_begins_is_done_once_and_after_it_the_newest_step_counts(
     wanted = (False, 0) if "false" in given else (True, 3)
     assert (config.load_checkpoint, config.load_step) == wanted
     assert RECIPE.begins_at(settings) == (wanted[1] or None)
-    command = resume_check.fingerprint(settings)
+    command = command_identity.fingerprint(settings)
     journal = RunFiles(root / "run").journal
     journal.parent.mkdir()
     append_event(

@@ -13,7 +13,7 @@ from contract.exit_codes import ExitCode
 from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
 from contract.run_dir import RunFiles
 from entrypoint.config.role import Head
-from entrypoint.job.failures import resume_check
+from entrypoint.job import command_identity
 from entrypoint.job.recipes import builtin
 from entrypoint.node import head, stored_run
 from entrypoint.processes.inbox import Inbox, StopAsked
@@ -181,7 +181,7 @@ def test_a_finished_run_that_is_started_again_uploads_what_was_left(
 ) -> None:
     settings = settings_of(run.root, s3.url)
     write_checkpoint(run, 1)
-    fingerprint = resume_check.fingerprint(settings)
+    fingerprint = command_identity.fingerprint(settings)
     Journal(run.journal, "head").write(
         "outcome", "finished", outcome="finished", exit_code=0, command=fingerprint
     )
@@ -265,7 +265,7 @@ def test_the_flag_load_step_counts_on_a_new_machine_until_the_run_has_resumed_fr
     journal = Journal(run.journal, "head")
     if resumed:
         journal.attempt = 1
-        journal.write("attempt", "starts", command=resume_check.fingerprint(settings))
+        journal.write("attempt", "starts", command=command_identity.fingerprint(settings))
         journal.write("resume", "resumes", step=1)
     with stored_run.uploading(settings, run, journal, Inbox()):
         assert newest_checkpoint(run.checkpoints) == wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures import resume_check
+from entrypoint.job import command_identity
 from entrypoint.run.journal import Journal
 
 
@@ -12,5 +12,5 @@ def begun(settings: Settings) -> None:
     """Write what the first attempt of the settings' job writes."""
     journal = Journal(RunFiles(settings.run_dir).journal, "head")
     journal.attempt = 1
-    journal.write("attempt", "", command=resume_check.fingerprint(settings))
+    journal.write("attempt", "", command=command_identity.fingerprint(settings))
     journal.write("resume", "", step=0)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from entrypoint.config.settings import Settings
-
-
-def fingerprint(settings: Settings) -> str:
-    """Return the fingerprint of the recipe and the job's words."""
-    command = [settings.recipe, *settings.job]
-    return hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+from entrypoint.job.command_identity import is_same
 
 
 def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
@@ -30,7 +21,7 @@ def has_begun(events: Iterable[Mapping[str, Any]], command: str) -> bool:
             commands[event["attempt"]] = event["details"].get("command")
         elif event["kind"] == "resume":
             last = commands.get(event["attempt"])
-    return last == command
+    return is_same(last, command)
 
 
 def mismatch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -128,24 +127,10 @@ def _file(settings: Settings) -> Mapping[str, Any]:
     """Return the arguments of TRL's --config file; an unreadable one is for TRL to refuse."""
     path = trl_words.option(settings.job, CONFIG)
     try:
-        row = yaml.safe_load(_content(settings, Path(path))) if path else {}
+        row = yaml.safe_load(working_dir.content(settings.runtime_env, Path(path))) if path else {}
     except (OSError, yaml.YAMLError, LookupError, zipfile.BadZipFile):
         return {}
     return row if isinstance(row, dict) else {}
-
-
-def _content(settings: Settings, path: Path) -> bytes:
-    """Return the content of a file as the ranks find it: below working_dir, if there is one.
-
-    Raises OSError, LookupError and BadZipFile.
-    """
-    if not working_dir.is_local(settings.runtime_env) or path.is_absolute():
-        return path.read_bytes()
-    directory = Path(settings.runtime_env["working_dir"]).expanduser()
-    if directory.is_dir():
-        return (directory / path).read_bytes()
-    with zipfile.ZipFile(directory) as archive:
-        return archive.read(os.path.normpath(path))
 
 
 def _output(settings: Settings) -> Path:
