@@ -25,7 +25,6 @@ from entrypoint.job.rendezvous import (
 )
 from entrypoint.job.run_context import RunContext
 from entrypoint.machine.gpus import discover
-from entrypoint.machine.view import THIS_MACHINE
 from entrypoint.net import wait
 from entrypoint.processes.inbox import RayFailedError, UnfitRayError
 from entrypoint.run import errors
@@ -181,7 +180,7 @@ class Supervisor:
         of_attempt = {
             "ROLLCALL_ATTEMPT": str(number),
             **lease.environment(run.journal.claim),
-            **discover.of_driver(run.settings, THIS_MACHINE.dev),
+            **discover.of_driver(run.settings),
         }
         command = replace(command, env={**command.env, **of_attempt})
         workers = self.rendezvous.present or ()

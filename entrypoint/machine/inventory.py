@@ -107,7 +107,7 @@ def inventory(
     return {
         "cpus": limits.usable_cpus() if cpus is None else cpus,
         "memory_bytes": limits.memory_limit(),
-        "gpus": len(discover.of_node(settings, machine.dev)) if gpus is None else gpus,
+        "gpus": len(discover.of_node(settings, machine)) if gpus is None else gpus,
         "gpu_memory_bytes": gpu_memory(settings, machine),
         "mtu": own.mtu if own else 0,
         "link_gbits": rdma_gbits or (own.gbits if own else 0.0),

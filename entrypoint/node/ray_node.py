@@ -264,7 +264,7 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         ours["RAY_DEBUG"] = "legacy"
     elif settings.debug_ray is DebugRay.POST_MORTEM:
         ours["RAY_DEBUG_POST_MORTEM"] = "1"
-    return defaults | discover.environment(settings, machine.dev) | ours
+    return defaults | discover.environment(settings, machine) | ours
 
 
 def last_words(text: str) -> str:

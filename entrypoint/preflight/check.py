@@ -50,12 +50,12 @@ class Context:
     @property
     def gpus(self) -> list[str]:
         """The GPUs that this node uses, by number or id."""
-        return discover.of_node(self.settings, self.machine.dev)
+        return discover.of_node(self.settings, self.machine)
 
     @property
     def why_no_gpu(self) -> str:
         """Why this node uses no GPU; "" if it uses one."""
-        return discover.why_none(self.settings, self.machine.dev)
+        return discover.why_none(self.settings, self.machine)
 
     def own_processes(self) -> tuple[set[int], str]:
         """The processes that may be this node's here, and a phrase that says whose they are."""

@@ -42,7 +42,7 @@ def burn(context: Context) -> Finding:
 def run(command: Sequence[str], context: Context) -> Finding:
     """Run the burn in a process of its own, and judge what it prints."""
     settings = context.settings
-    env = discover.environment(settings, context.machine.dev) | marks(settings.node_mark)
+    env = discover.environment(settings, context.machine) | marks(settings.node_mark)
     with tempfile.TemporaryDirectory() as directory:
         child = Process("burn", command, env=env, log_to=Path(directory) / "out")
         try:
@@ -67,7 +67,7 @@ def _divided(context: Context) -> set[int]:
 
     A part of AMD's has the name of the whole GPU. The name of a MIG device shows that it is a part.
     """
-    if not discover.is_amd(context.machine.dev):
+    if not discover.is_amd(context.machine):
         return set()
     try:
         with discover.opened(context.settings, context.machine) as gpus:

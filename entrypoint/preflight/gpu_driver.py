@@ -11,7 +11,7 @@ from pathlib import Path
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import OURS
 from entrypoint.machine import inventory, xid
-from entrypoint.machine.gpus import discover, nvidia
+from entrypoint.machine.gpus import amd, discover, nvidia
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.xid import XidAction
 from entrypoint.preflight import each_gpu
@@ -21,6 +21,7 @@ from entrypoint.preflight.verdict import Finding, Verdict
 HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
 HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
 FATAL = (XidAction.REBOOT_HOST, XidAction.RESTART_VM)
+NVIDIA_RUNTIME = "start the container with NVIDIA's container runtime (--gpus all)"
 AMD_GROUPS = "start the container with --group-add video --group-add render"
 
 
@@ -28,7 +29,7 @@ def cuda(context: Context) -> Finding:
     """The driver against the CUDA that torch was built with."""
     if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if discover.is_amd(context.machine.dev):
+    if discover.is_amd(context.machine):
         return Finding(Verdict.SKIP, "AMD's driver goes with any ROCm of its years")
     nvml = context.machine.nvml()
     if nvml is None:
@@ -59,14 +60,16 @@ def devices(context: Context) -> Finding:
     dev = context.machine.dev
     if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if discover.is_amd(dev):
-        needed = [dev / "kfd", *sorted(dev.glob("dri/renderD*"))]
+    if discover.is_amd(context.machine):
+        needed = [dev / "kfd", *amd.render_nodes(dev, context.machine.sys)]
         remedy = AMD_GROUPS
+    elif discover.is_wsl(context.machine):
+        needed, remedy = [dev / "dxg"], NVIDIA_RUNTIME
     else:
         used = context.gpus
         numbered = [path for path in sorted(dev.glob("nvidia[0-9]*")) if _may_be(path, used)]
         needed = [dev / "nvidiactl", dev / "nvidia-uvm", *numbered]
-        remedy = "start the container with NVIDIA's container runtime (--gpus all)"
+        remedy = NVIDIA_RUNTIME
     closed = [path for path in needed if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
         names = ", ".join(map(str, closed))
@@ -82,10 +85,10 @@ def _may_be(device: Path, names: Sequence[str]) -> bool:
 
 
 def visible(context: Context) -> Finding:
-    found, settings = discover.count(context.machine.dev), context.settings
+    found, settings = discover.count(context.machine), context.settings
     if not found or settings.num_gpus == 0:
         return Finding(Verdict.SKIP, context.why_no_gpu)
-    is_amd = discover.is_amd(context.machine.dev)
+    is_amd = discover.is_amd(context.machine)
     if settings.recipe in OURS and (kept := unassigned(context.environ)):
         evidence = f"{kept}={context.environ[kept]}: Ray gives no process GPUs of its own"
         return Finding(Verdict.FAIL, evidence, f"unset {kept}: all processes would use GPU 0")
@@ -131,7 +134,7 @@ def judge_visible(
 def xids(context: Context) -> Finding:
     if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
-    if discover.is_amd(context.machine.dev):
+    if discover.is_amd(context.machine):
         return Finding(Verdict.SKIP, "Xid errors are NVIDIA's")
     try:
         messages = _kernel_messages(context.machine.dev / "kmsg")
@@ -150,7 +153,7 @@ def _is_ours(context: Context) -> Callable[[str], bool]:
     if nvml := context.machine.nvml():
         with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
             used = nvidia.addresses(nvml, context.gpus)
-    lost = len(used) < discover.count(context.machine.dev)
+    lost = len(used) < discover.count(context.machine)
     return lambda address: used.get(address, lost)
 
 

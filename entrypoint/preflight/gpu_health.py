@@ -24,14 +24,14 @@ def present(context: Context) -> Finding:
 
 
 def _files(context: Context) -> str:
-    found, used = discover.count(context.machine.dev), len(context.gpus)
+    found, used = discover.count(context.machine), len(context.gpus)
     return f"{found} GPU device files" + (f", this node uses {used} GPUs" if used != found else "")
 
 
 def counted(context: Context) -> Finding:
     """Device files, what the driver answers for, and what is asked."""
     files, wanted, why = (
-        discover.count(context.machine.dev),
+        discover.count(context.machine),
         discover.requested(context.settings),
         context.why_no_gpu,
     )

@@ -253,11 +253,22 @@ def _handles(library: AmdSmi) -> list[Handle]:
 
 def in_sysfs(dev: Path, sys: Path) -> list[Gpu]:
     """The GPUs whose render nodes this container has."""
-    nodes = sorted((path.name for path in dev.glob("dri/renderD*")), key=_number)
-    devices = [sys / "class" / "drm" / node / "device" for node in nodes]
-    amd = [device for device in devices if read(device / "vendor") == VENDOR]
+    nodes = render_nodes(dev, sys)
     kfd = sys / "class" / "kfd" / "kfd"
-    return [SysfsGpu(index, device, kfd) for index, device in enumerate(amd)]
+    return [SysfsGpu(index, _device(sys, node), kfd) for index, node in enumerate(nodes)]
+
+
+def render_nodes(dev: Path, sys: Path) -> list[Path]:
+    """The device files of AMD's GPUs, in the order of their numbers.
+
+    A file without a vendor counts: the parts of a divided GPU have none, except the first.
+    """
+    nodes = sorted(dev.glob("dri/renderD*"), key=lambda path: _number(path.name))
+    return [node for node in nodes if read(_device(sys, node) / "vendor") in (VENDOR, "")]
+
+
+def _device(sys: Path, node: Path) -> Path:
+    return sys / "class" / "drm" / node.name / "device"
 
 
 def computing(kfd: Path) -> tuple[int, ...]:

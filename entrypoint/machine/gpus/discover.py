@@ -18,7 +18,7 @@ from typing import TypeVar
 from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import amd, nvidia
 from entrypoint.machine.gpus.protocol import Gpu, GpuError
-from entrypoint.machine.view import Machine
+from entrypoint.machine.view import THIS_MACHINE, Machine
 
 NO_GPU = "no GPU on this machine"
 ID_PREFIXES = ("GPU-", "MIG-")
@@ -31,24 +31,47 @@ HIDES_ALL = "-1"
 T = TypeVar("T")
 
 
-def count(dev: Path = Path("/dev")) -> int:
-    """The number of GPUs, by device files: NVIDIA's, else AMD's render nodes beside /dev/kfd."""
-    nvidia_files = [path for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
-    if nvidia_files or not (dev / "kfd").exists():
-        return len(nvidia_files)
-    return len(list(dev.glob("dri/renderD*")))
+def count(machine: Machine = THIS_MACHINE) -> int:
+    """The number of GPUs, by device files: NVIDIA's, else AMD's render nodes beside /dev/kfd.
+
+    WSL has one device file for all GPUs: NVML counts them there.
+    """
+    if files := _nvidia_files(machine.dev):
+        return len(files)
+    if is_amd(machine):
+        return len(amd.render_nodes(machine.dev, machine.sys))
+    return _counted_by_nvml(machine) if is_wsl(machine) else 0
 
 
-def is_amd(dev: Path) -> bool:
-    return (dev / "kfd").exists() and not list(dev.glob("nvidia[0-9]*"))
+def is_amd(machine: Machine) -> bool:
+    return (machine.dev / "kfd").exists() and not _nvidia_files(machine.dev)
 
 
-def of_node(settings: Settings, dev: Path = Path("/dev")) -> list[str]:
+def is_wsl(machine: Machine) -> bool:
+    """Whether the GPUs are those of a Windows machine, behind one device file."""
+    return (machine.dev / "dxg").exists()
+
+
+def _nvidia_files(dev: Path) -> list[Path]:
+    return [path for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+
+
+def _counted_by_nvml(machine: Machine) -> int:
+    if (nvml := machine.nvml()) is None:
+        return 0
+    try:
+        with nvidia.opened(nvml):
+            return int(nvml.nvmlDeviceGetCount())
+    except (GpuError, nvml.NVMLError):
+        return 0
+
+
+def of_node(settings: Settings, machine: Machine = THIS_MACHINE) -> list[str]:
     """The GPUs that this node uses, by number or id.
 
     These are the first ROLLCALL_NUM_GPUS of the GPUs that no variable hides: Ray uses the same.
     """
-    usable = visible(settings.environ, count(dev), is_amd=is_amd(dev))
+    usable = visible(settings.environ, count(machine), is_amd=is_amd(machine))
     return usable[: settings.num_gpus]
 
 
@@ -61,15 +84,15 @@ def requested(settings: Settings) -> tuple[int, str] | None:
     return None
 
 
-def why_none(settings: Settings, dev: Path = Path("/dev")) -> str:
+def why_none(settings: Settings, machine: Machine = THIS_MACHINE) -> str:
     """Why this node uses no GPU; "" if it uses one."""
-    if not count(dev):
+    if not count(machine):
         return NO_GPU
-    if of_node(settings, dev):
+    if of_node(settings, machine):
         return ""
     if settings.num_gpus == 0:
         return "this node uses no GPU (ROLLCALL_NUM_GPUS=0)"
-    hiding = hiding_variables(settings.environ, is_amd=is_amd(dev))
+    hiding = hiding_variables(settings.environ, is_amd=is_amd(machine))
     given = ", ".join(f"{name}={settings.environ[name]}" for name in hiding)
     return f"this node uses no GPU ({given})"
 
@@ -82,10 +105,10 @@ def opened(settings: Settings, machine: Machine) -> Iterator[Sequence[Gpu | GpuE
 
     Raises GpuError if the library does not start.
     """
-    names = of_node(settings, machine.dev)
-    if why := why_none(settings, machine.dev):
+    names = of_node(settings, machine)
+    if why := why_none(settings, machine):
         yield why
-    elif is_amd(machine.dev):
+    elif is_amd(machine):
         library = machine.amdsmi()
         if library is None:
             yield _used(amd.in_sysfs(machine.dev, machine.sys), names)
@@ -131,7 +154,7 @@ def visible(environ: Mapping[str, str], found: int, *, is_amd: bool) -> list[str
     return names
 
 
-def environment(settings: Settings, dev: Path = Path("/dev")) -> dict[str, str]:
+def environment(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, str]:
     """The node's environment, in which AMD's variables are one: CUDA_VISIBLE_DEVICES.
 
     Ray, torch, vLLM and ROCm read it if HIP_VISIBLE_DEVICES is not set. Ray also writes it, for
@@ -139,24 +162,24 @@ def environment(settings: Settings, dev: Path = Path("/dev")) -> dict[str, str]:
     it then, and every process would use the same first GPU.
     """
     environ = dict(settings.environ)
-    if not is_amd(dev) or not hiding_variables(environ, is_amd=True):
+    if not is_amd(machine) or not hiding_variables(environ, is_amd=True):
         return environ
     others = {name: text for name, text in environ.items() if name not in AMD_VARIABLES}
-    return others | {"CUDA_VISIBLE_DEVICES": _shown(settings, dev)}
+    return others | {"CUDA_VISIBLE_DEVICES": _shown(settings, machine)}
 
 
-def of_driver(settings: Settings, dev: Path = Path("/dev")) -> dict[str, str]:
+def of_driver(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, str]:
     """The variables that show the job's driver every GPU of this node.
 
     Ray hides AMD's GPUs from the driver, and not NVIDIA's. It writes either of the two variables.
     """
-    if not is_amd(dev):
+    if not is_amd(machine):
         return {}
-    return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), _shown(settings, dev))
+    return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), _shown(settings, machine))
 
 
-def _shown(settings: Settings, dev: Path) -> str:
-    return ",".join(visible(settings.environ, count(dev), is_amd=True)) or HIDES_ALL
+def _shown(settings: Settings, machine: Machine) -> str:
+    return ",".join(visible(settings.environ, count(machine), is_amd=True)) or HIDES_ALL
 
 
 def _chosen(value: str, names: Sequence[str]) -> list[str]:

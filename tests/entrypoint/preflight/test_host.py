@@ -224,20 +224,21 @@ def test_orphans_that_are_reaped_pass() -> None:
 
 
 def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
-    assert discover.count(tmp_path) == 0
+    assert discover.count(Machine(dev=tmp_path)) == 0
     assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.SKIP
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert discover.count(tmp_path) == 2
+    assert discover.count(Machine(dev=tmp_path)) == 2
     assert gpu_health.present(context(dev=tmp_path)).verdict is Verdict.PASS
 
 
 def test_amd_gpus_are_counted_by_their_render_nodes(tmp_path: Path) -> None:
+    machine = Machine(dev=tmp_path, sys=tmp_path / "sys")
     (tmp_path / "dri").mkdir()
     (tmp_path / "dri" / "renderD128").touch()
-    assert discover.count(tmp_path) == 0  # a display, without ROCm's driver
+    assert discover.count(machine) == 0  # a display, without ROCm's driver
     (tmp_path / "kfd").touch()
-    assert discover.count(tmp_path) == 1
+    assert discover.count(machine) == 1
 
 
 def test_versions_and_inventory_are_what_the_check_in_tells() -> None:

@@ -41,9 +41,11 @@ MANAGERS = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def dev() -> Iterator[Path]:
+def node() -> Iterator[Machine]:
     with tempfile.TemporaryDirectory() as root:
-        yield machines.amd_dev(Path(root), GPUS)
+        yield Machine(
+            dev=machines.amd_dev(Path(root), GPUS), sys=machines.amd_sys(Path(root), GPUS)
+        )
 
 
 @contextmanager
@@ -63,13 +65,13 @@ def of_torch() -> list[str]:
 @MANAGERS
 @given(environ=ENVIRONS)
 def test_ray_and_torch_see_the_nodes_gpus_before_and_after_ray_has_chosen(
-    dev: Path, ray: type[AMDGPUAcceleratorManager], environ: dict[str, str]
+    node: Machine, ray: type[AMDGPUAcceleratorManager], environ: dict[str, str]
 ) -> None:
     if gpu_driver.judge_visible(environ, GPUS, is_amd=True).verdict is Verdict.FAIL:
         return
     settings = read_settings(environ)
-    names = discover.of_node(settings, dev)
-    with process_with(ray_node.environment(settings, "a token", Machine(dev=dev))):
+    names = discover.of_node(settings, node)
+    with process_with(ray_node.environment(settings, "a token", node)):
         assert of_torch() == names
         ids = ray.get_current_process_visible_accelerator_ids()
         shown = names or ["-1"]
@@ -83,30 +85,34 @@ def test_ray_and_torch_see_the_nodes_gpus_before_and_after_ray_has_chosen(
 @MANAGERS
 @given(environ=ENVIRONS)
 def test_the_driver_sees_every_gpu_of_the_node_though_ray_hides_them(
-    dev: Path, ray: type[AMDGPUAcceleratorManager], environ: dict[str, str]
+    node: Machine, ray: type[AMDGPUAcceleratorManager], environ: dict[str, str]
 ) -> None:
     if gpu_driver.judge_visible(environ, GPUS, is_amd=True).verdict is Verdict.FAIL:
         return
     settings = read_settings(environ)
-    with process_with(ray_node.environment(settings, "a token", Machine(dev=dev))):
+    with process_with(ray_node.environment(settings, "a token", node)):
         ray.set_current_process_visible_accelerator_ids([])
-        os.environ.update(discover.of_driver(settings, dev))
-        assert of_torch() == discover.of_node(settings, dev)
+        os.environ.update(discover.of_driver(settings, node))
+        assert of_torch() == discover.of_node(settings, node)
         assert ray.get_current_process_visible_accelerator_ids() is not None
 
 
 def test_nvidias_environment_stays_as_it_is(tmp_path: Path) -> None:
     environ = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}
-    settings, dev = read_settings(environ), machines.nvidia_dev(tmp_path)
-    assert discover.environment(settings, dev) == environ
-    assert discover.of_driver(settings, dev) == {}
+    settings, node = read_settings(environ), Machine(dev=machines.nvidia_dev(tmp_path))
+    assert discover.environment(settings, node) == environ
+    assert discover.of_driver(settings, node) == {}
 
 
 def test_the_burn_is_shown_the_gpus_that_ray_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}
-    where = Machine(dev=machines.amd_dev(tmp_path, GPUS), amdsmi=lambda: None)
+    where = Machine(
+        dev=machines.amd_dev(tmp_path, GPUS),
+        sys=machines.amd_sys(tmp_path, GPUS),
+        amdsmi=lambda: None,
+    )
     context = Context(HEAD, read_settings(environ), where)
     code = "import os; print([v for k, v in os.environ.items() if 'VISIBLE_DEVICES' in k])"
     told: Finding = gpu_burn.run(["python3", "-c", code], context)

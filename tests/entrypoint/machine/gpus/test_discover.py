@@ -10,6 +10,7 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.machine.gpus import discover
+from entrypoint.machine.gpus.amd import SysfsGpu
 from entrypoint.machine.inventory import inventory
 from entrypoint.machine.view import Machine
 from entrypoint.node import ray_node
@@ -203,7 +204,34 @@ def test_amds_variables_apply_as_ray_reads_them(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
     assert discover.visible(environ, 8, is_amd=True) == names
-    assert discover.of_node(read_settings(environ), machines.amd_dev(tmp_path)) == names
+    node = Machine(dev=machines.amd_dev(tmp_path), sys=machines.amd_sys(tmp_path))
+    assert discover.of_node(read_settings(environ), node) == names
+
+
+def test_the_graphics_of_another_maker_beside_amds_gpus_are_no_gpu(tmp_path: Path) -> None:
+    dev, sys = machines.amd_dev(tmp_path, 4), machines.amd_sys(tmp_path, 4, vendor="0x8086")
+    (sys / "class/drm/renderD131/device/vendor").unlink()  # a part of a divided GPU has none
+    where = Context(HEAD, read_settings({}), Machine(dev=dev, sys=sys, amdsmi=lambda: None))
+    assert told_to_ray(where) == ["--num-gpus=3"]
+    assert asked(where)["gpu.count"].verdict is Verdict.PASS
+    assert asked(where)["gpu.devices"].evidence.endswith("may open all 4 device files")  # and kfd
+    with discover.opened(where.settings, where.machine) as gpus:
+        assert [str(gpu.device)[-10:-7] for gpu in gpus if isinstance(gpu, SysfsGpu)] == [
+            "129",
+            "130",
+            "131",
+        ]
+
+
+def test_the_gpus_of_wsl_are_those_that_nvml_counts(tmp_path: Path) -> None:
+    dev = machines.write(tmp_path / "dev", {"dxg": ""})
+    where = Context(
+        HEAD, read_settings({}), Machine(dev=dev, nvml=lambda: machines.nvml("h100-good"))
+    )
+    assert told_to_ray(where) == ["--num-gpus=8"]
+    assert asked(where)["gpu.devices"].evidence.endswith("may open all 1 device files")
+    assert asked(where)["gpu.count"].verdict is Verdict.PASS
+    assert discover.count(Machine(dev=dev, nvml=lambda: None)) == 0
 
 
 @pytest.mark.parametrize("kind", ["CUDA", "HIP"])
