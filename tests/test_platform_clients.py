@@ -124,6 +124,21 @@ def test_helm_renders_what_kubernetes_takes(
     assert pod["enableServiceLinks"] is False
 
 
+PORTS = {
+    "ROLLCALL_RAY_PORT": "7379",
+    "ROLLCALL_DASHBOARD_PORT": "9265",
+    "ROLLCALL_CONTROL_PORT": 9267,
+}
+
+
+@pytest.mark.parametrize("values", [{}, {"env": PORTS}], ids=["defaults", "given"])
+def test_the_pods_ports_are_those_of_the_variables(values: dict[str, Any], tmp_path: Path) -> None:
+    (container,) = pod_of(rendered(tmp_path, **values)["Job/first"])["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    named = (7379, 9265, 9267) if values else (6379, 8265, 8267)
+    assert ports == dict(zip(("ray", "dashboard", "control"), named, strict=True))
+
+
 def test_the_head_has_the_name_of_the_first_pod(tmp_path: Path) -> None:
     heads = {"indexed-job": "first-0.first", "jobset": "first-node-0-0.first"}
     for kind, head in heads.items():

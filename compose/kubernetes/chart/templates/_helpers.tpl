@@ -143,9 +143,9 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       ports:
-        - {name: ray, containerPort: 6379}
-        - {name: dashboard, containerPort: 8265}
-        - {name: control, containerPort: 8267}
+        - {name: ray, containerPort: {{ .Values.env.ROLLCALL_RAY_PORT | default 6379 }}}
+        - {name: dashboard, containerPort: {{ .Values.env.ROLLCALL_DASHBOARD_PORT | default 8265 }}}
+        - {name: control, containerPort: {{ .Values.env.ROLLCALL_CONTROL_PORT | default 8267 }}}
       resources:
         requests:
           {{- toYaml .Values.resources.requests | nindent 10 }}
@@ -203,9 +203,9 @@ printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3; read -r _ status _ <&3; [ "$status" 
 {{- end }}
 
 {{- define "rollcall.ready" -}}
-if [ "${JOB_COMPLETION_INDEX:-${LWS_WORKER_INDEX:-0}}" = 0 ]; then exec 3<>/dev/tcp/127.0.0.1/8267 && {{ include "rollcall.health" . }}; else exec 3<>/dev/tcp/127.0.0.1/10002; fi
+if [ "${JOB_COMPLETION_INDEX:-${LWS_WORKER_INDEX:-0}}" = 0 ]; then exec 3<>"/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267}" && {{ include "rollcall.health" . }}; else ports=${ROLLCALL_WORKER_PORTS:-10002}; exec 3<>"/dev/tcp/127.0.0.1/${ports%%[ -]*}"; fi
 {{- end }}
 
 {{- define "rollcall.live" -}}
-exec 3<>/dev/tcp/127.0.0.1/8267 || exit 0; {{ include "rollcall.health" . }}
+exec 3<>"/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267}" || exit 0; {{ include "rollcall.health" . }}
 {{- end }}
