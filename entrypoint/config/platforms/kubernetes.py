@@ -58,12 +58,19 @@ NAMED_PODS = {"nodes": "set EXPECTED_WORKERS on the head: all pods without the h
 
 
 def by_pod_name(environ: Mapping[str, str]) -> tuple[Source, ...]:
-    """The source of the role if both this pod and the head have numbered names; else none."""
-    own = POD_NAME.fullmatch(environ.get("HOSTNAME", "").strip().partition(".")[0])
-    head = POD_NAME.fullmatch(environ.get(HEAD_ADDRESS, "").strip().partition(".")[0])
-    if own is None or head is None:
+    """The source of the role if both this pod and the head have numbered names; else none.
+
+    Upper and lower case are the same, as they are to DNS.
+    """
+    own, head = (_first_part(environ.get(name, "")) for name in ("HOSTNAME", HEAD_ADDRESS))
+    if not (POD_NAME.fullmatch(own) and POD_NAME.fullmatch(head)):
         return ()
-    return (Source("is_main", "HOSTNAME", lambda _: own[0] == head[0]),)
+    return (Source("is_main", "HOSTNAME", lambda _: own == head),)
+
+
+def _first_part(name: str) -> str:
+    """The pod's part of a name such as `train-0.train`, in lower case."""
+    return name.strip().partition(".")[0].lower()
 
 
 def named_pod(environ: Mapping[str, str]) -> Facts | None:

@@ -167,6 +167,14 @@ def test_a_cluster_of_one_node_needs_no_role(environ: Environ) -> None:
     assert head.expected_workers == 0
 
 
+@pytest.mark.parametrize("named", ["Train-0.train", "TRAIN-0", "train-0.Train.default"])
+def test_the_heads_name_in_upper_case_is_the_same_pod(named: str) -> None:
+    """Otherwise all pods would be workers and look for a head in vain."""
+    pod = POD | {"ROLLCALL_HEAD_ADDRESS": named, "EXPECTED_WORKERS": "1"}
+    assert isinstance(played(pod | {"HOSTNAME": "train-0"}), Head)
+    assert isinstance(played(pod | {"HOSTNAME": "train-1"}), Worker)
+
+
 def test_without_the_toolkits_variables_sagemakers_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
