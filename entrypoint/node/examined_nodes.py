@@ -27,6 +27,7 @@ NODE_SECONDS = 180.0
 """Limit for all checks of one node."""
 JOB_SECONDS = NODE_SECONDS + 60.0
 ANSWER = '{"on_node": '
+CANNOT = "Ray's nodes cannot be examined"
 NO_SUCH_IMAGE = re.compile(
     r"No module named '?(trainer|entrypoint)|: not found|No such file or directory|can't cd to"
 )
@@ -52,7 +53,7 @@ def examine(
             f"rollcall-nodes-{uuid.uuid4().hex[:12]}", argv, JOB_SECONDS, inbox.stop
         )
     except (JobRefusedError, wait.GaveUpError) as error:
-        raise wait.NotYetError(f"Ray's nodes cannot be examined: {error}") from None
+        raise wait.NotYetError(f"{CANNOT}: {error}") from None
     rows = dict(_rows(output))
     if not rows:
         said = last_words(output if output.strip() else info.message)
@@ -61,7 +62,7 @@ def examine(
                 f"Ray's head node cannot run Rollcall ({said}): its image must be the one that "
                 "runs here"
             )
-        raise wait.NotYetError(f"Ray's nodes cannot be examined: {said}")
+        raise wait.NotYetError(f"{CANNOT}: {said}")
     whole = examined_whole(settings)
     return {node.id: _info(node, rows.get(node.id, {}), whole) for node in nodes}
 
@@ -84,8 +85,14 @@ def name_of(node: Alive) -> str:
 
 
 def _rows(output: str) -> list[tuple[str, dict[str, Any]]]:
-    """The answers of the nodes, between other lines."""
-    found = [json.loads(line) for line in output.splitlines() if line.startswith(ANSWER)]
+    """The answers of the nodes, between other lines.
+
+    Raises NotYetError if one is cut off, as by the end of a job that was killed while it wrote.
+    """
+    try:
+        found = [json.loads(line) for line in output.splitlines() if line.startswith(ANSWER)]
+    except ValueError as error:
+        raise wait.NotYetError(f"{CANNOT}: the answer of a node is cut off ({error})") from None
     return [(row["on_node"], row) for row in found]
 
 

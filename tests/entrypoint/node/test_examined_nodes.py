@@ -181,6 +181,16 @@ def test_a_job_that_ray_did_not_run_is_tried_again(settings: Settings, jobs: Job
         ask(jobs, settings)
 
 
+@pytest.mark.parametrize("characters", [12, 40, 300])
+def test_a_job_that_was_killed_while_it_wrote_is_tried_again(
+    settings: Settings, characters: int
+) -> None:
+    """The node whose answer is cut off is not at fault."""
+    said = good(HEAD) + good(WORKER)[:characters]
+    with pytest.raises(NotYetError, match=r"cannot be examined: the answer of a node is cut off"):
+        ask(Jobs(said, "FAILED"), settings)
+
+
 @pytest.mark.parametrize(
     ("given", "name"),
     [("10.0.0.3", "10.0.0.3"), ("gpu node/1", "gpu-node-1"), ("", "fd00--3"), ("x" * 99, "x" * 64)],
