@@ -179,6 +179,15 @@ def test_a_compose_file_gives_the_node_every_variable_that_the_shell_may_have() 
         assert passed[name] == f"${{{name}:-}}"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_a_compose_file_gives_the_node_the_variables_of_trackers_traces_and_judges(
+    page: Path,
+) -> None:
+    """The variables that a page names. rollcall.sbatch passes on these, too (test_sbatch_file)."""
+    named = set(re.findall(r"`((?:OPENAI|MLFLOW|SWANLAB|OTEL)_[A-Z_]*[A-Z])\b", page.read_text()))
+    assert named - yaml_of("cuda.yaml")["services"]["node"]["environment"].keys() == set()
+
+
 # ---- jobs
 
 

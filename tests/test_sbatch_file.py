@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.repository import ROOT
@@ -171,6 +172,17 @@ def test_a_node_has_the_variables_of_the_store_and_no_command_line_has_a_secret(
     if runtime in ("podman", "docker"):
         passed = {value for option, value in itertools.pairwise(words) if option == "--env"}
         assert {*STORE, *SECRETS} <= passed
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_a_container_is_given_what_the_compose_file_gives(job: Job, runtime: str) -> None:
+    service = yaml.safe_load((ROOT / "compose" / "cuda.yaml").read_text())["services"]["node"]
+    given = dict.fromkeys(service["environment"].keys() - {"HF_HOME"}, "1")
+    given |= {"MIOPEN_USER_DB_PATH": "/tmp/x", "TRITON_CACHE_DIR": "/tmp/x", "TRACKIO_DIR": "/x"}
+    assert job.run(RUNTIME=runtime, **given) == 0
+    words = job.words(runtime)
+    passed = {value for option, value in itertools.pairwise(words) if option == "--env"}
+    assert given.keys() - passed == set()
 
 
 @pytest.mark.parametrize(
