@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from contract.run_dir import RunFiles
@@ -20,6 +21,21 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 2.0
 LAST_SECONDS = 3.0
 """For the last parts, when the worker leaves the cluster."""
+FIRST_BYTES = 1024
+"""Of a log, which tell it from the log that had its name before."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """How much of a log the head has, and what shows that the log is begun anew."""
+
+    size: int = 0
+    """Bytes."""
+    first: bytes = b""
+    """The beginning of those bytes."""
+    inode: int = 0
+    times_begun: int = 0
+    """The offsets begin anew with the log, too."""
 
 
 class OwnLogs:
@@ -30,9 +46,7 @@ class OwnLogs:
         self._directory = directory
         self._node = node
         self._life = life
-        self._sent = {path.name: path.stat().st_size for path in self._files()}
-        self._times_begun: Counter[str] = Counter()
-        """File → how often it was begun anew; its offsets then begin anew, too."""
+        self._sent = {path.name: _all_of(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
         try:
@@ -44,21 +58,34 @@ class OwnLogs:
     def send(self, client: ControlClient) -> None:
         """Send all that is new. Raises NotYetError, WrongTokenError, OSError."""
         for path in self._files():
-            while content := self._next(path):
-                offset = self._sent[path.name]
-                life = f"{self._life}-{self._times_begun[path.name]}"
+            sent = self._sent.setdefault(path.name, _Sent())
+            while content := _next(path, sent):
+                life = f"{self._life}-{sent.times_begun}"
                 where = {"node": self._node, "life": life, "file": path.name}
-                client.send_log(where | {"offset": str(offset)}, content)
-                self._sent[path.name] = offset + len(content)
+                client.send_log(where | {"offset": str(sent.size)}, content)
+                sent.size += len(content)
 
-    def _next(self, path: Path) -> bytes:
-        sent = self._sent.setdefault(path.name, 0)
-        with path.open("rb") as file:
-            if file.seek(0, 2) < sent:
-                sent = self._sent[path.name] = 0
-                self._times_begun[path.name] += 1
-            file.seek(sent)
-            return file.read(MOST_BYTES)
+
+def _all_of(path: Path) -> _Sent:
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        return _Sent(found.st_size, file.read(FIRST_BYTES)[: found.st_size], found.st_ino)
+
+
+def _next(path: Path, sent: _Sent) -> bytes:
+    """Return the next part; b"" at the end. `sent` begins anew if the log has.
+
+    A log that is begun anew may be longer than it was: its first bytes tell, or its inode.
+    """
+    with path.open("rb") as file:
+        found, first = os.fstat(file.fileno()), file.read(FIRST_BYTES)
+        anew = found.st_size < sent.size or not first.startswith(sent.first)
+        if anew or (sent.size and found.st_ino != sent.inode):
+            sent.size = 0
+            sent.times_begun += 1
+        sent.first, sent.inode = first[: sent.size], found.st_ino
+        file.seek(sent.size)
+        return file.read(MOST_BYTES)
 
 
 def own_logs(settings: Settings, life: str) -> OwnLogs | None:

@@ -45,6 +45,25 @@ def test_the_head_has_what_a_worker_s_logs_gain(
     assert not (here / "ray-worker-2.log").exists()
 
 
+@pytest.mark.parametrize("moved", [True, False], ids=["beside", "cut"])
+def test_a_log_that_is_begun_anew_and_is_longer_at_once_is_there_whole(
+    head: Head, own: Path, *, moved: bool
+) -> None:
+    logs, log = OwnLogs(own, "worker-1", "a life"), own / "worker-1.log"
+    before = "of an earlier life\n" if moved else ""  # the same beginning in another file
+    (own / "ray-worker-1.log").write_text(f"{before}the first Ray\n")
+    logs.send(head.client())
+    for path in (log, own / "ray-worker-1.log"):
+        if moved:
+            path.rename(path.with_suffix(".1"))
+        path.write_text(f"{before}another, which is longer at the next look\n")
+    logs.send(head.client())
+    logs.send(head.client())
+    anew = f"{before}another, which is longer at the next look\n"
+    assert (head.run.logs / "worker-1.log").read_text() == anew
+    assert (head.run.logs / "ray-worker-1.log").read_text() == f"{before}the first Ray\n{anew}"
+
+
 def test_a_part_whose_answer_was_lost_is_there_once(head: Head) -> None:
     client = head.client()
     where = {"node": "one", "life": "a", "file": "ray-one.log"}
