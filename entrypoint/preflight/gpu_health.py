@@ -117,8 +117,12 @@ def pcie(gpu: Gpu) -> Finding | None:
     generation = f", generation {link.max_generation}" if link.max_generation else ""
     evidence = f"PCIe x{link.width} of x{link.max_width}{generation}"
     if link.width < link.max_width:
-        verdict = Verdict.FAIL if model else Verdict.WARN
-        return Finding(verdict, evidence, "reseat the GPU or its riser, or use another node")
+        if model and not model.any_slot:
+            return Finding(
+                Verdict.FAIL, evidence, "reseat the GPU or its riser, or use another node"
+            )
+        remedy = "reseat the GPU or its riser, unless the board gives this slot fewer lanes"
+        return Finding(Verdict.WARN, evidence, remedy)
     if model and link.max_generation and link.max_generation < model.pcie_generation:
         evidence += f"; {model.name} has generation {model.pcie_generation}"
         return Finding(Verdict.WARN, evidence, "check the slot and the machine's firmware settings")

@@ -7,6 +7,7 @@ healthy NVIDIA GPU and 45 to 60 % on an MI300X, a copy 85 % and more, a throttle
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 LEAST_MATMUL, ENOUGH_MATMUL = 0.2, 0.4
@@ -19,7 +20,7 @@ HOTTEST = 90.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     name: str
-    """A part of the name by which the driver calls it."""
+    """Whole words of the name by which the driver calls it."""
     tflops: float
     """10^12 operations a second."""
     memory_gbs: float
@@ -29,6 +30,8 @@ class Model:
     """Bus bandwidth, 10^9 bytes a second, that eight of them reach within one node; 0: unknown."""
     links: int = 0
     """NVLink or XGMI links to other GPUs; 0: none, or only by a bridge that may be absent."""
+    any_slot: bool = False
+    """It is also on boards that give a GPU fewer lanes than it has, such as x8 to each of two."""
     source: str
 
 
@@ -114,6 +117,7 @@ MODELS = (
         tflops=165,
         memory_gbs=1008,
         pcie_generation=4,
+        any_slot=True,
         source="NVIDIA Ada GPU architecture paper",
     ),
     Model(
@@ -137,5 +141,13 @@ MODELS = (
 
 
 def find(name: str) -> Model | None:
-    """The model that a driver's name means; None if the table does not have it."""
-    return next((model for model in MODELS if model.name.lower() in name.lower()), None)
+    """The model that a driver's name means; None if the table does not have it.
+
+    GH200 and GB200 are other models than H200 and B200.
+    """
+    return next((model for model in MODELS if _named(model, name)), None)
+
+
+def _named(model: Model, name: str) -> bool:
+    words = rf"(?<![a-z0-9]){re.escape(model.name)}(?![a-z0-9])"
+    return re.search(words, name, re.IGNORECASE) is not None

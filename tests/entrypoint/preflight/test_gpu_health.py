@@ -97,6 +97,26 @@ def test_a_fault_of_an_a100_is_told_with_the_gpu_that_has_it(
     assert evidence in result.evidence
 
 
+@pytest.mark.parametrize(
+    ("model", "verdict"),
+    [
+        ("NVIDIA H100 80GB HBM3", "fail"),
+        ("NVIDIA GeForce RTX 4090", "warn"),  # a board with two of them gives each 8 lanes
+        ("NVIDIA GH200 480GB", "warn"),
+    ],
+)
+def test_fewer_lanes_are_a_fault_only_in_machines_that_give_each_gpu_all(
+    model: str, verdict: str, tmp_path: Path
+) -> None:
+    width: dict[str, Any] = {"nvmlDeviceGetCurrPcieLinkWidth": 8, "nvmlDeviceGetName": model}
+    where = context(
+        dev=machines.nvidia_dev(tmp_path), nvml=lambda: machines.nvml("h100-good", **width)
+    )
+    told = named("gpu.pcie").run(where)
+    assert told.verdict == verdict
+    assert "PCIe x8 of x16" in told.evidence
+
+
 def test_a_driver_that_does_not_start_is_told_by_every_check_that_asks_it(tmp_path: Path) -> None:
     library: Any = machines.RecordedNvml({"nvmlInit": {"error": 9}})
     result = named("gpu.ecc").run(context(dev=machines.nvidia_dev(tmp_path), nvml=lambda: library))

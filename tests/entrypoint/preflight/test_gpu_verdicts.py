@@ -34,6 +34,10 @@ def context() -> Context:
         ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
         ("AMD Instinct MI300X OAM", "MI300X"),
         ("NVIDIA GeForce GTX 1080", None),
+        ("NVIDIA GH200 480GB", None),  # its parts are others than those of H200
+        ("NVIDIA GB200", None),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
     ],
 )
 def test_a_drivers_name_finds_its_model(name: str, model: str | None) -> None:
