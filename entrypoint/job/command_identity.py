@@ -1,4 +1,4 @@
-"""Which command a run has: its recipe, the job's words, and the flags in the file of --config."""
+"""Which command a run has: its recipe, the job's words, and what the file of --config says."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 
-WITH_FLAG_FILES = frozenset({"builtin", "supervised", "trl"})
-"""Recipes whose --config is a file of flags."""
 CONFIG = "--config"
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return the fingerprint of the job's command, of its words and of its flag files.
+    """Return the fingerprint of the job's command: of its words, and of the files of its --config.
 
     It is `WORDS-FILES`; `WORDS` alone without such files, or if one of them cannot be read now.
     Comments and the order of keys do not count.
     """
     words = _digest([settings.recipe, *settings.job])
-    paths = [*_flag_files(settings.job)] if settings.recipe in WITH_FLAG_FILES else []
     try:
-        files = [_flags(working_dir.content(settings.runtime_env, path), path) for path in paths]
+        files = [
+            _flags(working_dir.content(settings.runtime_env, path), path)
+            for path in _config_files(settings.job)
+        ]
     except (OSError, LookupError, zipfile.BadZipFile):
         return words
     return f"{words}-{_digest(files)}" if files else words
@@ -46,11 +46,11 @@ def is_same(one: str | None, other: str | None) -> bool:
 
 
 def has_same_words(one: str, other: str) -> bool:
-    """Pure: whether two fingerprints differ in flag files at most."""
+    """Pure: whether two fingerprints differ in the files of --config at most."""
     return one.partition("-")[0] == other.partition("-")[0]
 
 
-def _flag_files(words: Sequence[str]) -> Iterator[Path]:
+def _config_files(words: Sequence[str]) -> Iterator[Path]:
     """Yield the files that the words name by --config."""
     for word, following in pairwise((*words, "")):
         name, equals, value = word.partition("=")

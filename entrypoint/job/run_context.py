@@ -24,7 +24,7 @@ class RunContext:
     job: str = field(init=False, default="")
     """The submitted job's id; "" if the head runs a job of its own."""
     fingerprint: str = field(init=False)
-    """The command's, as its flag files were at the start: each attempt has the same command."""
+    """Of the command, with its --config file as it was at the start: all attempts have the same."""
 
     def __post_init__(self) -> None:
         self.fingerprint = command_identity.fingerprint(self.settings)

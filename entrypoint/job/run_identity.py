@@ -64,13 +64,10 @@ def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Jou
     if command_identity.is_same(begun["fingerprint"], fingerprint):
         return
     before, now = begun.get("command"), _shown(settings)
-    recipe = recipes.load(settings.recipe)
     changed: Mapping[str, str] = {}
     if command_identity.has_same_words(begun["fingerprint"], fingerprint):
-        sentence = "this run was begun with other flags in the file of --config"
-        journal.record("command", f"{sentence}. {recipe.effect(())}", differs=[sentence])
-        return
-    if begun.get("recipe") != settings.recipe:
+        differs = ["the file of --config has other content"]
+    elif begun.get("recipe") != settings.recipe:
         differs = [f"the recipe was {begun.get('recipe')} and is {settings.recipe}"]
     elif not isinstance(before, list) or not all(isinstance(word, str) for word in before):
         differs = ["its run.json does not say in what: it is of an earlier version, or damaged"]
@@ -78,6 +75,7 @@ def record_difference(settings: Settings, begun: Mapping[str, Any], journal: Jou
         changed = differences(before, now)
         differs = list(changed.values()) or ["a secret, or the order of its words, is another"]
     sentence = f"this run was begun with another command: {'; '.join(differs)}"
+    recipe = recipes.load(settings.recipe)
     journal.record("command", f"{sentence}. {recipe.effect(tuple(changed))}", differs=differs)
 
 

@@ -94,7 +94,13 @@ def test_a_file_that_is_away_for_a_moment_makes_no_other_command(tmp_path: Path)
     assert not is_same(before, fingerprint(settings("--config", str(file), "--seed", "1")))
 
 
-def test_the_config_of_another_program_is_its_own_affair(tmp_path: Path) -> None:
-    (tmp_path / "f.yaml").write_text("a: 1")
-    config = settings("train", "--config", str(tmp_path / "f.yaml"), recipe="command")
-    assert fingerprint(config) == of_earlier_versions(config)
+def test_the_config_of_another_program_counts_too(tmp_path: Path) -> None:
+    """Otherwise a finished run would not begin again with another file."""
+    file = tmp_path / "f.py"
+    config = settings("train", "--config", str(file), recipe="command")
+    file.write_bytes(b"lr = 1\xff")
+    before = fingerprint(config)
+    file.write_bytes(b"lr = 2\xff")
+    assert not is_same(before, fingerprint(config))
+    directory = settings("train", "--config", str(tmp_path), recipe="command")
+    assert fingerprint(directory) == of_earlier_versions(directory)
