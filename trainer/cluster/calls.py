@@ -43,15 +43,16 @@ class RayPending(Generic[T]):
 def received(reference: Any, role: str, worker: int) -> Any:
     """Wait for a call and return its value. Raises the call's error.
 
-    A TrainingError is raised without Ray's traceback, because its message is for users. Raises
-    LostWorkerError if the actor is dead. An argument that was lost with another actor raises Ray's
-    own error, because that other actor is to be asked.
+    A TrainingError, or an OSError that names a file, is raised without Ray's traceback, because its
+    message is for users. Raises LostWorkerError if the actor is dead. An argument that was lost
+    with another actor raises Ray's own error, because that other actor is to be asked.
     """
     try:
         return ray.get(reference)
     except RayTaskError as error:
-        if isinstance(error.cause, TrainingError):
-            raise error.cause from None
+        cause = error.cause
+        if isinstance(cause, TrainingError) or (isinstance(cause, OSError) and cause.filename):
+            raise cause from None
         raise
     except RayActorError as error:
         message = " ".join(str(error).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isnan
 
 from trainer.checkpoint import retention
 from trainer.checkpoint.writer import RunState
@@ -52,12 +53,12 @@ class Evaluator:
         return run
 
     def _keep_the_best(self, run: RunState, evaluation: Evaluation) -> RunState:
-        """Export the policy if it is better than it ever was in this run."""
+        """Export the policy if it is better than it ever was in this run; NaN is not better."""
         key = self.config.best_metric
         if key is None or run.step == 0:
             return run
         value = evaluation.row()[key]
-        if run.best is not None and value <= run.best:
+        if isnan(value) or (run.best is not None and value <= run.best):
             return run
         retention.keep_best(self.config, self.workers.policy, run.step)
         self.recorder.best(run.step, key, value)
