@@ -41,3 +41,13 @@ def test_stop_saves_and_ends_the_node_with_143_and_a_finished_run_is_not_begun_a
     assert cluster.exit_codes(within=60) == {HEAD: 0}
     assert "this run is finished already" in cluster.said(HEAD)
     assert len(cluster.events("attempt")) == 2
+
+
+def test_a_head_with_an_ipv6_address_alone_runs_its_job(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "six", workers=0, job=["true"], ROLLCALL_NODE_ADDRESS="::1")
+    try:
+        cluster.start(HEAD)
+        assert cluster.exit_codes(within=90) == {HEAD: 0}
+        assert result(cluster)["outcome"] == "finished"
+    finally:
+        cluster.close()
