@@ -117,12 +117,10 @@ def pcie(gpu: Gpu) -> Finding | None:
     generation = f", generation {link.max_generation}" if link.max_generation else ""
     evidence = f"PCIe x{link.width} of x{link.max_width}{generation}"
     if link.width < link.max_width:
-        if model and not model.any_slot:
-            return Finding(
-                Verdict.FAIL, evidence, "reseat the GPU or its riser, or use another node"
-            )
-        remedy = "reseat the GPU or its riser, unless the board gives this slot fewer lanes"
-        return Finding(Verdict.WARN, evidence, remedy)
+        must = model is not None and not model.any_slot
+        unless = "or use another node" if must else "unless the board gives this slot fewer lanes"
+        remedy = f"reseat the GPU or its riser, {unless}"
+        return Finding(Verdict.FAIL if must else Verdict.WARN, evidence, remedy)
     if model and link.max_generation and link.max_generation < model.pcie_generation:
         evidence += f"; {model.name} has generation {model.pcie_generation}"
         return Finding(Verdict.WARN, evidence, "check the slot and the machine's firmware settings")

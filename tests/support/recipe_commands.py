@@ -20,17 +20,13 @@ def nodes(*gpus: int) -> list[NodeResources]:
 def launched(recipe: Recipe, given: Settings, resume_from: int | None = None) -> list[str]:
     """What the driver launches on all nodes."""
     argv = recipe.command(given, resume_from).argv
-    assert argv[3:5] == ("trainer.launch", "--steps")
+    assert argv[3:5] == ("trainer.cluster.launch", "--steps")
     return list(argv[argv.index("--") + 1 :])
 
 
 def run(recipe: Recipe, settings: Settings, attempt: int) -> tuple[int, list[int]]:
     """Return the exit code of an attempt, and the steps that its log tells."""
-    command, pattern = (
-        recipe.command(settings, recipe.latest(settings)),
-        recipe.step_pattern(settings),
-    )
-    assert pattern is not None
+    command = recipe.command(settings, recipe.latest(settings))
     env = {**os.environ, **command.env, "ROLLCALL_ATTEMPT": str(attempt)}
     done = subprocess.run(command.argv, env=env, capture_output=True, text=True, check=False)
     return done.returncode, _steps(done.stdout, recipe.step_pattern(settings))
