@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -69,6 +70,14 @@ def test_unit_tests_lie_as_the_source_lies() -> None:
     assert {folder.parts[0] for folder in folders} <= {*PACKAGES, *LEVELS, "scenarios", "program"}
     units = {folder for folder in folders if folder.parts[0] in PACKAGES}
     assert sorted(str(folder) for folder in units if not (ROOT / folder).is_dir()) == []
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES - {"bench"}))
+def test_the_top_of_a_package_has_at_most_fourteen_entries(package: str) -> None:
+    """A reader takes in no more at a glance. Markers of Python's tools are none."""
+    paths = [path.relative_to(ROOT / package) for path in tracked(package)]
+    entries = {path.parts[0] for path in paths} - {"__init__.py", "py.typed"}
+    assert len(entries) <= 14, sorted(entries)
 
 
 def test_package_markers_stay_empty() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from threading import Timer
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
+from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.config.installed import missing_packages, start_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
-
-LEAVE_SECONDS = 5.0
-"""Timeout for Ray's exit, in seconds. Ray closes its connection to every process, which
-takes minutes if the network to a process is broken. Its daemons end the driver's workers in any
-case."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,13 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end(error: Exception | str, code: ExitCode) -> ExitCode:
     print(error, file=sys.stderr)
     return code
-
-
-def exit_within(seconds: float, code: int) -> None:
-    """End this process with `code` if its exit handlers take longer than `seconds`."""
-    timer = Timer(seconds, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
 
 
 if __name__ == "__main__":

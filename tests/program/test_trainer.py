@@ -223,7 +223,7 @@ def test_a_model_of_the_hub_is_refused_as_a_directory_is(
 
 LEAVES_SLOWLY = """
 import atexit, sys, time
-from trainer.__main__ import exit_within
+from trainer.cluster.driver_exit import exit_within
 atexit.register(time.sleep, 600)
 exit_within(0.2, 75)
 sys.exit(75)

@@ -8,9 +8,9 @@ from typing import Any
 
 from contract.resources import NodeResources
 from contract.stop import StopRequest
-from trainer.launch.agent import NodeAgent
-from trainer.launch.driver import Attempt, NodeLostError, RankNode, Ranks, begin
-from trainer.launch.words import parse, telling_steps
+from trainer.cluster.launch.agent import NodeAgent
+from trainer.cluster.launch.driver import Attempt, NodeLostError, RankNode, Ranks, begin
+from trainer.cluster.launch.words import parse, telling_steps
 
 HOST = "127.0.0.1"
 

@@ -76,7 +76,7 @@ def _strategy_and_engine() -> tuple[Any, Any]:
 
 def told(program: str, rank: int) -> str:
     """Return what a rank prints after a step, when `tell_steps` has changed its trainer."""
-    from trainer.launch.openrlhf_steps import TRAINERS
+    from trainer.cluster.launch.openrlhf_steps import TRAINERS
 
     module, name = TRAINERS[program]
     trainer = object.__new__(getattr(import_module(module), name))
@@ -98,7 +98,7 @@ def main() -> None:
     from absent import empty_modules
 
     with empty_modules(*PACKAGES), contextlib.redirect_stdout(sys.stderr):
-        from trainer.launch.openrlhf_steps import TRAINERS, tell_steps
+        from trainer.cluster.launch.openrlhf_steps import TRAINERS, tell_steps
 
         for program in TRAINERS:
             tell_steps(program)

@@ -10,7 +10,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.openrlhf import RECIPE
 
 DRIVER = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
-RANKS = (sys.executable, "-P", "-m", "trainer.launch", "--steps", "--")
+RANKS = (sys.executable, "-P", "-m", "trainer.cluster.launch", "--steps", "--")
 SHORT = ("--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--reward.remote_url=u")
 
 

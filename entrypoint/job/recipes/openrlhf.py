@@ -49,9 +49,9 @@ from entrypoint.job.recipes.openrlhf_words import (
 )
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.typed_words import no_effect
-from trainer.launch import ranks
-from trainer.launch.words import LaunchError, telling_steps
-from trainer.launch.words import parse as parse_launch
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.words import LaunchError, telling_steps
+from trainer.cluster.launch.words import parse as parse_launch
 
 PACKAGE = "openrlhf"
 SAVE_EVERY = 20
@@ -73,7 +73,7 @@ STEP_PATTERN = re.compile(
 )
 """A line of train_ppo_ray's logger, since 0.9."""
 RANK_PATTERN = re.compile(r"rollcall: step (?P<step>\d+)$")
-"""The line of trainer.launch.with_steps, often behind a progress bar without an end of its own."""
+"""A line of launch.with_steps, often behind a progress bar without an end of its own."""
 USAGE = re.compile(
     r"train_\w+\.py: error: |AssertionError: (num_nodes and num_gpus_per_node must be the same"
     r"|actor_num_nodes \* actor_num_gpus_per_node must be equal|\w+ requires n_samples_per_prompt"
@@ -144,7 +144,7 @@ class OpenRLHF(AnyCommand):
         if given.on_ranks:
             launched = _launched(settings, command)
             job = RANKS.command(launched, resume_from)
-            at = job.argv.index("trainer.launch") + 1
+            at = job.argv.index("trainer.cluster.launch") + 1
             return replace(job, argv=(*job.argv[:at], "--steps", *job.argv[at:]))
         python = interpreter_for(command.interpreter, PACKAGE)
         env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}

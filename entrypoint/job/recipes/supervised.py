@@ -16,8 +16,8 @@ from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
-from trainer.launch import ranks
-from trainer.launch.words import parse as launch_of
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.words import parse as launch_of
 
 if TYPE_CHECKING:
     from trainer.supervised.parse import Command
@@ -90,7 +90,7 @@ class Supervised(TorchRun):
         # a head that waits for jobs may have words of resume for its other jobs
         launched = replace(settings, job=job, checkpoints=None, resume_args=())
         command = super().command(launched, resume_from)
-        at = command.argv.index("trainer.launch") + 1
+        at = command.argv.index("trainer.cluster.launch") + 1
         return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
 
     def latest(self, settings: Settings) -> int | None:

@@ -11,8 +11,8 @@ from entrypoint.job.found_checkpoints import resume_faults, resumed_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
 from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
 from entrypoint.processes.programs import program
-from trainer.launch import ranks
-from trainer.launch.words import (
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.words import (
     PYTHON,
     Launch,
     LaunchError,
@@ -55,7 +55,7 @@ class TorchRun(AnyCommand):
         variables = {**settings.environ, **settings.runtime_env.get("env_vars", {})}
         threads = ("--threads", variables[THREADS]) if variables.get(THREADS) else ()
         words = resumed_words(settings, resume_from)
-        argv = program("trainer.launch", *threads, "--", *words)
+        argv = program("trainer.cluster.launch", *threads, "--", *words)
         return JobCommand(argv, env, runtime_environment(settings))
 
 

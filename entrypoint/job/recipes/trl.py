@@ -23,15 +23,15 @@ from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME
-from trainer.launch import ranks
-from trainer.launch.words import LaunchError, parse, telling_steps
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.words import LaunchError, parse, telling_steps
 
 STEP_PATTERN = re.compile(
     r"rollcall: step (?P<step>\d+)/(?P<total_steps>\d+)"
     r"(?: loss (?P<loss>\S+))?(?: reward (?P<reward>\S+))?(?: kl (?P<kl>\S+))?"
     r"(?: eval (?P<eval>\S+))?$"
 )
-"""The line of trainer.launch.with_steps, often behind a progress bar without an end of its own."""
+"""A line of launch.with_steps, often behind a progress bar without an end of its own."""
 USAGE = re.compile(
     r"ValueError: (Some specified arguments are not used by the HfArgumentParser"
     r"|Either `datasets` or `dataset_name` must be provided"
@@ -79,7 +79,7 @@ class Trl(TorchRun):
             added = (*added, f"--{RESUME}", str(found.path))  # the last one counts
         launched = _launched(settings)
         command = super().command(replace(launched, job=(*launched.job, *added)), resume_from)
-        at = command.argv.index("trainer.launch") + 1
+        at = command.argv.index("trainer.cluster.launch") + 1
         return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
 
     def latest(self, settings: Settings) -> int | None:

@@ -59,10 +59,7 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
         checkpoint(saved, step)
     (saved / "checkpoint-10" / "model.safetensors").unlink()
     assert RECIPE.latest(given) == 5
-    assert words(given, 5)[-2:] == [
-        "--resume_from_checkpoint",
-        str(saved / "checkpoint-5"),
-    ]
+    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(saved / "checkpoint-5")]
     own = settings(*SFT, "--ckpt_path", "other")
     assert RECIPE.latest(own) is None
 

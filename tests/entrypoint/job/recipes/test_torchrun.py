@@ -37,7 +37,7 @@ def test_the_driver_gets_the_words_and_how_to_resume() -> None:
         ROLLCALL_CHECKPOINTS="c-{step}",
         ROLLCALL_RESUME_ARGS="--resume {checkpoint}",
     )
-    driver = (sys.executable, "-P", "-m", "trainer.launch", "--", "train.py", "--lr", "1")
+    driver = (sys.executable, "-P", "-m", "trainer.cluster.launch", "--", "train.py", "--lr", "1")
     assert RECIPE.command(given, None).argv == driver
     assert RECIPE.latest(given) == 7
     command = RECIPE.command(given, 7)

@@ -74,10 +74,7 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
         checkpoint(output, step)
     (output / "checkpoint-10" / "model.safetensors").unlink()
     assert RECIPE.latest(given) == 5
-    assert words(given, 5)[-2:] == [
-        "--resume_from_checkpoint",
-        str(output / "checkpoint-5"),
-    ]
+    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(output / "checkpoint-5")]
 
 
 def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (

@@ -17,8 +17,8 @@ import psutil
 
 from contract.files import private_dir
 from contract.redaction import MASK, SHORTEST_SECRET, cut_between, secret_texts
-from trainer.launch.ranks import RankProcess
-from trainer.launch.words import PYTHON
+from trainer.cluster.launch.ranks import RankProcess
+from trainer.cluster.launch.words import PYTHON
 
 MARK = "ROLLCALL_NODE_MARK"
 """Variable of all processes of a node that Rollcall started."""
@@ -84,7 +84,7 @@ class NodeAgent:
             ],
         }
         self._keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.launch.keeper"],
+            [sys.executable, "-P", "-m", "trainer.cluster.launch.keeper"],
             stdin=subprocess.PIPE,
             stdout=self._ends,
             pass_fds=descriptors,

@@ -12,7 +12,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from contract.exit_codes import ExitCode
 from entrypoint.job.recipes.trl import STEP_PATTERN
-from trainer.launch.with_steps import Steps, on_any_cpu
+from trainer.cluster.launch.with_steps import Steps, on_any_cpu
 
 
 @pytest.fixture

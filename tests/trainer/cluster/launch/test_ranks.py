@@ -6,9 +6,9 @@ import shlex
 from itertools import pairwise
 
 from contract.resources import NodeResources
-from trainer.launch import ranks
-from trainer.launch.ranks import Meeting, RankProcess
-from trainer.launch.words import parse
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.ranks import Meeting, RankProcess
+from trainer.cluster.launch.words import parse
 
 MEETING = Meeting("10.0.0.1", 29400, "rollcall-2")
 

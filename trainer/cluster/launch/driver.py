@@ -21,10 +21,10 @@ from contract.log_copy import Copy
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
 from contract.stop import StopRequest
-from trainer.launch import ranks
-from trainer.launch.agent import Look
-from trainer.launch.ranks import Meeting, RankProcess
-from trainer.launch.words import Launch
+from trainer.cluster.launch import ranks
+from trainer.cluster.launch.agent import Look
+from trainer.cluster.launch.ranks import Meeting, RankProcess
+from trainer.cluster.launch.words import Launch
 
 POLL_SECONDS = 0.2
 PASSED_ON = frozenset(

@@ -1,6 +1,8 @@
 """Runs a script of transformers' Trainer, which TRL's trainers are, so that it tells its steps.
 
-`python -m trainer.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each training step.
+    python -m trainer.cluster.launch.with_steps [-m] SCRIPT …
+
+Rank 0 prints a line for each training step.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
 OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
@@ -24,7 +26,7 @@ from transformers import (
 )
 
 from contract.exit_codes import ExitCode
-from trainer.launch import openrlhf_steps
+from trainer.cluster.launch import openrlhf_steps
 
 MEASURES = {
     "loss": "loss",

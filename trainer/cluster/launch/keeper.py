@@ -1,4 +1,4 @@
-"""Starts the ranks of one node, and ends them: `python -m trainer.launch.keeper`.
+"""Starts the ranks of one node, and ends them: `python -m trainer.cluster.launch.keeper`.
 
 The node's agent talks to it over standard input: first a line of JSON, then the words `stop`
 (SIGTERM to each rank) and `end` (SIGTERM, then SIGKILL). If the input closes, the agent is gone,

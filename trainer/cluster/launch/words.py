@@ -167,8 +167,8 @@ def parse(words: Sequence[str]) -> Launch:
 
 
 def telling_steps(launch: Launch) -> Launch:
-    """Return the launch, with its script run by `trainer.launch.with_steps`."""
-    by = "trainer.launch.with_steps"
+    """Return the launch, with its script run by `trainer.cluster.launch.with_steps`."""
+    by = "trainer.cluster.launch.with_steps"
     if launch.accelerate is None:
         if launch.program[0] != PYTHON:
             raise LaunchError(f"{launch.program[0]} is no Python script: give one, as in train.py")

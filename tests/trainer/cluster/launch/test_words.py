@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.launch.words import (
+from trainer.cluster.launch.words import (
     ACCELERATE,
     DEEPSPEED,
     TORCHRUN,
@@ -166,13 +166,13 @@ def test_the_tables_have_the_flags_of_the_installed_launchers(
 @pytest.mark.parametrize(
     ("line", "program"),
     [
-        ("train.py --lr 1", "python -m trainer.launch.with_steps train.py --lr 1"),
-        ("python -u train.py", "python -u -m trainer.launch.with_steps train.py"),
-        ("python -W ignore t.py", "python -W ignore -m trainer.launch.with_steps t.py"),
-        ("python3 -X dev -m mod", "python -X dev -m trainer.launch.with_steps -m mod"),
-        ("torchrun -m mod", "python -m trainer.launch.with_steps -m mod"),
-        ("deepspeed train.py", "python -m trainer.launch.with_steps train.py"),
-        ("accelerate launch train.py", "trainer.launch.with_steps"),
+        ("train.py --lr 1", "python -m trainer.cluster.launch.with_steps train.py --lr 1"),
+        ("python -u train.py", "python -u -m trainer.cluster.launch.with_steps train.py"),
+        ("python -W ignore t.py", "python -W ignore -m trainer.cluster.launch.with_steps t.py"),
+        ("python3 -X dev -m mod", "python -X dev -m trainer.cluster.launch.with_steps -m mod"),
+        ("torchrun -m mod", "python -m trainer.cluster.launch.with_steps -m mod"),
+        ("deepspeed train.py", "python -m trainer.cluster.launch.with_steps train.py"),
+        ("accelerate launch train.py", "trainer.cluster.launch.with_steps"),
     ],
 )
 def test_a_script_is_run_by_the_module_that_tells_its_steps(line: str, program: str) -> None:

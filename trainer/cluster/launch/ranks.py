@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.resources import NodeResources
-from trainer.launch.words import PYTHON, Launch
+from trainer.cluster.launch.words import PYTHON, Launch
 
 ACCELERATE = (PYTHON, "-m", "accelerate.commands.accelerate_cli", "launch")
 MODES = ("--multi", "--use", "--config")

@@ -17,8 +17,8 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
-from trainer.launch.agent import NodeAgent
-from trainer.launch.driver import Ranks
+from trainer.cluster.launch.agent import NodeAgent
+from trainer.cluster.launch.driver import Ranks
 
 pytestmark = pytest.mark.timeout(120)
 

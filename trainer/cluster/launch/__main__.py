@@ -1,4 +1,6 @@
-"""Runs a script on all nodes: `python -m trainer.launch [--steps] [--threads N] -- train.py …`.
+"""Runs a script on all nodes.
+
+    python -m trainer.cluster.launch [--steps] [--threads N] -- train.py …
 
 The driver of an attempt of the recipe `torchrun`; it imports no torch.
 """
@@ -14,14 +16,14 @@ from pathlib import Path
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from contract.stop import StopRequest
-from trainer.__main__ import LEAVE_SECONDS, exit_within
-from trainer.launch import ranks, words
-from trainer.launch.driver import Attempt, NodeLostError, begin
-from trainer.launch.words import LaunchError
+from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
+from trainer.cluster.launch import ranks, words
+from trainer.cluster.launch.driver import Attempt, NodeLostError, begin
+from trainer.cluster.launch.words import LaunchError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.launch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.cluster.launch", description=__doc__)
     parser.add_argument("--threads", help="OMP_NUM_THREADS of each rank; default: as torchrun")
     parser.add_argument(
         "--steps", action="store_true", help="tell the steps of TRL's scripts, and OpenRLHF's"
@@ -46,13 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(launch: words.Launch, threads: str | None) -> ExitCode:
     import ray
 
+    from trainer.cluster.launch.ray_agents import RayAgents, living
     from trainer.cluster.placement import job_config
-    from trainer.launch import cluster
 
     ray.init(job_config=job_config())
     stop = StopRequest()
     stop.install()
-    nodes = cluster.living()
+    nodes = living()
     if faults := ranks.lacking(launch, [resources for _, resources in nodes]):
         raise LaunchError(*faults)
     chosen = ranks.members([resources for _, resources in nodes])
@@ -64,7 +66,7 @@ def _run(launch: words.Launch, threads: str | None) -> ExitCode:
         directory=None if given else str(Path.cwd()),
         threads=threads,
     )
-    return begin(launch, nodes, cluster.RayAgents(nodes), attempt, stop).follow()
+    return begin(launch, nodes, RayAgents(nodes), attempt, stop).follow()
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.resources import NodeResources
+from trainer.cluster.launch.agent import NodeAgent
+from trainer.cluster.launch.driver import LONGEST_WORDS, NodeLostError, RankNode
 from trainer.cluster.placement import living_nodes
-from trainer.launch.agent import NodeAgent
-from trainer.launch.driver import LONGEST_WORDS, NodeLostError, RankNode
 
 ANSWER_SECONDS = 60.0
 """Timeout of one call to a node's agent."""
