@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
 from env.episodes.chat import Chat
 from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
+from env.episodes.episode import close
 from env.episodes.types import Limits
 from env.retrieval.client import Retriever
 from env.rewards.python_file import RewardFileError, load_module
@@ -77,20 +80,34 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
         if isinstance(made, Mapping) or is_trl(made):
             return _of_trl(module, made, dict(arguments))
         factory = partial(made, **arguments)
-        first = factory()
-        if is_trl(first):
-            return _of_trl(module, made, dict(arguments))
+        with trial(factory) as first:
+            if is_trl(first):
+                return _of_trl(module, made, dict(arguments))
+            kind = type(first)
     except EnvironmentSpecError:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
-    if not isinstance(first, Environment):
+    if not issubclass(kind, Environment):
         raise EnvironmentSpecError(
-            f"--environment {spec} makes a {type(first).__name__}, where a subclass of "
+            f"--environment {spec} makes a {kind.__name__}, where a subclass of "
             "env.episodes.environment.Environment or an environment of TRL, with `reset`, is wanted"
         )
     return factory
+
+
+@contextmanager
+def trial(factory: Callable[[], Any]) -> Iterator[Any]:
+    """Yield what a factory makes, which runs no episode, and close it if it is an Environment."""
+    made = factory()
+    try:
+        yield made
+    finally:
+        if isinstance(made, Environment):
+            # This thread may run an event loop, as a notebook's does.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, close(made)).result()
 
 
 def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> EnvironmentFactory:

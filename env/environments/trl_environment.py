@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from env.episodes.environment import Environment
-from env.episodes.tools import ToolEnv, called
-from env.episodes.types import EnvironmentFailedError, Episode, Task
+from env.episodes.tools import ToolEnv, called, schema_of
+from env.episodes.types import EnvironmentFailedError, Episode, Task, ToolSpec
 from env.rewards.trl_function import Asked
 from env.types import Messages, Score
 
@@ -42,10 +42,11 @@ class TrlEnvironment(ToolEnv):
         self,
         makers: Mapping[str | None, Maker],
         rewards: Mapping[str, Function],
-        shown: Sequence[Function] = (),
+        shown: Sequence[ToolSpec] = (),
     ) -> None:
         """`makers`: by the row's environment, or by None. `shown`: tools before the episode."""
-        super().__init__(shown, in_order=True)
+        super().__init__((), in_order=True)
+        self.tools = shown
         self._makers = makers
         self._rewards = rewards
         self._instance: Any = None
@@ -86,6 +87,12 @@ class TrlEnvironment(ToolEnv):
             episode.count({f"reward_{name}": one for name, one in known.items()})
         return None
 
+    async def close(self) -> None:
+        """Release the object in a thread: its `__del__` may take seconds to stop a container."""
+        self.offer(())
+        released, self._instance = [self._instance], None
+        await asyncio.to_thread(released.clear)
+
     async def _judged(self, name: str, function: Function, episode: Episode) -> float | None:
         first, rest = episode.messages[: self._read], episode.messages[self._read :]
         begun = episode.action_mask.index(True)
@@ -121,12 +128,14 @@ def trl_factory(
 ) -> Callable[[], TrlEnvironment]:
     """Return what makes the environment of each episode. Makes one of each kind, for its tools.
 
+    That one is released at once: an object of TRL ends what it holds in `__del__`.
+
     Raises ToolSchemaError if a public method cannot be a tool.
     """
-    shown = {tool.__name__: tool for make in makers.values() for tool in tools_of(make())}
-    factory = partial(TrlEnvironment, makers, rewards, list(shown.values()))
-    factory()
-    return factory
+    shown = {
+        tool.__name__: schema_of(tool) for make in makers.values() for tool in tools_of(make())
+    }
+    return partial(TrlEnvironment, makers, rewards, list(shown.values()))
 
 
 def _appended(content: Any, text: Any) -> Any:

@@ -62,7 +62,7 @@ async def run_episode(
     except TimeUsedError as error:
         raise EnvironmentFailedError(str(error)) from error
     finally:
-        await _close(environment)
+        await close(environment)
     return run.episode
 
 
@@ -294,7 +294,7 @@ def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-async def _close(environment: Environment) -> None:
+async def close(environment: Environment) -> None:
     """Close an environment. A close that fails or hangs costs nothing but a line in the log."""
     name = type(environment).__name__
     limit = asyncio.timeout(CLOSE_SECONDS)

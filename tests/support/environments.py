@@ -46,6 +46,21 @@ class Counting(Environment):
         text = "".join(self.replies)
         return Score.of(text.count("1") / max(1, len(text))) if self.own_score else None
 '''
+HOLDING = """\
+import subprocess
+import sys
+
+from env.episodes.environment import Environment
+
+
+class Holding(Environment):
+    def __init__(self):
+        self.held = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    async def close(self):
+        self.held.communicate()
+"""
+"""An environment that has a process from its beginning to its end."""
 
 
 def write(directory: Path, text: str = COUNTING) -> str:

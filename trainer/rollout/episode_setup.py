@@ -11,6 +11,7 @@ from env.environments.registry import (
     EnvironmentSpecError,
     agent_attempt,
     environment_factory,
+    trial,
     verifiers_attempt,
 )
 from env.episodes.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
@@ -91,7 +92,8 @@ def _attempt(config: Config, chat: Chat, tokenizer: Any) -> Attempt:
         return verifiers_attempt(spec, arguments, chat, limits)
     factory = environment_factory(spec, arguments)
     try:
-        chat.begin(QUESTION, factory().tools)
+        with trial(factory) as environment:
+            chat.begin(QUESTION, environment.tools)
     except ChatError as error:
         raise EnvironmentSpecError(f"--environment {spec}: {error}") from error
     return EnvironmentAttempt(factory, chat, limits)

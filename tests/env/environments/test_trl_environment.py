@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,25 @@ def test_public_methods_are_tools_and_the_object_rewards_itself(file: Path) -> N
     for hidden in ("reset", "get_reward", "_private"):
         assert f'"name": "{hidden}"' not in episode.prompt
     assert '"name": "add"' in episode.prompt
+
+
+def test_an_object_is_released_after_its_episode_and_after_its_trial(tmp_path: Path) -> None:
+    ended = "    def __del__(self):\n        ENDED.append(threading.current_thread())\n"
+    source = COUNTER.replace("class Counter:\n", f"class Counter:\n{ended}")
+    (tmp_path / "trl_stand_in.py").write_text("GRPOTrainer = None\n")
+    (tmp_path / "rollcall_test_ended.py").write_text("ENDED = []\n")
+    (tmp_path / "counter.py").write_text(
+        f"import threading\nfrom rollcall_test_ended import ENDED\n{source}"
+    )
+    factory = environment_factory(f"{tmp_path}/counter.py:Counter", {})
+    ended_in = sys.modules["rollcall_test_ended"].ENDED
+    assert len(ended_in) == 1
+    environment, tokens = factory(), tokenizer("qwen2_5")
+    task = Task(0, [{"role": "user", "content": "Count."}])
+    policy = Scripted(tokens, ["Done."])
+    asyncio.run(run_episode(environment, task, TemplateChat(tokens), policy, LIMITS))
+    assert len(ended_in) == 2
+    assert ended_in[1] is not threading.current_thread(), "it may take seconds"
 
 
 def test_an_error_of_a_method_is_answered(file: Path) -> None:
