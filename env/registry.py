@@ -26,7 +26,7 @@ from env.rewards import (
     mathvista,
     question_answering,
 )
-from env.rewards.guard import guard
+from env.rewards.guard import guard, guard_each
 from env.rewards.python_file import RewardFileError, load_reward_file
 from env.rewards.trl_function import load_trl_function
 from env.rewards.weighted import WeightedReward, named
@@ -192,7 +192,7 @@ def _registered(name: str, options: str | None) -> RewardFunction:
             names = ", ".join(known) or "none"
             raise RewardSpecError(f"the reward '{name}' has no option '{key}'; it has: {names}")
         given[key] = _converted(name, key, text, known[key].default)
-    return make(**given)
+    return guard_each(make(**given), (RewardUnreachable, RewardRejected))
 
 
 def _converted(name: str, key: str, text: str, default: object) -> Any:

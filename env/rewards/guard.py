@@ -27,3 +27,24 @@ def guard(reward: RewardFunction) -> RewardFunction:
         return scores
 
     return guarded
+
+
+def guard_each(reward: RewardFunction, ends: tuple[type[Exception], ...]) -> RewardFunction:
+    """`reward`, which judges each completion alone, but an exception fails its completion alone.
+
+    `ends`: exceptions that are about no completion. They reach the caller.
+    """
+
+    def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
+        try:
+            return reward(requests)
+        except ends:
+            raise
+        except Exception as error:
+            if len(requests) > 1:
+                return [score for request in requests for score in guarded([request])]
+            logger.exception("The reward function failed on a completion.")
+            reason = f"the reward function raised {type(error).__name__}: {error}"
+            return [Score.failed(reason)] * len(requests)
+
+    return guarded

@@ -58,7 +58,6 @@ class Judge:
     timeout: float
     deadline: float
     concurrency_of_requests: int
-    concurrency: int = 1
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         found = asyncio.run(self._all(requests))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ NUMBER = re.compile(r"[-+−]?\s*[$€£]?\s*(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+
 FRACTION = re.compile(r"(-?\d+)\s*/\s*(\d+)")
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 STATED = re.compile(r"(?:answer|therefore)(?:\s+is)?\s*:?\s*(.+)", re.IGNORECASE)
+MOST_PLACES = 100
+"""A label with more decimal places has none that count."""
 WRAPPER = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}|\$|\\[()\[\]]")
 
 
@@ -54,9 +55,9 @@ def read_gold(label: str) -> Gold | None:
     texts = tuple(normalised(_bare(str(choice))) for choice in choices)
     if texts:
         return _choice(text, texts)
-    precision = row.get("precision")
-    places = None
-    if isinstance(precision, int | float) and math.isfinite(precision):  # NaN: pandas' for none
+    precision, places = row.get("precision"), None
+    # NaN is pandas' for none, and is in no range.
+    if isinstance(precision, int | float) and -MOST_PLACES <= precision <= MOST_PLACES:
         places = int(precision)
     number = None if (letter := label_letter(text)) else _number(text)
     return Gold(text, letter, number, places)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from env.http.client import RemoteReward
-from env.registry import REWARDS, RewardSpecError, reward_function
-from env.types import RewardRequest
+from env.registry import (
+    REWARDS,
+    Registered,
+    RewardRejected,
+    RewardSpecError,
+    RewardUnreachable,
+    reward_function,
+)
+from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 
 SUMS = [RewardRequest("1+1=2", "1+1=", "2"), RewardRequest("1+1=3", "1+1=", "2")]
@@ -90,6 +98,34 @@ def test_a_file_that_fails_gives_failures_and_no_rewards(
     scores = reward_function(spec)(SUMS)
     assert [score.ok for score in scores] == [False, False]
     assert all(says in score.error for score in scores)
+
+
+def test_what_a_reward_of_this_package_raises_fails_its_completion_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def inverse(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.of(1 / float(request.label or "")) for request in requests]
+
+    monkeypatch.setitem(REWARDS, "inverse", Registered(lambda: inverse))
+    asked = [RewardRequest("?", "?", label) for label in ("2", "many", "0", "4")]
+    right, text, zero, last = reward_function("inverse")(asked)
+    assert (right.reward, last.reward) == (0.5, 0.25)
+    assert "raised ValueError: could not convert" in text.error
+    assert "raised ZeroDivisionError" in zero.error
+    weighted = reward_function(["inverse:1", "length:1"])(asked)
+    assert [score.ok for score in weighted] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("raised", [RewardUnreachable, RewardRejected])
+def test_an_outage_of_a_reward_s_server_is_no_fault_of_a_completion(
+    monkeypatch: pytest.MonkeyPatch, raised: type[Exception]
+) -> None:
+    def asks(requests: Sequence[RewardRequest]) -> list[Score]:
+        raise raised("no answer")
+
+    monkeypatch.setitem(REWARDS, "asks", Registered(lambda: asks))
+    with pytest.raises(raised, match="no answer"):
+        reward_function("asks")(SUMS)
 
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan"])

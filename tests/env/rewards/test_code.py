@@ -17,7 +17,7 @@ import pytest
 from env.registry import pure_reward, reward_function
 from env.rewards import sandbox
 from env.rewards.code import code_of
-from env.rewards.code_tests import read_tests
+from env.rewards.code_tests import Trial, read_tests
 from env.rewards.sandbox import End, Limits, SandboxError
 from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
@@ -109,6 +109,9 @@ def test_a_completion_without_a_block_of_code_is_wrong() -> None:
         *(None, "", "12", "[]", "[1]", '["assert ("]', '{"inputs": ["1"], "outputs": []}'),
         *('{"inputs": [1], "outputs": [2]}', '{"fn_name": "f"}', '{"test_list": []}', "null"),
         '{"inputs": ["{"], "outputs": ["1"], "fn_name": "f"}',
+        json.dumps({"inputs": [[1]], "outputs": ["[" * 100_000], "fn_name": "f"}),
+        json.dumps({"test_list": ["assert 1"], "test_imports": True}),
+        json.dumps({"test_list": ["assert 1"], "test_imports": [1]}),
     ],
 )
 def test_a_label_without_tests_is_a_failure(label: str | None) -> None:
@@ -116,6 +119,12 @@ def test_a_label_without_tests_is_a_failure(label: str | None) -> None:
     got = score(DOUBLE, label)
     assert not got.ok
     assert "no unit tests in the label" in got.error
+
+
+def test_results_that_are_lists_in_lists_without_end_have_not_passed() -> None:
+    trial = Trial("", mark="m ", expected=([[True, 1]],))
+    assert trial.passed("m [[true, 1]]") == [True]
+    assert trial.passed(f"m {'[' * 100_000}{']' * 100_000}") == [False]
 
 
 @pytest.mark.parametrize(
