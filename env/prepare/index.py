@@ -30,7 +30,7 @@ def add_index(tasks: Any) -> None:
     option("--pooling", choices=("mean", "cls"), help="of dense; without it as the model says")
     option("--query-prefix", help="of dense; without it as e5 and bge need it")
     option("--passage-prefix", help="of dense; without it as e5 and bge need it")
-    option("--faiss", default="Flat", help="of dense: faiss' index, such as Flat or HNSW64")
+    option("--faiss", help="of dense: faiss' index, such as HNSW64; without it Flat")
     option("--faiss-index", type=Path, help="of dense: a ready-made index of faiss to use")
     option("--force", action="store_true", help="make it again whatever is there")
 
@@ -46,6 +46,8 @@ def _run(arguments: argparse.Namespace) -> bool:
         raise PrepareError("--kind dense wants --model DIR, a sentence-embedding model")
     if not dense and (given := _of_dense(arguments)):
         raise PrepareError(f"{', '.join(given)}: only with --kind dense")
+    if arguments.faiss and arguments.faiss_index:
+        raise PrepareError("--faiss and --faiss-index: give one, what to make or what is made")
     try:
         plan = Plan(
             corpus=arguments.corpus,
@@ -58,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> bool:
             )
             if dense
             else None,
-            faiss=arguments.faiss,
+            faiss=arguments.faiss or "Flat",
             faiss_index=arguments.faiss_index,
         )
         return build_index(plan, arguments.out, _progress, force=arguments.force)
@@ -67,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> bool:
 
 
 def _of_dense(arguments: argparse.Namespace) -> list[str]:
-    flags = ("model", "pooling", "query_prefix", "passage_prefix", "faiss_index")
+    flags = ("model", "pooling", "query_prefix", "passage_prefix", "faiss", "faiss_index")
     given = [flag for flag in flags if getattr(arguments, flag) is not None]
     return [f"--{flag.replace('_', '-')}" for flag in given]
 

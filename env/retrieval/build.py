@@ -12,9 +12,11 @@ from typing import Any
 from env.retrieval import bm25
 from env.retrieval.encoder import EncoderSettings
 from env.retrieval.files import (
+    FAISS_INDEX,
     MANIFEST,
     IndexFault,
     Manifest,
+    checksum,
     damaged_file,
     describe_files,
     only_builder,
@@ -98,7 +100,7 @@ def _build_dense(
     from env.retrieval import dense
     from env.retrieval.encoder import Encoder
 
-    encoder, index = Encoder(settings), out / "faiss.index"
+    encoder, index = Encoder(settings), out / FAISS_INDEX
     if plan.faiss_index:
         dense.adopt_faiss(plan.faiss_index, index, len(passages), encoder.width)
         return
@@ -138,7 +140,21 @@ def _begun(plan: Plan, out: Path) -> Manifest | None:
             f"{out}: was made with other arguments: {', '.join(changes)}; give another --out, or "
             "--force to make it again"
         )
+    if plan.faiss_index and begun.complete:
+        _check_same(plan.faiss_index, begun, out)
     return begun
+
+
+def _check_same(given: Path, begun: Manifest, out: Path) -> None:
+    """Raise IndexFault if another --faiss-index is given than `out` has a copy of.
+
+    The one that was copied may be removed.
+    """
+    if given.exists() and checksum(given) != begun.files[FAISS_INDEX]["xxh3"]:
+        raise IndexFault(
+            f"{out}: was made with another --faiss-index than {given}; give another --out, or "
+            "--force to make it again"
+        )
 
 
 def _identity(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +172,6 @@ def _clear(out: Path, *, everything: bool) -> None:
             path.unlink()
     if everything and (out / MANIFEST).exists():
         (out / MANIFEST).unlink()
-        (out / "faiss.index").unlink(missing_ok=True)
+        (out / FAISS_INDEX).unlink(missing_ok=True)
         for name in ("passages", "bm25", "vectors"):
             shutil.rmtree(out / name, ignore_errors=True)

@@ -20,6 +20,8 @@ POOLED = {
     **{"pooling_mode_mean": "mean", "pooling_mode_cls": "cls"},
 }
 """What sentence-transformers calls them, in older files and in newer ones."""
+APPLIED = frozenset({"Transformer", "Pooling", "Normalize"})
+"""Modules of sentence-transformers that are applied here; every vector is normalised."""
 MAX_TOKENS = 256
 PREFIXES = {
     "e5": ("query: ", "passage: "),
@@ -44,6 +46,7 @@ def settings_of(
     model: Path, *, pooling: str | None, query_prefix: str | None, passage_prefix: str | None
 ) -> EncoderSettings:
     """With what `model` says where nothing is given. Raises IndexFault."""
+    check_modules(model)
     of_query, of_passage = _prefixes(model.resolve())
     return EncoderSettings(
         model=str(model.resolve()),
@@ -65,6 +68,23 @@ def weights_checksum(model: Path) -> str:
     return xxhash.xxh3_128_hexdigest("".join(map(checksum, files)).encode())
 
 
+def check_modules(model: Path) -> None:
+    """Raise IndexFault for a model whose vectors go through more than is applied here: Dense, …"""
+    try:
+        listed = json.loads((model / "modules.json").read_text())
+        names = [str(module["type"]).rpartition(".")[2] for module in listed]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IndexFault(f"--model {model}: modules.json cannot be read: {error!r}") from error
+    if others := [name for name in names if name not in APPLIED]:
+        raise IndexFault(
+            f"--model {model}: modules.json has {', '.join(others)}, and only "
+            f"{', '.join(sorted(APPLIED))} are applied here: its vectors would be wrong. "
+            "Give another model, such as intfloat/e5-base-v2"
+        )
+
+
 class Encoder:
     def __init__(self, settings: EncoderSettings) -> None:
         """Raises IndexFault."""
@@ -74,6 +94,7 @@ class Encoder:
 
         logging.getLogger("httpx").setLevel(logging.WARNING)
         transformers_logging.disable_progress_bar()
+        check_modules(Path(settings.model))
         self._settings = settings
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         kind = torch.float16 if self._device == "cuda" else torch.float32

@@ -21,6 +21,7 @@ from typing import Any
 import xxhash
 
 MANIFEST = "index.json"
+FAISS_INDEX = "faiss.index"
 VERSION = 1
 PART = 65_536
 """Passages in one file; what is lost when a build is killed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from env.retrieval.bm25 import BM25
-from env.retrieval.files import IndexFault, Manifest, read_complete
+from env.retrieval.files import FAISS_INDEX, IndexFault, Manifest, read_complete
 from env.retrieval.passages import Passages
 from env.retrieval.types import Document, Query
 
@@ -48,6 +48,8 @@ class Index:
 
 def _ranker(directory: Path, manifest: Manifest, model: Path | None) -> BM25 | Dense:
     if manifest.kind == "bm25":
+        if model:
+            raise IndexFault(f"--model {model}: {directory} is an index by words, without a model")
         return BM25(directory / "bm25", manifest.settings["language"])
     if manifest.kind != "dense":
         raise IndexFault(f"{directory}: an index of the unknown kind '{manifest.kind}'")
@@ -61,4 +63,4 @@ def _ranker(directory: Path, manifest: Manifest, model: Path | None) -> BM25 | D
             f"--model {settings.model}: its weights are not those of the model that made "
             f"{directory}; give --model the directory of that model"
         )
-    return Dense(directory / "vectors", directory / "faiss.index", Encoder(settings))
+    return Dense(directory / "vectors", directory / FAISS_INDEX, Encoder(settings))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from env.retrieval.index import Index
 from env.retrieval.types import Query
 from tests.support.corpora import PASSAGES, write_corpus
 
+MODELS = "sentence_transformers.models"
 QUERIES = ["foxes", "capital of france", "rain"]
 
 
@@ -144,6 +147,34 @@ def test_a_pooling_that_the_model_was_not_trained_with_is_refused(
         settings_of(model, pooling=None, query_prefix=None, passage_prefix=None)
 
 
+def with_modules(encoder_model: Path, to: Path, *names: str) -> Path:
+    """Copy a model and write its modules as sentence-transformers does."""
+    shutil.copytree(encoder_model, to)
+    listed = [
+        {"idx": place, "name": str(place), "path": f"{place}_{name}", "type": f"{MODELS}.{name}"}
+        for place, name in enumerate(names)
+    ]
+    (to / "modules.json").write_text(json.dumps(listed))
+    return to
+
+
+def test_a_model_with_a_module_that_is_not_applied_is_refused(
+    encoder_model: Path, tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = with_modules(encoder_model, tmp_path / "a", "Transformer", "Pooling", "Normalize")
+    assert encoder(right).width == 16
+    dense = with_modules(encoder_model, tmp_path / "b", "Transformer", "Pooling", "Dense")
+    assert prepare(corpus, tmp_path / "index", dense) == 64
+    assert "modules.json has Dense, and only Normalize, Pooling" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+    settings = settings_of(right, pooling=None, query_prefix=None, passage_prefix=None)
+    with pytest.raises(IndexFault, match=r"modules\.json has Dense"):  # an index of an older build
+        Encoder(replace(settings, model=str(dense)))
+    (dense / "modules.json").write_text("{}]")
+    assert prepare(corpus, tmp_path / "index", dense) == 64
+    assert "modules.json cannot be read" in capsys.readouterr().err
+
+
 def test_a_ready_made_index_of_faiss_is_taken_if_it_fits(
     corpus: Path, tmp_path: Path, encoder_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +200,12 @@ def test_a_ready_made_index_of_faiss_is_taken_if_it_fits(
     assert prepare(corpus, tmp_path / "i", encoder_model, "--faiss-index", str(ready)) == 0
     (documents,) = Index(tmp_path / "i").search([Query("foxes", 5)])
     assert documents[0].id == str(expected(encoder_model, "foxes")[0])
+    assert prepare(corpus, tmp_path / "i", encoder_model, "--faiss-index", str(ready)) == 0
+    make(vectors[::-1])
+    assert prepare(corpus, tmp_path / "i", encoder_model, "--faiss-index", str(ready)) == 64
+    assert "was made with another --faiss-index than" in capsys.readouterr().err
+    ready.unlink()
+    assert prepare(corpus, tmp_path / "i", encoder_model, "--faiss-index", str(ready)) == 0
 
 
 def test_another_model_is_refused(

@@ -44,6 +44,11 @@ def test_words_are_found_by_their_stems_and_without_stop_words(bm25_index: Path)
     assert best > second > 0
 
 
+def test_a_model_for_an_index_by_words_is_refused(bm25_index: Path, tmp_path: Path) -> None:
+    with pytest.raises(IndexFault, match="is an index by words, without a model"):
+        Index(bm25_index, tmp_path)
+
+
 def test_opening_writes_nothing_into_the_index(bm25_index: Path) -> None:
     """The nodes' storage may be read-only."""
     for lock in bm25_index.rglob("*.lock"):
@@ -223,6 +228,12 @@ def test_a_bad_line_is_named(
         ("corpus.jsonl", ["--language", "klingon"], "--language klingon: unknown"),
         ("corpus.jsonl", ["--kind", "dense"], "--kind dense wants --model DIR"),
         ("corpus.jsonl", ["--model", "x"], "--model: only with --kind dense"),
+        ("corpus.jsonl", ["--faiss", "HNSW8"], "--faiss: only with --kind dense"),
+        (
+            "corpus.jsonl",
+            ["--kind", "dense", "--model", "x", "--faiss", "HNSW8", "--faiss-index", "y"],
+            "--faiss and --faiss-index: give one",
+        ),
         ("corpus.jsonl", ["--kind", "dense", "--model", "x"], "--model x: no model there"),
     ],
 )
