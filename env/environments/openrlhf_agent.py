@@ -68,16 +68,26 @@ class _Engine:
     tokenizer: Any
     generate_tokens: Generate
     limits: Limits
-    replies: list[Generated] = field(default_factory=list)
+    replies: list[Generated | None] = field(default_factory=list)
+    """In the order of the calls; None for a call that is under way or has failed."""
+    calls: int = 0
+    """Calls under way: an agent may ask for several replies at once."""
     waited: float = 0.0
     """Seconds of finished calls."""
     waits_since: float | None = None
-    """Time of a monotonic clock at which the call under way began."""
+    """Time of a monotonic clock at which the first of the calls under way began."""
 
     def seconds(self) -> float:
         """Return how long the agent has waited for the engine."""
         since = self.waits_since
         return self.waited + (time.monotonic() - since if since is not None else 0.0)
+
+    def _count_calls(self, change: int) -> None:
+        if not self.calls:
+            self.waits_since = time.monotonic()
+        self.calls += change
+        if not self.calls:
+            self.waited, self.waits_since = self.seconds(), None
 
     async def generate(
         self, prompt_token_ids: Sequence[int], sampling_params: Any, **_: Any
@@ -93,12 +103,14 @@ class _Engine:
                 f"{self.limits.total}"
             )
         context = Context(tokens, limit, (stops,) if isinstance(stops, str) else tuple(stops))
-        self.waits_since = time.monotonic()
+        place = len(self.replies)
+        self.replies.append(None)
+        self._count_calls(1)
         try:
             written = await self.generate_tokens(context)
         finally:
-            self.waited, self.waits_since = self.seconds(), None
-        self.replies.append(written)
+            self._count_calls(-1)
+        self.replies[place] = written
         log_probs = [
             {token: SimpleNamespace(logprob=log_prob)}
             for token, log_prob in zip(written.tokens, written.log_probs, strict=True)
@@ -135,7 +147,7 @@ class AgentAttempt:
                 llm_engine=engine,
             )
             found = await self._within(asyncio.ensure_future(execution), engine)
-            return self._episode(task, found, engine.replies)
+            return self._episode(task, found, [one for one in engine.replies if one is not None])
         except EnvironmentFailedError:
             raise
         except Exception as error:
@@ -166,11 +178,14 @@ class AgentAttempt:
         """Return what `execute` returned as an episode, at most as long as the limit."""
         tokens = [int(token) for token in found["observation_tokens"]]
         ranges = [(int(start), int(end)) for start, end in found["action_ranges"]]
-        log_probs = found.get("rollout_log_probs") or _log_probs(len(tokens), ranges, replies)
-        if len(log_probs) != len(tokens):
+        _check_ranges(ranges, replies)
+        length = len(tokens)  # an agent may have cut them, and not the ranges
+        ranges = [(min(start, length), min(end, length)) for start, end in ranges]
+        log_probs = found.get("rollout_log_probs") or _log_probs(length, ranges, replies)
+        if len(log_probs) != length:
             raise ValueError(
                 f"rollout_log_probs has {len(log_probs)} numbers, and observation_tokens has "
-                f"{len(tokens)} tokens"
+                f"{length} tokens"
             )
         episode = Episode(task=task, turns=len(ranges))
         episode.observe(tokens)
@@ -181,12 +196,12 @@ class AgentAttempt:
                     f"action_ranges ({start}, {end}) has other tokens than the engine wrote. Use "
                     "the token_ids of its answer, and make no tokens from its text"
                 )
-            size = min(end, len(tokens)) - start
+            size = end - start
             episode.action_mask[start:end] = [True] * size
             episode.log_probs[start:end] = [float(one) for one in log_probs[start:end]]
             versions = [*reply.versions, *[min(reply.versions)] * size]
             episode.versions[start:end] = versions[:size]
-        first = ranges[0][0] if ranges else len(tokens)
+        first = ranges[0][0] if ranges else length
         longest = self.limits.total
         for own in (episode.tokens, episode.action_mask, episode.log_probs, episode.versions):
             del own[longest:]
@@ -205,11 +220,34 @@ async def _ended_by_exit(execute: Callable[..., Awaitable[Any]], **arguments: An
         raise RuntimeError(f"SystemExit: {error}") from error
 
 
+def _check_ranges(ranges: Sequence[tuple[int, int]], replies: Sequence[Generated]) -> None:
+    """Raise ValueError unless each reply of the engine has a range of its own, in their order."""
+    if len(ranges) != len(replies):
+        raise ValueError(
+            f"action_ranges has {len(ranges)} ranges, and the engine wrote {len(replies)} replies: "
+            "each reply needs its range, in the order of the calls of generate, also if the agent "
+            "asks again or takes one of several"
+        )
+    last = 0
+    for start, end in ranges:
+        if not last <= start <= end:
+            raise ValueError(
+                f"action_ranges has ({start}, {end}), where a range from {last} on is wanted: they "
+                "follow one another, and none ends before it begins"
+            )
+        last = end
+
+
 def _log_probs(
     length: int, ranges: Sequence[tuple[int, int]], replies: Sequence[Generated]
 ) -> list[float]:
     log_probs = [0.0] * length
     for (start, end), reply in zip(ranges, replies, strict=True):
+        if end - start > len(reply.tokens):
+            raise ValueError(
+                f"action_ranges ({start}, {end}) has {end - start} tokens, and the engine wrote "
+                f"{len(reply.tokens)}: give rollout_log_probs for the others"
+            )
         log_probs[start:end] = list(reply.log_probs)[: end - start]
     return log_probs
 

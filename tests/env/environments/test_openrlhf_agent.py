@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
-from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
+from env.episodes.types import (
+    Context,
+    EnvironmentFailedError,
+    Episode,
+    Generated,
+    Limits,
+    StopReason,
+    Task,
+)
 from env.rewards.python_file import RewardFileError
 from env.types import Score
 from tests.support.agent_files import AGENT, write
@@ -69,6 +79,9 @@ class AgentExecutor(AgentExecutorBase):
 """
 
 
+ASKS = "answer = await llm_engine.generate(tokens, sampling_params)"
+
+
 def test_an_executor_of_its_own(tmp_path: Path) -> None:
     path = write(tmp_path, CUSTOM.replace("REWARD", "1.5"))
     episode, _ = episode_of(path, ["abcdef"])
@@ -76,6 +89,46 @@ def test_an_executor_of_its_own(tmp_path: Path) -> None:
     assert episode.score is not None
     assert episode.score.reward == 1.5
     assert episode.stop is StopReason.TOTAL_LENGTH
+
+
+AT_ONCE = """\
+import asyncio
+
+from openrlhf.utils.agent import AgentExecutorBase
+
+
+class AgentExecutor(AgentExecutorBase):
+    async def execute(self, prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine,
+                      images=None):
+        tokens = hf_tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        asked = [llm_engine.generate(tokens, sampling_params) for _ in range(2)]
+        ranges = []
+        for answer in await asyncio.gather(*asked):
+            written = answer.outputs[0].token_ids
+            ranges.append((len(tokens), len(tokens) + len(written)))
+            tokens = tokens + written
+        return {"observation_tokens": tokens, "action_ranges": ranges, "reward": 1.0}
+"""
+
+
+def test_replies_that_are_written_at_once_belong_to_the_calls_in_order(tmp_path: Path) -> None:
+    """The first of two calls is answered last, and the engine's time is none of the agent's."""
+    tokens = tokenizer(None)
+    script, number = Scripted(tokens, ["first", "other"]), itertools.count()
+
+    async def generate(context: Context) -> Generated:
+        at = next(number)
+        written = await script(context)
+        await asyncio.sleep(0.1 if at else 0.5)
+        return replace(written, versions=[at] * len(written.tokens))
+
+    limits = Limits(reply=50, total=400, seconds=0.3)
+    agent = load_agent(write(tmp_path, AT_ONCE))
+    attempt = AgentAttempt(agent, tokens, limits, SamplingParams(50, 1.0, 1.0))
+    episode = asyncio.run(attempt(TASK, generate))
+    assert episode.text == "firstother"
+    chosen = [v for v, m in zip(episode.versions, episode.action_mask, strict=True) if m]
+    assert chosen == [0] * 6 + [1] * 6
 
 
 @pytest.mark.parametrize(("scores", "acc"), [('"scores": 1.0, ', 1.0), ("", 0.25)])
@@ -114,6 +167,18 @@ def test_no_reward_leaves_the_score_to_the_reward_function(tmp_path: Path) -> No
         (
             CUSTOM.replace('"reward": REWARD', '"rollout_log_probs": [-0.5] * 3'),
             "rollout_log_probs has 3 numbers, and observation_tokens has",
+        ),
+        (
+            CUSTOM.replace("REWARD", "1.0").replace(ASKS, f"{ASKS}; {ASKS}"),
+            "action_ranges has 1 ranges, and the engine wrote 2 replies: each reply needs its",
+        ),
+        (
+            CUSTOM.replace("REWARD", "1.0").replace("[(len(tokens), len", "[(9, len"),
+            r"action_ranges has \(9, 6\), where a range from 0 on is wanted",
+        ),
+        (
+            CUSTOM.replace("REWARD", "1.0").replace("[(len(tokens), len", "[(0, len"),
+            r"action_ranges \(0, \d+\) has \d+ tokens, and the engine wrote 2",
         ),
     ],
 )
