@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from env.http.client import RemoteReward, RewardRejected, RewardUnreachable
+from env.http.post import shown
 from env.rewards import (
     arithmetic,
     choice,
@@ -159,11 +161,14 @@ def pure_reward(spec: str | Sequence[str]) -> RewardFunction | None:
 
 
 def _weighed(text: str) -> tuple[str, float]:
-    """A reward's text and its weight; 1 if it has none."""
+    """A reward's text and its weight; 1 if it has none. Raises RewardSpecError."""
     found = WEIGHED.fullmatch(text.strip())
     if found is None or _ends_in_host(found["spec"]):
         return text.strip(), 1.0
-    return found["spec"], float(found["weight"])
+    weight = float(found["weight"])
+    if not math.isfinite(weight):
+        raise RewardSpecError(f"{shown(found['spec'])}: its weight {found['weight']} is infinite")
+    return found["spec"], weight
 
 
 def _ends_in_host(spec: str) -> bool:
@@ -198,18 +203,22 @@ def _registered(name: str, options: str | None) -> RewardFunction:
 def _converted(name: str, key: str, text: str, default: object) -> Any:
     """`text` as a value of the default's type. Raises RewardSpecError."""
     kind = type(default) if isinstance(default, int | float) else str
+    wanted = {int: "a whole number", float: "a number", str: "a text"}[kind]
     try:
-        return kind(text)
+        value = kind(text)
+        if not isinstance(value, float) or math.isfinite(value):
+            return value
     except ValueError:
-        wanted = {int: "a whole number", float: "a number"}[kind]
-        raise RewardSpecError(f"{name}: {key} is '{text}', where {wanted} is wanted") from None
+        pass
+    raise RewardSpecError(f"{name}: {key} is '{text}', where {wanted} is wanted")
 
 
 def _unknown(spec: str) -> str:
     name = spec.partition("?")[0]
     if "/" in name or ":" in name:
-        return f"'{spec}' is no URL and no .py file; did you mean 'http://{spec}'?"
+        text = shown(spec)
+        return f"'{text}' is no URL and no .py file; did you mean 'http://{text}'?"
     near = difflib.get_close_matches(name, REWARDS, n=1)
     advice = f"; did you mean '{near[0]}'?" if near else ""
     names = ", ".join(REWARDS)
-    return f"'{spec}' is no URL, no .py file and none of the rewards {names}{advice}"
+    return f"'{name}' is no URL, no .py file and none of the rewards {names}{advice}"

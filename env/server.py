@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.http.arguments import Help, Parser, port, positive
+from env.http.arguments import Help, Parser, finite, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
+from env.http.post import shown
 from env.http.protocol import (
     RequestError,
     UnscoredError,
@@ -119,7 +120,7 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     option("--port", type=port, default=5000, help="0: any that is free")
     option("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="form of the answers")
     option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")
-    option("--max-wait-ms", type=float, default=limits.max_wait * 1000, help="to fill a batch")
+    option("--max-wait-ms", type=finite, default=limits.max_wait * 1000, help="to fill a batch")
     option("--max-queue", type=positive, default=limits.max_queue, help="completions that wait")
     return parser
 
@@ -137,12 +138,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(name)s: %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S%z",
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs whole URLs, with passwords
     spec = arguments.reward or arguments.task
     try:
         reward = reward_function(spec)
     except RewardSpecError as error:
         return fail(os.EX_USAGE, f"{'--reward' if arguments.reward else '--task'}: {error}")
-    return serve(spec if isinstance(spec, str) else " ".join(spec), reward, arguments)
+    return serve(shown(spec if isinstance(spec, str) else " ".join(spec)), reward, arguments)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
 import textwrap
 from collections.abc import Iterator
@@ -66,6 +67,17 @@ def positive(text: str) -> int:
     value = int(text) if text.isascii() and text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+    return value
+
+
+def finite(text: str) -> float:
+    """Return a number from 0: not NaN, and not infinity."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
     return value
 
 

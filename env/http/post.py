@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -25,11 +26,17 @@ LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
 
 
+MASK = "********"
+USER = re.compile(r"(?<=://)[^\s,]*(?=@)|(?<![^\s,])(?!\w+://)[^\s,?]*(?=@)")
+"""With the password, of a URL with or without its scheme."""
+QUERY = re.compile(r"(://[^\s,?]*\?)[^\s,]+")
+
+
 class OutageError(Exception):
     """A fault that may pass: no answer, or one that says nothing."""
 
     def __init__(self, url: str, fault: str, wait: float = 0.0, *, slow: bool = False) -> None:
-        super().__init__(f"{url}: {fault}")
+        super().__init__(f"{shown(url)}: {fault}")
         self.slow = slow
         """Whether a longer try might have brought an answer."""
         self.wait = wait
@@ -44,9 +51,9 @@ class RejectedError(RuntimeError):
         self.status = status
 
 
-def new_client() -> httpx.AsyncClient:
+def new_client(connections: int = CONNECTIONS) -> httpx.AsyncClient:
     """A client with a transport of its own, because HTTP_PROXY is not for the cluster's servers."""
-    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(verify=_tls(), limits=limits))
 
 
@@ -65,13 +72,13 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
         async with asyncio.timeout(timeout):  # httpx's own limits hold for each read, not the whole
             response = await client.post(url, json=body, timeout=None)
     except TimeoutError:
-        raise OutageError(url, f"no answer within {timeout:.0f} s", slow=True) from None
+        raise OutageError(url, f"no answer within {timeout:.3g} s", slow=True) from None
     except httpx.RequestError as error:
         raise OutageError(url, f"{type(error).__name__}: {error}") from error
     if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:
         raise OutageError(url, _words(response), _retry_after(response))
     if response.status_code >= 300:
-        raise RejectedError(f"{url}: {_words(response)}", response.status_code)
+        raise RejectedError(f"{shown(url)}: {_words(response)}", response.status_code)
     try:
         return response.json()
     except ValueError as error:
@@ -96,9 +103,15 @@ def check_url(url: str, example: str) -> None:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"'{url}' is no URL: {error}") from error
+        why = "" if "@" in url else f": {error}"  # a part of the password may be a wrong port
+        raise ValueError(f"'{shown(url)}' is no URL{why}") from error
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ValueError(f"'{url}' is no URL such as {example}")
+        raise ValueError(f"'{shown(url)}' is no URL such as {example}")
+
+
+def shown(url: str) -> str:
+    """Return a URL, or what was to be one, without what may be secret: user, password, query."""
+    return QUERY.sub(rf"\1{MASK}", USER.sub(MASK, url))
 
 
 _BACKOFF = wait_exponential_jitter(multiplier=0.2, max=LONGEST_WAIT, jitter=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,12 +59,15 @@ class Retriever:
     def __init__(
         self, url: str, *, topk: int = 3, timeout: float = 30.0, deadline: float = 600.0
     ) -> None:
-        """Raises ValueError for an address that is none."""
+        """Raises ValueError for an address that is none, and for numbers that can be none."""
         self._urls = [one.strip() for one in url.split(",")]
         for one in self._urls:
             check_url(one, "http://127.0.0.1:8000/retrieve")
         if topk < 1:
             raise ValueError(f"topk is {topk}; wanted is 1 or more")
+        for name, seconds in (("timeout", timeout), ("deadline", deadline)):
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{name} is {seconds}; wanted are seconds above 0")
         self._topk = topk
         self._timeout, self._deadline = timeout, deadline
         self._client = new_client()

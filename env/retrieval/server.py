@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from env.http.arguments import Help, Parser, port, positive
+from env.http.arguments import Help, Parser, finite, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.retrieval.files import IndexFault, Manifest
@@ -138,7 +138,7 @@ def _parser() -> Parser:
     option("--topk", type=positive, default=topk.default, help="passages, if a request names none")
     option("--max-topk", type=positive, default=topk.most, help="passages that may be asked for")
     option("--max-batch", type=positive, default=limits.max_batch, help="queries a search")
-    option("--max-wait-ms", type=float, default=limits.max_wait * 1000, help="to fill a batch")
+    option("--max-wait-ms", type=finite, default=limits.max_wait * 1000, help="to fill a batch")
     option("--max-queue", type=positive, default=limits.max_queue, help="queries that wait")
     return parser
 

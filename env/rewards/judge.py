@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,14 @@ from typing import Any
 import httpx
 
 from env.http.client import RewardRejected, RewardUnreachable
-from env.http.post import OutageError, RejectedError, check_url, patience, post_json
+from env.http.post import (
+    OutageError,
+    RejectedError,
+    check_url,
+    new_client,
+    patience,
+    post_json,
+)
 from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
 
@@ -41,13 +50,25 @@ LONGEST_ANSWER = 1024
 """Tokens."""
 
 
+@dataclass(slots=True)
+class _Batch:
+    """What is known of the judge while it is asked about a batch."""
+
+    client: httpx.AsyncClient
+    heard: float
+    """Time of a monotonic clock at which it last answered anyone, or the batch began."""
+    fault: OutageError | None = None
+    """The newest outage."""
+
+
 @dataclass(frozen=True)
 class Judge:
     """A RewardFunction: the judge's score, divided by `best`.
 
-    A sample for which the judge says no score is failed. If it answers none of a batch until the
-    deadline, RewardUnreachable is raised; if the key, the address or the model is wrong,
-    RewardRejected.
+    A sample for which the judge says no score is failed. `deadline`: seconds of all tries and all
+    askings about one sample; after so many seconds without an answer to anyone, the samples that
+    wait are failed at once. If it answers none of a batch, RewardUnreachable is raised; if the key,
+    the address or the model is wrong, RewardRejected.
     """
 
     url: str
@@ -69,32 +90,44 @@ class Judge:
     async def _all(self, requests: Sequence[RewardRequest]) -> list[Score | OutageError]:
         turns = asyncio.Semaphore(self.concurrency_of_requests)
         key = os.environ.get(KEY, "").strip()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(headers=headers) as client:
+        async with _client(self.url, self.concurrency_of_requests) as client:
+            if key:
+                client.headers["Authorization"] = f"Bearer {key}"
+            batch = _Batch(client, time.monotonic())
 
             async def take_turn(request: RewardRequest) -> Score | OutageError:
                 async with turns:
-                    return await self._one(client, request)
+                    return await self._one(batch, request)
 
             return list(await asyncio.gather(*map(take_turn, requests)))
 
-    async def _one(self, client: httpx.AsyncClient, request: RewardRequest) -> Score | OutageError:
-        said = ""
-        for _ in range(TRIES):
+    async def _one(self, batch: _Batch, request: RewardRequest) -> Score | OutageError:
+        begun, answers, said = time.monotonic(), 0, ""
+        while answers < TRIES and (left := self._left(begun, batch)) > 0:
             try:
-                text = await self._answer(client, self._body(request))
+                text = await self._answer(batch.client, self._body(request), left)
             except OutageError as fault:
+                batch.fault = fault
                 return fault
             except RejectedError as fault:
+                batch.heard = time.monotonic()
                 if fault.status in REFUSED:
                     raise RewardRejected(f"{fault}; is the model or {KEY} wrong?") from fault
                 return Score.failed(str(fault))
+            batch.heard = time.monotonic()
+            answers += 1
             found = self.pattern.findall(text)
             score = _number(found[-1]) if found else None
             if score is not None and 0 <= score <= self.best:
                 return Score.of(score / self.best)
             said = f"{found[-1]}, not 0 to {self.best:g}" if found else "no score"
-        return Score.failed(f"the judge said {said} in {TRIES} answers")
+        if not answers:
+            return batch.fault or OutageError(self.url, f"no answer within {self.deadline:g} s")
+        return Score.failed(f"the judge said {said} in {answers} answers")
+
+    def _left(self, begun: float, batch: _Batch) -> float:
+        """Return the seconds until the deadline of a sample, whose asking began at `begun`."""
+        return min(begun, batch.heard) + self.deadline - time.monotonic()
 
     def _body(self, request: RewardRequest) -> dict[str, Any]:
         parts = {
@@ -112,18 +145,50 @@ class Judge:
             "max_tokens": LONGEST_ANSWER,
         }
 
-    async def _answer(self, client: httpx.AsyncClient, body: Mapping[str, Any]) -> str:
+    async def _answer(
+        self, client: httpx.AsyncClient, body: Mapping[str, Any], seconds: float
+    ) -> str:
         """Return the judge's words. Raises OutageError after retries, and RejectedError."""
-        url = f"{self.url}/chat/completions"
-        async for attempt in patience(self.deadline):
+        url, until = f"{self.url}/chat/completions", time.monotonic() + seconds
+        async for attempt in patience(seconds):
             with attempt:
-                answer = await post_json(client, url, body, self.timeout)
+                left = max(0.0, until - time.monotonic())
+                answer = await post_json(client, url, body, min(self.timeout, left))
                 try:
                     content = answer["choices"][0]["message"]["content"]
                 except (KeyError, IndexError, TypeError) as error:
                     raise OutageError(url, "an answer that is no chat completion") from error
                 return content if isinstance(content, str) else ""
         raise AssertionError("tenacity returns or raises")
+
+
+def _client(url: str, connections: int) -> httpx.AsyncClient:
+    """Return a client that goes through the proxy of the environment, if the judge is far away.
+
+    Raises ValueError for a proxy that cannot be used.
+    """
+    if _is_near(httpx.URL(url).host):
+        return new_client(connections)
+    try:
+        return httpx.AsyncClient(limits=httpx.Limits(max_connections=connections))
+    except ImportError as error:
+        raise ValueError(
+            "judge: the proxy in ALL_PROXY, HTTPS_PROXY or HTTP_PROXY is one of SOCKS, which needs "
+            "`pip install httpx[socks]`; or give a proxy of HTTP"
+        ) from error
+    except (ValueError, httpx.InvalidURL) as error:  # its text may have the proxy's password
+        raise ValueError(
+            "judge: the proxy in ALL_PROXY, HTTPS_PROXY or HTTP_PROXY is no URL such as "
+            "http://proxy:3128"
+        ) from error
+
+
+def _is_near(host: str) -> bool:
+    """Return whether a host is surely on this machine or in its network: no proxy leads to it."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host
 
 
 def _number(text: str) -> float | None:
@@ -155,6 +220,7 @@ def make(
         raise ValueError(f"judge: the url holds a password; give a key in the variable {KEY}")
     if min(best, timeout, deadline, concurrency) <= 0:
         raise ValueError("judge: best, timeout, deadline and concurrency are above 0")
+    _client(url, concurrency)  # a proxy that cannot be used ends the run before its first step
     try:
         compiled = re.compile(pattern, re.IGNORECASE)
     except re.error as error:

@@ -48,7 +48,11 @@ def test_names_and_urls_are_understood() -> None:
         ("head:5000/get_reward", "did you mean 'http://head:5000/get_reward'"),
         ("ftp://head/x", "'ftp://head/x' is no URL such as http://head:5000/get_reward"),
         ("http://", "is no URL"),
-        ("http://head:port/x", "is no URL"),
+        ("http://head:port/x", "'http://head:port/x' is no URL: Invalid port: 'port'"),
+        ("http://user:hunter2@head:port/x", "'http://********@head:port/x' is no URL"),
+        ("http://user:hunter/2@head/x", "'http://********@head/x' is no URL"),
+        ("ftp://user:hunter2@head/x", "'ftp://********@head/x' is no URL such as"),
+        ("user:hunter2@head/x", "did you mean 'http://********@head/x'"),
         ("nowhere/reward.py", "nowhere/reward.py: no such file"),
     ],
 )
@@ -56,6 +60,7 @@ def test_anything_else_is_refused_with_what_would_be_right(spec: str, says: str)
     with pytest.raises(RewardSpecError) as caught:
         reward_function(spec)
     assert says in str(caught.value)
+    assert "hunter" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from env.http.serving import listen
 from env.rewards import arithmetic
 from env.server import create_app, main
 from env.types import RewardRequest, Score
+from tests.support.scripted_server import ScriptedServer
 
 Serve = Callable[[Starlette], str]
 SUM = {"query": ["1+1=2"], "prompts": ["1+1="], "labels": ["2"]}
@@ -172,10 +173,24 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         line = process.stderr.readline()
         port = re.search(r"port (\d+)", line)
         assert port, line
+        assert "hunter2" not in line
         yield process, f"http://127.0.0.1:{port[1]}"
     finally:
         process.kill()
         process.communicate()
+
+
+def test_no_line_has_the_password_of_the_server_behind(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    behind = scripted(lambda *_: (200, {"rewards": [0.5]}))
+    spec = behind.url.replace("://", "://user:hunter2@")
+    with started("--task", spec) as (process, url):
+        assert httpx.post(f"{url}/get_reward", json=SUM).json()["rewards"] == [0.5]
+        assert "hunter2" not in httpx.get(f"{url}/health").text
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert "hunter2" not in said
 
 
 def test_sigterm_answers_what_is_under_way_and_ends_with_0(tmp_path: Path) -> None:
@@ -217,6 +232,10 @@ def test_a_server_that_is_killed_and_started_again_is_only_a_wait(free_port: int
         (["--task", "arithmetc"], "did you mean 'arithmetic'?"),
         (["--task", "arithmetic", "--port", "70000"], "'70000' is no port"),
         (["--task", "arithmetic", "--max-batch", "0"], "whole number from 1"),
+        *(
+            (["--task", "none", "--max-wait-ms", wrong], f"'{wrong}' is no number from 0")
+            for wrong in ("nan", "inf", "-1", "few")
+        ),
         (["--task", "arithmetic", "--hots", "x"], "--hots x: did you mean --host?"),
         ([], "--task"),
     ],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from contract.redaction import redact
 from contract.run_dir import RunFiles
 from env.images.rows import ImageColumn
 from env.types import IN_PYTHON
@@ -211,10 +212,10 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     @property
     def reward_flag(self) -> str:
-        """The flag that names the reward functions, with its value."""
+        """The flag that names the reward functions, with its value, for messages."""
         if self.rewards:
-            return f"--reward {' '.join(self.rewards)}"
-        return f"--remote_rm_url {self.remote_rm_url}"
+            return redact(f"--reward {' '.join(self.rewards)}")
+        return redact(f"--remote_rm_url {self.remote_rm_url}")
 
     @property
     def needs_old_log_probs(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
+from contract.redaction import redact
 from trainer.config.values import plain
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Fault:
     remedy: str
 
     def __str__(self) -> str:
-        given = f" (given: {self.value})" if self.value else ""
+        given = f" (given: {redact(self.value)})" if self.value else ""
         return f"{self.flag}: {self.problem}{given}. {self.remedy}"
 
 

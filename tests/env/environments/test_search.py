@@ -119,3 +119,5 @@ def test_the_registered_search_asks_a_retrieval_server(monkeypatch: pytest.Monke
     assert isinstance(environment_factory("search", {"topk": 5})(), Search)
     with pytest.raises(EnvironmentSpecError, match="topk is 0"):
         environment_factory("search", {"topk": 0})
+    with pytest.raises(EnvironmentSpecError, match="deadline is nan; wanted are seconds above 0"):
+        environment_factory("search", {"deadline": float("nan")})

@@ -41,6 +41,24 @@ def test_rewards_come_in_order_over_chunks_and_servers(
     assert servers[0].bodies[0].keys() == {"query", "prompts", "labels"}
 
 
+@pytest.mark.parametrize("fault", [(500, b"down"), (404, b"no such page")])
+def test_no_message_has_the_password_or_the_query_of_a_url(
+    scripted: Start, requests: list[RewardRequest], fault: tuple[int, Any]
+) -> None:
+    server, told = scripted(lambda *_: fault), list[str]()
+    url = server.url.replace("://", "://user:hunter2@") + "?token=abc123"
+    reward = RemoteReward([url], deadline=0.5, tell=told.append)
+    with pytest.raises(
+        (RewardUnreachable, RewardRejected), match=f"{server.port}/get_rew"
+    ) as caught:
+        reward(requests)
+    for text in (str(caught.value), *told):
+        assert "hunter2" not in text
+        assert "abc123" not in text
+    assert "********@127.0.0.1" in str(caught.value)
+    assert len(told) == (fault[0] == 500)
+
+
 def test_no_requests_need_no_server() -> None:
     assert RemoteReward(["http://127.0.0.1:1/x"])([]) == []
 

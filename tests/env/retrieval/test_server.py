@@ -236,6 +236,15 @@ def test_a_server_that_cannot_serve_says_why(
     assert "half-built; run the same `rollcall prepare index` again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-1", "few"])
+def test_a_wait_that_is_no_number_is_refused(
+    tmp_path: Path, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=str(os.EX_USAGE)):
+        main(["--index", str(tmp_path / "absent"), "--max-wait-ms", wrong])
+    assert f"'{wrong}' is no number from 0" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_named(
     bm25_index: Path, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

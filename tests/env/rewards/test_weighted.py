@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,8 +84,19 @@ def test_the_flag_is_given_several_times_or_with_several_values() -> None:
         assert not config.has_reward_model
     with pytest.raises(ConfigError, match="--remote_rm_url gives a reward, too"):
         parse([*FLAGS, "--reward", "a:1", "--remote_rm_url", "gsm8k"])
+    spec = "http://user:hunter2@h/get_reward?token=abc123"
+    with pytest.raises(ConfigError, match="gives a reward, too") as caught:
+        parse([*FLAGS, "--reward", spec, "--remote_rm_url", "gsm8k"])
+    shown = f"{caught.value} {parse([*FLAGS, '--remote_rm_url', spec]).reward_flag}"
+    assert "hunter2" not in shown
+    assert "abc123" not in shown
     with pytest.raises(ConfigError, match=r"--reward: .*\(given: /none/r\.py\)"):
         parse([*FLAGS, "--reward", "/none/r.py:0.5"])
+
+
+def test_a_weight_is_finite() -> None:
+    with pytest.raises(RewardSpecError, match="gsm8k: its weight 1e999 is infinite"):
+        scores("gsm8k:1e999")
 
 
 def answer(text: object) -> tuple[int, object]:
@@ -153,6 +165,68 @@ def test_an_outage_is_retried_and_is_never_a_score(
     assert "HTTP 500" in partly[1].error
 
 
+def test_an_outage_of_a_judge_takes_one_deadline_for_all_samples_of_a_batch(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    url = scripted(lambda *_: (500, b"down")).url.removesuffix("/get_reward")
+    reward = reward_function(f"judge?url={url}/v1&model=m&deadline=0.5&concurrency=2")
+    began = time.monotonic()
+    with pytest.raises(RewardUnreachable, match="HTTP 500"):
+        reward([REQUESTS[0]] * 30)
+    assert time.monotonic() - began < 4, "each pair of 30 samples took its own 0.5 s"
+
+
+def test_all_askings_about_a_sample_have_one_deadline(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    def slow(*_: object) -> tuple[int, object]:
+        time.sleep(0.8)
+        return answer("I do not know")
+
+    server = scripted(slow)
+    with pytest.raises(RewardUnreachable, match="no answer for 1 s"):
+        judged(server, count=1)
+    assert len(server.bodies) == 2, "the second had 0.2 s"
+
+
+def test_a_judge_that_is_slow_and_answers_is_waited_for(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    def slow(*_: object) -> tuple[int, object]:
+        time.sleep(0.4)
+        return answer("Score: 10")
+
+    server = scripted(slow)
+    assert [score.reward for score in judged(server, "&concurrency=1", 3)] == [1.0] * 3
+
+
+def test_no_proxy_leads_to_a_judge_that_is_near(
+    scripted: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://user:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    server = scripted(lambda *_: answer("Score: 10"))
+    assert judged(server, count=1)[0].reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("proxy", "says"),
+    [
+        ("socks5://user:hunter2@proxy:1080", "needs `pip install httpx[socks]`"),
+        ("ftp://user:hunter2@proxy:21", "is no URL such as http://proxy:3128"),
+        ("http://user:hunter2@proxy:port", "is no URL such as http://proxy:3128"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, says: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(RewardSpecError) as caught:
+        reward_function("judge?url=https://judge.example.com/v1&model=m")
+    assert says in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_refusal_of_one_sample_fails_it_and_a_wrong_key_ends_at_once(
     scripted: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +249,8 @@ def test_a_refusal_of_one_sample_fails_it_and_a_wrong_key_ends_at_once(
         ("url=http://h/v1&model=m&template=/none", "template /none: No such file"),
         ("url=http://h/v1&model=m&pattern=Score", "wants one group"),
         ("url=http://h/v1&model=m&best=0", "are above 0"),
+        ("url=http://h/v1&model=m&best=nan", "best is 'nan', where a number is wanted"),
+        ("url=http://h/v1&model=m&deadline=1e999", "deadline is '1e999', where a number is"),
         ("url=http://h/v1&model=m&best=many", "best is 'many', where a number is wanted"),
     ],
 )
