@@ -6,15 +6,20 @@ same command keeps what is whole, makes again what is torn, and refuses what oth
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 MARKER = "prepared.json"
+UNFINISHED = ".prepare-"
+"""What the name of a directory begins with in which a run is at work."""
 
 
 class PrepareError(ValueError):
@@ -36,13 +41,33 @@ def prepare(out: Path, arguments: Mapping[str, Any], make: Make, *, force: bool)
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / MARKER).unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as temporary:
-            beside = make(Path(temporary)) or ()
+        with _unfinished(out) as directory:
+            beside = make(directory) or ()
             known = {name: sha256(out / name) for name in sorted(beside)}
-            _move(Path(temporary), out, arguments, known)
+            _move(directory, out, arguments, known)
     except OSError as error:
         raise PrepareError(f"{out}: not writable: {error.strerror or error}") from error
     return True
+
+
+@contextlib.contextmanager
+def _unfinished(out: Path) -> Iterator[Path]:
+    """Yield a new directory below `out`, which is removed at the end; so are those of killed runs.
+
+    Runs at work share a lock on `out`, which ends with their processes. Raises OSError.
+    """
+    locked = os.open(out, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # another run is at work, or the storage has no locks
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in out.glob(f"{UNFINISHED}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(locked, fcntl.LOCK_SH)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as made:
+            yield Path(made)
+    finally:
+        os.close(locked)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,23 @@ def test_what_is_there_is_kept_what_is_torn_is_made_again(
     (prepared / "model" / "config.json").unlink()
     assert main([*SUMS, "--out", str(prepared)]) == 0
     assert contents(prepared) == before
+
+
+def test_what_a_killed_run_left_is_removed_and_a_run_at_work_is_left_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "env.prepare", *SUMS, "--out", str(tmp_path), "--force"]
+    deadline = time.monotonic() + 60
+    with subprocess.Popen(command, cwd=ROOT) as other:
+        while not (unfinished := list(tmp_path.glob(".prepare-*"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        other.send_signal(signal.SIGSTOP)
+        try:
+            assert main([*SUMS, "--out", str(tmp_path)]) == 0
+            assert list(tmp_path.glob(".prepare-*")) == unfinished
+        finally:
+            other.kill()
+    assert main([*SUMS, "--out", str(tmp_path), "--force"]) == 0
+    assert not list(tmp_path.glob(".prepare-*"))
 
 
 def test_other_arguments_need_force(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
