@@ -41,7 +41,7 @@ def load_agent(path: Path) -> Any:
             raise RewardFileError(f"{path}: defines no class {AGENT_CLASS}")
         try:
             executor = made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RewardFileError(
                 f"{path}: {AGENT_CLASS}() raised {type(error).__name__}: {error}"
             ) from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
 from env.episodes.chat import Chat
 from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
-from env.episodes.episode import close
+from env.episodes.episode import CLOSE_SECONDS, close
 from env.episodes.types import Limits
 from env.retrieval.client import Retriever
 from env.rewards.python_file import RewardFileError, load_module
@@ -86,7 +86,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             kind = type(first)
     except EnvironmentSpecError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
         reason = f"{type(error).__name__}: {error}"
         raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
     if not issubclass(kind, Environment):
@@ -105,9 +105,10 @@ def trial(factory: Callable[[], Any]) -> Iterator[Any]:
         yield made
     finally:
         if isinstance(made, Environment):
-            # This thread may run an event loop, as a notebook's does.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(asyncio.run, close(made)).result()
+            # This thread may run an event loop, as a notebook's does; and a close may hang.
+            closing = threading.Thread(target=asyncio.run, args=(close(made),), daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS + 1)
 
 
 def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> EnvironmentFactory:

@@ -80,7 +80,11 @@ class Search(Environment):
         *before, question = task.messages
         if not self._instruct:
             return task.messages
-        return [*before, {**question, "content": f"{INSTRUCTION}{question['content']}\n"}]
+        content = question["content"]
+        if isinstance(content, str):
+            return [*before, {**question, "content": f"{INSTRUCTION}{content}\n"}]
+        first, last = ({"type": "text", "text": text} for text in (INSTRUCTION, "\n"))
+        return [*before, {**question, "content": [first, *content, last]}]
 
     async def step(self, reply: Reply) -> Turn:
         found = ACTION.search(reply.text)

@@ -78,7 +78,7 @@ class EnvironmentAttempt:
     async def __call__(self, task: Task, generate: Generate) -> Episode:
         try:
             environment = self.factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
             raise EnvironmentFailedError(
                 f"the environment cannot be made: {type(error).__name__}: {error}"
             ) from error

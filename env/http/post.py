@@ -81,7 +81,7 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
         raise RejectedError(f"{shown(url)}: {_words(response)}", response.status_code)
     try:
         return response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OutageError(url, f"an unusable answer: {error}") from error
 
 

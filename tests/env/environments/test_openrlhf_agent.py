@@ -197,6 +197,7 @@ def test_an_agent_that_fails_is_a_failed_environment(
         ("import nothing_like_it", "ModuleNotFoundError"),
         ("class AgentExecutor: pass", "no method execute"),
         ("class AgentExecutor:\n    def __init__(self, x): pass", "TypeError"),
+        ("class AgentExecutor:\n    def __init__(self): raise SystemExit(0)", "SystemExit: 0"),
     ],
 )
 def test_a_file_without_an_agent_is_refused(tmp_path: Path, text: str, message: str) -> None:

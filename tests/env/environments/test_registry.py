@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from env.environments.registry import environment_factory
+from env.environments import registry
+from env.environments.registry import EnvironmentSpecError, environment_factory, trial
+from env.episodes import episode
+from env.episodes.environment import Environment
 from tests.support.environments import HOLDING
 
 
@@ -36,3 +40,28 @@ def test_the_trial_of_an_environment_is_closed_also_where_an_event_loop_runs(hol
 
     asyncio.run(in_a_notebook())
     assert set(psutil.Process().children()) <= before
+
+
+def test_the_trial_of_an_environment_that_does_not_close_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(episode, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(registry, "CLOSE_SECONDS", -0.9)
+    ends, ended = threading.Event(), threading.Event()
+
+    class Open(Environment):
+        async def close(self) -> None:
+            await asyncio.to_thread(ends.wait)
+            ended.set()
+
+    with trial(Open):
+        pass
+    assert not ended.is_set()
+    ends.set()
+
+
+def test_an_environment_that_would_end_the_program_is_refused(tmp_path: Path) -> None:
+    source = HOLDING.replace("self.held =", "sys.exit(0); self.held =")
+    (tmp_path / "ending.py").write_text(source)
+    with pytest.raises(EnvironmentSpecError, match="cannot be made: SystemExit: 0"):
+        environment_factory(f"{tmp_path}/ending.py:Holding", {})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from env.environments.registry import EnvironmentSpecError, environment_factory
-from env.environments.search import INVALID, Search
+from env.environments.search import INSTRUCTION, INVALID, Search
 from env.episodes.chat import PlainChat
 from env.episodes.episode import run_episode
 from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
@@ -109,6 +109,14 @@ def test_the_instruction_stands_before_the_question() -> None:
     episode, _ = episode_of(["<answer>x</answer>"], instruct=True)
     assert episode.prompt.startswith("Answer the given question.")
     assert episode.prompt.endswith("Question: Who wrote Emma?\n")
+
+
+def test_the_instruction_stands_before_a_question_of_parts() -> None:
+    parts = [{"type": "text", "text": "Who wrote Emma?"}]
+    task = Task(0, [{"role": "user", "content": parts}])
+    (message,) = asyncio.run(Search(Passages(FOUND), instruct=True).reset(task))
+    shown = [part["text"] for part in message["content"]]
+    assert shown == [INSTRUCTION, "Who wrote Emma?", "\n"]
 
 
 def test_the_registered_search_asks_a_retrieval_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,6 +355,18 @@ def test_a_cancelled_call_of_an_environment_is_a_failure() -> None:
     assert "CancelledError" in dropped.score.error
 
 
+class Ending(Environment):
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
+def test_an_environment_that_would_end_the_program_is_a_failure() -> None:
+    runner, tokens = runner_of(Ending)
+    dropped = asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"])))
+    assert dropped.score is not None
+    assert "cannot be made: SystemExit: 0" in dropped.score.error
+
+
 def test_an_episode_that_is_cancelled_ends() -> None:
     runner, _ = runner_of(Slow)
 

@@ -74,8 +74,9 @@ def test_no_requests_need_no_server() -> None:
         (200, {"rewards": [0.0, 1.0, float("nan"), 3.0, 4.0]}),
         (200, {"rewards": ["0", "1", "2", "3", "4"]}),
         (200, b"\xff\xfe"),
+        (200, b"[" * 100_000),
     ],
-    ids=["500", "503", "429", "garbage", "short", "nan", "text", "binary"],
+    ids=["500", "503", "429", "garbage", "short", "nan", "text", "binary", "lists in lists"],
 )
 def test_a_fault_that_passes_is_waited_out(
     scripted: Start, requests: list[RewardRequest], fault: tuple[int, Any]
