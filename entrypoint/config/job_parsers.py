@@ -53,6 +53,8 @@ def checkpoint_pattern(raw: str) -> str:
         raise ParseError(f"does not have {STEP} once", remedy)
     if ".." in raw.split("/"):
         raise ParseError("has ..", remedy)
+    if any(part != "**" and "**" in part for part in raw.split("/")):
+        raise ParseError("has ** in a name", f"give * in a name, or ** alone as one; {remedy}")
     return raw
 
 

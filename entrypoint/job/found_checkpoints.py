@@ -136,7 +136,9 @@ def _globbed(path: Path) -> str:
 
 def _entries(before: Path, name: re.Pattern[str]) -> Iterator[FoundCheckpoint]:
     with suppress(OSError):
-        for directory in Path("/").glob(_globbed(before.relative_to("/"))):
+        below = before.relative_to("/")
+        directories = Path("/").glob(_globbed(below)) if below.parts else (before,)
+        for directory in directories:
             for entry in directory.iterdir():
                 if match := name.fullmatch(entry.name):
                     yield FoundCheckpoint(int(match["step"]), entry)

@@ -8,6 +8,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,23 @@ def content(runtime_env: Mapping[str, Any], path: Path) -> bytes:
     """
     if not is_local(runtime_env) or path.is_absolute():
         return path.read_bytes()
-    directory = Path(runtime_env["working_dir"]).expanduser()
+    directory = place(runtime_env)
     if directory.is_dir():
         return (directory / path).read_bytes()
     with zipfile.ZipFile(directory) as archive:
         return archive.read(os.path.normpath(path))
+
+
+def place(runtime_env: Mapping[str, Any]) -> Path:
+    """Return the path of the directory, or of its archive, that `working_dir` names."""
+    return expanded(runtime_env["working_dir"]).absolute()
+
+
+def expanded(path: str) -> Path:
+    """Return the path with its `~` expanded; it stays if that home is unknown."""
+    with suppress(RuntimeError):
+        return Path(path).expanduser()
+    return Path(path)
 
 
 def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
@@ -56,7 +69,7 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
 
     Ray's own code does it, in a process of its own: its import takes a second. Raises PackError.
     """
-    given = Path(runtime_env["working_dir"]).expanduser().absolute()
+    given = place(runtime_env)
     if PACKAGE.fullmatch(given.name) and given.is_file():
         return given  # the client has packed it
     if not given.is_dir() and not (given.suffix == ".zip" and given.is_file()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from contract.progress import Progress
@@ -99,7 +98,7 @@ def _missing(settings: Settings) -> str:
 def no_directory(settings: Settings) -> str:
     if not working_dir.is_local(settings.runtime_env):
         return ""
-    path = Path(settings.runtime_env["working_dir"])
+    path = working_dir.place(settings.runtime_env)
     return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
 
 

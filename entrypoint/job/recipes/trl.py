@@ -134,9 +134,10 @@ def _file(settings: Settings) -> Mapping[str, Any]:
 
 
 def _output(settings: Settings) -> Path:
-    """Return where checkpoints and the final model lie."""
+    """Return where checkpoints and the final model lie: transformers expands `~`, too."""
     given = _argument(settings, OUTPUT)
-    return Path.cwd() / given if given else RunFiles(settings.run_dir).exported
+    run = RunFiles(settings.run_dir)
+    return Path.cwd() / working_dir.expanded(given) if given else run.exported
 
 
 def _newest(settings: Settings) -> FoundCheckpoint | None:
@@ -147,7 +148,8 @@ def _newest(settings: Settings) -> FoundCheckpoint | None:
 
 def _faults_of_arguments(settings: Settings) -> Iterator[str]:
     output = _argument(settings, OUTPUT)
-    if output and not Path(output).is_absolute() and "working_dir" in settings.runtime_env:
+    is_copy = "working_dir" in settings.runtime_env
+    if output and is_copy and not working_dir.expanded(output).is_absolute():
         yield (
             f"--{OUTPUT} {output} lies in Ray's copy of working_dir, which Ray deletes: give an "
             f"absolute path, such as {settings.run_dir / output}"

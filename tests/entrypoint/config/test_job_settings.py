@@ -23,6 +23,7 @@ def faults(**environ: str) -> list[str]:
         ("CHECKPOINTS", "out/checkpoint", "does not have {step} once"),
         ("CHECKPOINTS", "{step}/{step}", "does not have {step} once"),
         ("CHECKPOINTS", "../c-{step}", "has .."),
+        ("CHECKPOINTS", "out**/c-{step}", "has ** in a name: give * in a name"),
         ("RESUME_ARGS", "--resume {path}", "has the placeholder {path}"),
         ("RESUME_ARGS", "--resume {checkpoint}", "and ROLLCALL_CHECKPOINTS is not set"),
         ("RESUME_ARGS", "--resume 'a", "has a quote that is not closed"),

@@ -10,6 +10,7 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import found_checkpoints
+from entrypoint.job.found_checkpoints import FoundCheckpoint
 from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.job.recipes.command import RECIPE
 from tests.support.hf_checkpoints import checkpoint, torch_file
@@ -59,6 +60,14 @@ def test_a_bracket_in_a_path_stands_for_itself(tmp_path: Path) -> None:
     run = tmp_path / "run[1]"
     file(run / "out/checkpoint-3/a[b]")
     assert newest(run, "out/checkpoint-{step}/a[b]") == (3, "out/checkpoint-3")
+
+
+def test_checkpoints_may_lie_in_the_root_directory(tmp_path: Path) -> None:
+    """As in a volume of a container; /lib64 stands for one where it is there."""
+    assert found_checkpoints.newest(settings(tmp_path, "/no-such-checkpoint-{step}")) is None
+    found = found_checkpoints.newest(settings(tmp_path, "/lib{step}/*"))
+    lib64 = FoundCheckpoint(64, Path("/lib64"))
+    assert found == (lib64 if lib64.path.is_dir() else None)
 
 
 def test_an_empty_checkpoint_is_none(tmp_path: Path) -> None:

@@ -99,6 +99,19 @@ def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
         RECIPE.command(gone, None)
 
 
+def test_a_directory_may_begin_with_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home/code").mkdir(parents=True)
+    (tmp_path / "home/code/train.py").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    given = settings(tmp_path, {"working_dir": "~/code"})
+    assert RECIPE.faults(given) == []
+    assert RECIPE.command(given, None).runtime_env["working_dir"].startswith("file:///")
+    (fault,) = RECIPE.faults(settings(tmp_path, {"working_dir": "~nobody-of-this-name/code"}))
+    assert "~nobody-of-this-name/code of the runtime environment is not there" in fault
+
+
 @pytest.mark.parametrize("environment", [{"pip": ["axolotl"]}, {"uv": ["axolotl"]}])
 def test_a_program_may_come_with_the_packages(
     tmp_path: Path, environment: dict[str, object]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
 from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
@@ -75,6 +76,18 @@ def test_it_resumes_from_the_newest_complete_checkpoint() -> None:
     (output / "checkpoint-10" / "model.safetensors").unlink()
     assert RECIPE.latest(given) == 5
     assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(output / "checkpoint-5")]
+
+
+def test_an_output_below_the_home_directory_is_where_transformers_writes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(Path.cwd() / "home"))
+    code = {"ROLLCALL_RUNTIME_ENV": json.dumps({"working_dir": "https://x.org/c.zip"})}
+    given = settings(*SFT, "--output_dir", "~/out", **code)
+    written = Path(TrainingArguments("~/out", use_cpu=True).output_dir)
+    checkpoint(written, 5)
+    assert RECIPE.latest(given) == 5
+    assert RECIPE.faults(given) == [], "it is no path below the copy of working_dir"
 
 
 def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (
