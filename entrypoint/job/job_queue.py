@@ -163,15 +163,19 @@ class JobQueue:
     def begin_next(self) -> Job | None:
         """Return the oldest job that is not over, which runs now; None if there is none.
 
-        Ends a job that comes after one that has not finished. Raises OSError and SupersededError.
+        Ends a job that comes after one that has not finished, or whose directory is gone. Raises
+        OSError and SupersededError.
         """
         while (job := self._oldest()) is not None:
-            faults = self._faults_of_its_turn(job)  # without the lock, as in `submit`
+            gone = self._gone(job)  # without the lock, as in `submit`
+            faults = [] if gone else self._faults_of_its_turn(job)
             with self._lock:
                 if self._jobs[job.id].over:  # it was stopped meanwhile
                     continue
                 if lost := self._never_begins(job):
                     self._end(job, JobState.STOPPED, ExitCode.STOPPED, lost)
+                elif gone:
+                    self._end(job, JobState.FAILED, ExitCode.RUN_DIR, gone)
                 elif faults:
                     sentence = NOT_BEGUN + "; ".join(faults)
                     self._end(job, JobState.FAILED, ExitCode.USAGE, sentence)
@@ -274,6 +278,17 @@ class JobQueue:
             return before.sentence  # the first of them that was lost
         return f"{NOT_BEGUN}{_shown(before)}, which comes before, has {_verb(before.state)}"
 
+    def _gone(self, job: Job) -> str:
+        """Return why a job cannot begin if somebody has deleted its run directory; else "".
+
+        Raises OSError and SupersededError if the cluster's own run directory is not there either.
+        """
+        run_dir = self.settings_of(job).run_dir
+        if run_dir.is_dir():
+            return ""
+        lease.check(self._journal.claim)
+        return f"{NOT_BEGUN}{run_dir} was deleted while it was in the queue: submit it again"
+
     def _faults_of_its_turn(self, job: Job) -> list[str]:
         """Return the faults of a job that comes after others, when it is about to begin.
 
@@ -316,6 +331,7 @@ class JobQueue:
         lease.check(self._journal.claim)
         path = RunFiles(self._settings.run_dir).jobs / job.id / ENTRY
         row = asdict(replace(job, state=job.state if job.over else JobState.QUEUED))
+        path.parent.mkdir(parents=True, exist_ok=True)  # a user may have deleted it
         write_atomically(path, json.dumps(row, indent=1) + "\n", mode=0o600)
         self._jobs[job.id] = job
 

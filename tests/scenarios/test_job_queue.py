@@ -179,6 +179,26 @@ def test_a_job_whose_directory_was_deleted_ends_alone(tmp_path: Path) -> None:
         assert head.state("job-1") == "failed"
 
 
+def test_a_job_whose_directory_was_deleted_in_the_queue_ends_alone(job_head: JobHead) -> None:
+    job_head.queue.submit(["sleep", "9"], {})
+    for words in (["true", "second"], ["true", "third"], ["true", "fourth"]):
+        job_head.queue.submit(words, {})
+    soon(lambda: job_head.ran == ["job-1"])
+    for job in ("job-2", "job-4"):
+        shutil.rmtree(job_head.run.jobs / job)
+    job_head.queue.stop("job-4")
+    job_head.queue.stop("job-1")
+    soon(lambda: job_head.queue.rows()[2]["state"] == "finished")
+    row = job_head.queue.row("job-2")
+    assert row is not None
+    assert (row["state"], row["exit_code"]) == ("failed", ExitCode.RUN_DIR)
+    assert row["sentence"].endswith(
+        "jobs/job-2 was deleted while it was in the queue: submit it again"
+    )
+    assert (job_head.state("job-4"), job_head.ran) == ("stopped", ["job-1", "job-3"])
+    assert (job_head.outcome, job_head.error) == (None, None)
+
+
 def test_a_job_whose_outcome_the_queue_missed_does_not_run_twice(tmp_path: Path) -> None:
     with JobHead(tmp_path, false=fails) as first:
         first.queue.submit(["false"], {})
