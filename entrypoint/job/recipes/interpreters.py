@@ -28,13 +28,18 @@ def has_module(python: str, module: str) -> bool:
     return _said(python, FOUND, module) is not None
 
 
-@cache
 def _said(python: str, program: str, name: str) -> str | None:
-    """Return what a program prints; None if it fails."""
+    """Return what a program prints; None if it fails, or has no answer in time."""
     try:
-        code, said = process.output([python, "-c", program, name], timeout=PROBE_SECONDS)
+        return _answer(python, program, name)
     except process.StartError:
-        return None
+        return None  # the next call asks again: a slow start is none of the interpreter's answers
+
+
+@cache
+def _answer(python: str, program: str, name: str) -> str | None:
+    """Return what a program prints; None if it fails. Raises StartError."""
+    code, said = process.output([python, "-c", program, name], timeout=PROBE_SECONDS)
     return said if code == 0 else None
 
 

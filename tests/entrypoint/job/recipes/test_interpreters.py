@@ -27,6 +27,22 @@ def test_the_version_of_a_package_is_that_of_the_interpreter() -> None:
     assert interpreters.version_in("/none/python", "pytest") is None
 
 
+def test_an_interpreter_that_was_too_slow_is_asked_again_and_then_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one on cold storage: the first start reads it, and the next finds it in memory."""
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    slow = f"[ -e {calls} ] || {{ echo >> {calls}; exec sleep 60; }}; echo >> {calls}"
+    python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", 1.0)
+    assert interpreters.version_in(str(python), "pytest") is None
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", 60.0)
+    for _ in range(2):
+        assert interpreters.version_in(str(python), "pytest") == version("pytest")
+    assert len(calls.read_text().splitlines()) == 2
+
+
 def test_the_python_on_the_path_runs_what_only_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
