@@ -218,7 +218,10 @@ class Supervisor:
         node = (found.node or self._worker_at(found.address)) if found else None
         from_step = self.run.recipe.latest(self.run.settings) or 0
         in_memory = self._in_memory()
-        return policy.decide(failure, history, from_step, node, in_memory=in_memory)
+        decision = policy.decide(failure, history, from_step, node, in_memory=in_memory)
+        if advice := self.run.recipe.less_memory(self.run.settings).after(failure):
+            return replace(decision, sentence=f"{decision.sentence}; {advice}")
+        return decision
 
     def _worker_at(self, address: str | None) -> str | None:
         return self.run.control.worker_at(address) if address else None

@@ -43,7 +43,10 @@ def test_a_worker_whose_memory_ran_out_is_named_and_so_is_what_happened(tmp_path
     assert world.sentences("oom-kill") == [told]
     assert world.sentences("failure") == [f"host_oom: {told}"]
     (decision,) = world.sentences("decision")
-    assert decision.startswith("out of memory (host_oom) on a: resuming from step 5 once; give the")
+    assert decision == (
+        "out of memory (host_oom) on a: resuming from step 5 once; give the node more memory (for "
+        "/dev/shm too), or have the job hold less on each node"
+    )
 
 
 def test_ray_that_ends_between_two_attempts_is_started_anew_and_costs_no_other(

@@ -87,12 +87,8 @@ class Stop:
 Continuation = Resume | Replace | Renew | Shrink | Grow
 Decision = Continuation | Stop
 
-ADVICE = {
-    FailureClass.GPU_OOM: "lower --micro_train_batch_size, --micro_rollout_batch_size or"
-    " --vllm_gpu_memory_utilization, or raise --zero_stage",
-    FailureClass.HOST_OOM: "give the node more memory (for /dev/shm too), or lower"
-    " --micro_rollout_batch_size",
-}
+OUT_OF_MEMORY = (FailureClass.GPU_OOM, FailureClass.HOST_OOM)
+"""Another attempt may fit; if it does not, the user must change the job."""
 
 REASONS = {
     FailureClass.NODE_LOST: "a node was lost",
@@ -154,7 +150,7 @@ def decide(
     where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
     if failure is FailureClass.SCALED_UP:
         return Grow(f"every worker is there again: {where} with all of them")
-    if failure in ADVICE:
+    if failure in OUT_OF_MEMORY:
         return _once_more(failure, history, where, node)
     in_vain = history.attempts_without_progress
     if in_vain > history.max_restarts:
@@ -212,9 +208,5 @@ def unreachable(
 def _once_more(failure: FailureClass, history: History, where: str, node: str | None) -> Decision:
     what = f"out of memory ({failure})" + (f" on {node}" if node else "")
     if history.same_class > 1:
-        return Stop(
-            "failed",
-            ExitCode.JOB_FAILED,
-            f"{what}, twice in a row: {ADVICE[failure]}",
-        )
-    return Resume(f"{what}: {where} once; {ADVICE[failure]}")
+        return Stop("failed", ExitCode.JOB_FAILED, f"{what}, twice in a row")
+    return Resume(f"{what}: {where} once")

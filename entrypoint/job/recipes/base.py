@@ -57,6 +57,24 @@ class PlacedJob:
     """What the choice changes beside the placement, a sentence each."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryAdvice:
+    """What to change in a job that was out of memory, in the words of its framework."""
+
+    gpu: str
+    """If it was a GPU, such as `lower --batch_size`."""
+    node: str
+    """If it was a node."""
+
+    def after(self, failure: FailureClass) -> str:
+        """Return a clause for this failure class; "" if the job was not out of memory."""
+        if failure is FailureClass.GPU_OOM:
+            return self.gpu
+        if failure is FailureClass.HOST_OOM:
+            return f"give the node more memory (for /dev/shm too), or {self.node}"
+        return ""
+
+
 class Recipe(Protocol):
     """Methods that take settings may raise FilesGoneError and ArgumentsError, except `faults`."""
 
@@ -110,6 +128,10 @@ class Recipe(Protocol):
 
     def failure_in(self, line: str) -> FailureClass | None:
         """Return the failure class that a line of the framework's own log points to."""
+        ...
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        """Return what to change in the job if a GPU or a node was out of memory."""
         ...
 
     def effect(self, changed: Collection[str]) -> str:

@@ -12,7 +12,13 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import has_begun
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import (
+    ArgumentsError,
+    FilesGoneError,
+    JobCommand,
+    MemoryAdvice,
+    PlacedJob,
+)
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
@@ -34,6 +40,13 @@ KEPT: Mapping[tuple[str, ...], str] = {
     " step, and another architecture is refused",
 }
 """Maps flags to what stays as the run began, whatever their new values."""
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower --micro_train_batch_size, --micro_rollout_batch_size or"
+    " --vllm_gpu_memory_utilization, or raise --zero_stage",
+    node="lower --micro_rollout_batch_size",
+)
 
 
 class Builtin:
@@ -122,6 +135,9 @@ class Builtin:
 
     def failure_in(self, line: str) -> FailureClass | None:
         return None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         from trainer.config.parse import named_in

@@ -20,7 +20,13 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import newest, resume_faults, resumed_words
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import (
+    ArgumentsError,
+    FilesGoneError,
+    JobCommand,
+    MemoryAdvice,
+    PlacedJob,
+)
 from entrypoint.processes.programs import unshadowed
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
@@ -29,6 +35,11 @@ NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
     "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
     "jobs, start every node with `rollcall up --wait-for-jobs`."
+)
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="have the job take smaller batches on each GPU", node="have the job hold less on each node"
 )
 
 
@@ -80,6 +91,9 @@ class AnyCommand:
 
     def failure_in(self, line: str) -> FailureClass | None:
         return None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return "The new one is run; what it keeps of the run so far is its own to say"

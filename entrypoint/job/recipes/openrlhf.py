@@ -20,7 +20,7 @@ from entrypoint.job import openrlhf_checkpoints
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.openrlhf_checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
 from entrypoint.job.recipes import openrlhf_flags, openrlhf_layout, openrlhf_words
-from entrypoint.job.recipes.base import FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import FilesGoneError, JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
     needless_variables,
@@ -166,6 +166,9 @@ class OpenRLHF(AnyCommand):
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return openrlhf_words.less_memory(parse(settings.job))
 
     def effect(self, changed: Collection[str]) -> str:
         return (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from entrypoint.job.recipes import openrlhf_flags
+from entrypoint.job.recipes.base import MemoryAdvice
 from entrypoint.job.recipes.openrlhf_flags import Flag, flags_in
 from entrypoint.job.recipes.torchrun import starts_all_nodes
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped, variables_before
@@ -165,6 +166,25 @@ def faults(command: OpenRLHFCommand) -> list[str]:
         name = command.given(EVERY)[-1].name
         found.append(f"--{name} {every} is no number of steps: give 1 or more, or -1 for never")
     return found
+
+
+def less_memory(command: OpenRLHFCommand) -> MemoryAdvice:
+    """Return the flags that lower the need for memory, spelt as the command's own."""
+    lower = ["train.micro_batch_size", "data.max_len"]
+    if command.ppo:
+        lower = [
+            "train.micro_batch_size",
+            "rollout.micro_batch_size",
+            "vllm.gpu_memory_utilization",
+        ]
+    flags = tuple(map(Flag, (*lower, "ds.zero_stage")))
+    if not command.dotted:
+        flags = openrlhf_flags.flat(flags, ppo=command.ppo)
+    *most, last, stage = (f"--{flag.name}" for flag in flags)
+    return MemoryAdvice(
+        gpu=f"lower {', '.join(most)} or {last}, or raise {stage}",
+        node=f"lower {most[-1]}",
+    )
 
 
 def directory(command: OpenRLHFCommand, run_dir: PurePath) -> PurePath:

@@ -19,7 +19,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import search_r1_checkpoints
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import verl, verl_words
-from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
     needless_variables,
@@ -56,6 +56,15 @@ NO_JOB = (
 WEIGHTS_ALONE = (
     "Search-R1 cannot resume: a new attempt begins with the newest weights, which are then the "
     "reference of the KL, too; optimizer, schedule and data begin anew"
+)
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower actor_rollout_ref.actor.ppo_micro_batch_size,"
+    " actor_rollout_ref.rollout.log_prob_micro_batch_size or"
+    " actor_rollout_ref.rollout.gpu_memory_utilization",
+    node="set actor_rollout_ref.actor.fsdp_config.param_offload and"
+    " actor_rollout_ref.actor.fsdp_config.optimizer_offload to False",
 )
 
 
@@ -115,6 +124,9 @@ class SearchR1(AnyCommand):
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if verl.USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return f"It holds from the next step on. {WEIGHTS_ALONE}"

@@ -13,7 +13,13 @@ from entrypoint.config.parsers import STAGES, one_of
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
-from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import (
+    ArgumentsError,
+    FilesGoneError,
+    JobCommand,
+    MemoryAdvice,
+    PlacedJob,
+)
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
 from trainer.cluster.launch import ranks
@@ -27,6 +33,12 @@ NO_JOB = (
     "after the image's name, or in ROLLCALL_JOB, such as `sft --pretrain … --dataset …`"
 )
 HELP = ("-h", "--help")
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower --micro_train_batch_size or --max_len, or raise --zero_stage",
+    node="lower --micro_train_batch_size, or leave --adam_offload out",
+)
 
 
 class Supervised(TorchRun):
@@ -103,6 +115,9 @@ class Supervised(TorchRun):
 
     def step_pattern(self, settings: Settings) -> re.Pattern[str]:
         return STEP_PATTERN
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; the Trainer restores optimizer and schedule"

@@ -20,7 +20,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
-from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME
 from trainer.cluster.launch import ranks
@@ -43,6 +43,13 @@ NO_JOB = (
     "after the image's name, or in ROLLCALL_JOB, such as `trl sft --model_name_or_path …`"
 )
 NOT_HERE = "this image has no TRL: use the images `cpu`, `cuda` or `rocm`, or install trl"
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower --per_device_train_batch_size and raise --gradient_accumulation_steps by as much, or"
+    " give --gradient_checkpointing true",
+    node="lower --dataloader_num_workers or --per_device_train_batch_size",
+)
 
 
 class Trl(TorchRun):
@@ -91,6 +98,9 @@ class Trl(TorchRun):
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; the Trainer restores optimizer and schedule"

@@ -16,7 +16,7 @@ from entrypoint.job import verl_checkpoints
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.recipes import verl_words
-from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
     needless_variables,
@@ -66,6 +66,15 @@ NOT_HERE = (
 )
 
 
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu,"
+    " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu or"
+    " actor_rollout_ref.rollout.gpu_memory_utilization",
+    node="set actor_rollout_ref.actor.fsdp_config.param_offload and"
+    " actor_rollout_ref.actor.fsdp_config.optimizer_offload to False",
+)
+
+
 class Verl(AnyCommand):
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
@@ -108,6 +117,9 @@ class Verl(AnyCommand):
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; verl restores optimizer, schedule and data"

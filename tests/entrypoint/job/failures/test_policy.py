@@ -90,12 +90,13 @@ def test_no_restart_at_all_where_none_is_allowed() -> None:
     )
 
 
-def test_out_of_memory_resumes_once_with_advice_then_stops() -> None:
+def test_out_of_memory_resumes_once_then_stops() -> None:
     first = decide(F.GPU_OOM, history(attempts_without_progress=1), 3)
     assert isinstance(first, Resume)
-    assert "--micro_train_batch_size" in first.sentence
+    assert first.sentence == "out of memory (gpu_oom): resuming from step 3 once"
     second = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 3)
     assert isinstance(second, Stop)
+    assert second.sentence == "out of memory (gpu_oom), twice in a row"
 
 
 def test_a_lost_node_is_not_backed_off_from_since_the_roll_is_waited_for_anyway() -> None:
