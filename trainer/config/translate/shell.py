@@ -1,8 +1,8 @@
 """Reads the commands of a shell script, and runs nothing.
 
-Line continuations, comments, quotes, `NAME=value`, `$NAME`, `${NAME:-default}`, `$((sums))`,
-arrays, here documents and `bash -c "…"` are understood; conditions and loops are not. A line that
-begins with `--` continues the one before, as in guides that leave the backslash out.
+Line continuations, comments, quotes, `NAME=value`, `NAME+=more`, `$NAME`, `${NAME:-default}`,
+`$((sums))`, arrays, here documents and `bash -c "…"` are understood; conditions and loops are not.
+A line that begins with `--` continues the one before, as in guides that leave the backslash out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from trainer.config.translate.rows import UNSET
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+"""Name, sign of an addition, value."""
 NAME = re.compile(r"[A-Za-z_]\w*")
 BRACED = re.compile(r"\{([A-Za-z_]\w*|[0-9@*])(\[[@*]\])?(?:(:?[-=])((?:[^{}]|\{[^{}]*\})*))?\}")
 CUT = re.compile(r"\{[#!]?([A-Za-z_]\w*|[0-9@*])[^{}]*\}")
@@ -141,11 +142,13 @@ class _Reader:
         assigned = [ASSIGNMENT.fullmatch(word) for word in words[declares:]]
         if words and all(assigned):
             for found in filter(None, assigned):
-                if f"{UNSET}(" in found[2]:
+                name, more, value = found.groups()
+                before = self._script.variables.pop(name, "")
+                if f"{UNSET}(" in value:
                     continue  # a value that only the shell can find
-                self._script.variables[found[1]] = found[2]
+                self._script.variables[name] = f"{before}{value}" if more else value
                 if words[0] == "export":
-                    self._script.exported.append(found[1])
+                    self._script.exported.append(name)
         elif words:
             self._script.commands.append(words)
 
@@ -238,8 +241,10 @@ class _Reader:
         if name in ("@", "*"):
             return [""]
         value = self._given.get(name, self._script.variables.get(name))
-        if value is None and way:
-            return [self._default(default)]
+        if way and (value is None or (not value and way.startswith(":"))):
+            value = self._default(default)
+            if way.endswith("="):
+                self._script.variables[name] = value
         return [f"{UNSET}{{{name}}}" if value is None else value]
 
     def _default(self, text: str) -> str:
@@ -254,7 +259,8 @@ class _Reader:
         """Return a sum's value, and any other `$(…)` as it stands, for the shell to expand."""
         text = self._substitution()
         if found := SUM.fullmatch(text.replace(UNSET, "$", 1)):
-            return value_of(found[1], {**self._script.variables, **self._given}) or text
+            sum_ = re.sub(r"\$" + BRACED.pattern, lambda braced: self._default(braced[0]), found[1])
+            return value_of(sum_, {**self._script.variables, **self._given}) or text
         return text
 
     def _substitution(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,26 @@ def test_words_of_the_last_command(text: str, words: list[str]) -> None:
     assert commands(text)[-1] == words
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'A="--x 1"; A+=" --y 2"; a $A',
+        'A=(--x 1); A+=(--y "2 3"); A+=(--z)\na "${A[@]}"',
+        'export A=1; A+=2; B+=3; A+=$B; a "$A" $B',
+        'A=; a ${A:-4} "${A-5}" x${A:-6}y',
+        "a ${A:=4} $A ${A:-5}",
+        "A=${A:-4}; A=${A:-5}; a $A",
+        "A=(); A+=(--x ${B:-4}); a ${A[@]}",
+        "A=3; a $((${A:-4} * 2)) $((${B:-4} * ${A} + $A)) x$(( ${B:-2}*(1+${B:-2}) ))",
+    ],
+)
+def test_additions_and_defaults_are_those_of_bash(text: str) -> None:
+    script = f"a() {{ printf '%s\\0' \"$@\"; }}\n{text}"
+    bash = ["bash", "--norc", "-c", script]
+    said = subprocess.run(bash, env={}, capture_output=True, check=True, text=True).stdout
+    assert commands(text)[-1] == ["a", *said.split("\0")[:-1]]
+
+
 def test_operators_end_a_command() -> None:
     assert commands("a | b && c; d & e || f") == [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]
 
@@ -62,9 +83,11 @@ def test_exports_are_kept_by_name() -> None:
 
 
 def test_what_only_the_shell_can_find_stays_a_variable() -> None:
-    assert commands('D=$(cd "$X" && pwd)\na "$D/b" $(date)') == [
-        ["a", f"{UNSET}{{D}}/b", f"{UNSET}(date)"]
-    ]
+    for before in ("", "D=1\n"):
+        assert commands(f'{before}D=$(cd "$X" && pwd)\na "$D/b" $(date)') == [
+            ["a", f"{UNSET}{{D}}/b", f"{UNSET}(date)"]
+        ]
+    assert commands("D=1; D+=$(date); a $D") == [["a", f"{UNSET}{{D}}"]]
 
 
 @pytest.mark.parametrize(
