@@ -16,6 +16,9 @@ NAME = re.compile(r"global_step_(?P<step>[0-9]{1,15})")
 SHARD = re.compile(r"(?P<kind>\w+?)_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
 """A file of a rank, of the FSDP engine."""
 
+PARTS, LISTED = ("model", "optimizer", "extra"), "ckpt_contents.json"
+"""Directories of the Megatron engine, and the list of them, which it writes last."""
+
 
 def newest(directory: Path) -> FoundCheckpoint | None:
     """Return the complete checkpoint with the highest step; None if none is found."""
@@ -52,8 +55,9 @@ def _has_all_shards(role: Path) -> bool:
         if not zipfile.is_zipfile(role / match.string):
             return False
         ranks.setdefault((match["kind"], int(match["world"])), set()).add(int(match["rank"]))
-    if not ranks:  # Megatron's, in a directory of its own
-        return any(role.rglob("*"))
+    if not ranks:  # Megatron's, in directories of its own
+        is_listed = any((role / part).is_dir() for part in PARTS)
+        return (role / LISTED).is_file() if is_listed else any(role.rglob("*"))
     return all(found == set(range(world)) for (_, world), found in ranks.items())
 
 

@@ -6,7 +6,7 @@ An override is a word of Hydra's: `key=value`, `+key=value`; the last one for a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -23,6 +23,11 @@ NOT_A_PATH = re.compile(r"\$\{|['\",]")
 """What Hydra reads as an interpolation, as a quoted text, or as several values."""
 RESUME_MODE, RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
 WORKERS_PYTHON = "ray_kwargs.ray_init.runtime_env.py_executable"
+ASYNC_SAVES = tuple(
+    f"{role}.checkpoint.async_save" for role in ("actor_rollout_ref.actor", "critic")
+)
+KEEPS = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
+REMOVE_PREVIOUS = "trainer.remove_previous_ckpt_in_save"
 HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 
 
@@ -134,6 +139,25 @@ def common_faults(command: VerlCommand, recipe: str) -> list[str]:
     return found
 
 
+def risks(command: VerlCommand) -> Iterator[str]:
+    """Yield a sentence for each override by which a crash may find no complete checkpoint."""
+    for key in ASYNC_SAVES:
+        if _is_true(command.value(key)):
+            yield (
+                f"{key}={command.value(key)}: the newest checkpoint may be half written and does "
+                "not count until verl names it in latest_checkpointed_iteration.txt, which is "
+                "later with Megatron and never with FSDP: leave it out"
+            )
+    ones = [f"{key}=1" for key in KEEPS if command.number(key) == 1]
+    if _is_true(previous := command.value(REMOVE_PREVIOUS)):
+        ones.append(f"{REMOVE_PREVIOUS}={previous}")
+    if ones:
+        yield (
+            f"{', '.join(ones)}: verl deletes the only complete checkpoint before the next one is "
+            f"complete, so a crash meanwhile leaves none: give {' and '.join(KEEPS)} 2 or more"
+        )
+
+
 def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:
     """Return the command with the numbers of nodes and GPUs. `gpus`: of each node that has any."""
     nodes, each = command.number(NNODES), command.number(GPUS)
@@ -181,6 +205,10 @@ def _no_override(words: Sequence[str]) -> str:
             return word
         before = word
     return ""
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").lower() in ("true", "yes", "on", "1")
 
 
 def _on_cpus(command: VerlCommand) -> bool:

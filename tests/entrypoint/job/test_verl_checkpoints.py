@@ -47,6 +47,18 @@ def test_before_a_damaged_one_the_one_before_counts(
     assert newest(tmp_path) == 2
 
 
+def test_one_of_megatron_is_complete_with_the_list_of_its_contents(tmp_path: Path) -> None:
+    """With asynchronous writes, the actor's may be over, and the critic's not."""
+    for step in (2, 4):
+        path = checkpoint(tmp_path, step, 0)
+        for role in ("actor", "critic"):
+            (path / role / "optimizer/dist_ckpt").mkdir(parents=True)
+            (path / role / "ckpt_contents.json").write_text("{}")
+    assert newest(tmp_path) == 4
+    (path / "critic/ckpt_contents.json").unlink()
+    assert newest(tmp_path) == 2
+
+
 def test_the_ranks_of_fsdp_are_known_and_those_of_megatron_are_not(tmp_path: Path) -> None:
     assert verl_checkpoints.world_size(checkpoint(tmp_path, 2, 16)) == 16
     path = checkpoint(tmp_path, 4, 0)

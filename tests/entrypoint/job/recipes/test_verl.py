@@ -212,6 +212,31 @@ def test_a_console_is_added_to_the_users_loggers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (
+            "actor_rollout_ref.actor.checkpoint.async_save=True",
+            "async_save=True: the newest checkpoint may be half written and does not count",
+        ),
+        (
+            "trainer.max_actor_ckpt_to_keep=1 trainer.max_critic_ckpt_to_keep=1",
+            "trainer.max_actor_ckpt_to_keep=1, trainer.max_critic_ckpt_to_keep=1: verl deletes the",
+        ),
+        ("trainer.max_critic_ckpt_to_keep=1", "a crash meanwhile leaves none: give"),
+        ("trainer.remove_previous_ckpt_in_save=true", "remove_previous_ckpt_in_save=true: verl"),
+        ("trainer.max_actor_ckpt_to_keep=2 trainer.max_critic_ckpt_to_keep=2", ""),
+        ("critic.checkpoint.async_save=False trainer.max_actor_ckpt_to_keep=null", ""),
+    ],
+)
+def test_a_setting_by_which_a_crash_may_find_no_checkpoint_is_warned_of(
+    tmp_path: Path, job: str, said: str
+) -> None:
+    warnings = RECIPE.warnings(settings(tmp_path, *job.split()))
+    assert len(warnings) == bool(said)
+    assert said in "".join(warnings)
+
+
 VERL = {"ROLLCALL_RUNTIME_ENV": '{"pip": ["verl"]}'}
 
 
