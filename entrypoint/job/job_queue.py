@@ -31,6 +31,7 @@ from entrypoint.config.pipeline import Stage
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.torchrun import starts_all_nodes
+from entrypoint.job.recipes.typed_words import variables_before
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -89,7 +90,7 @@ def recipe_of(words: Sequence[str]) -> str:
     """
     if words[0].startswith("-"):
         return "builtin"
-    if words[0] == "trl":
+    if variables_before(words)[1][:1] == ["trl"]:
         return "trl"
     if words[0] in STAGES:
         return SUPERVISED

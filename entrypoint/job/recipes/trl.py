@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +23,12 @@ from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.interpreters import has_module
 from entrypoint.job.recipes.torchrun import TorchRun
-from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME
+from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME, Script
+from entrypoint.job.recipes.typed_words import variables_before
 from trainer.cluster.launch import ranks
-from trainer.cluster.launch.words import LaunchError, parse, telling_steps
+from trainer.cluster.launch.words import PYTHON, WITH_STEPS, LaunchError, parse, telling_steps
 
 STEP_PATTERN = re.compile(
     r"rollcall: step (?P<step>\d+)/(?P<total_steps>\d+)"
@@ -58,16 +62,16 @@ class Trl(TorchRun):
             return (NO_JOB,)
         if (scripts := _scripts()) is None:
             return (NOT_HERE,)
-        script = trl_words.script_of(settings.job, scripts)
+        script = _script(settings, scripts)
         if script and script.name not in scripts:
             known = ", ".join(sorted(scripts))
             return (f"trl has no training script {script.name}: it has {known}",)
         try:
             found = [*super().faults(_launched(settings))]
-            telling_steps(parse(_launched(settings).job))
+            telling = telling_steps(parse(_launched(settings).job))
         except LaunchError as error:
             return error.faults
-        return [*found, *_faults_of_arguments(settings)]
+        return [*found, *_no_rollcall(telling.program[0]), *_faults_of_arguments(settings)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return [*super().warnings(_launched(settings)), *_warnings(settings)]
@@ -120,13 +124,33 @@ def _trl(name: str) -> Path | None:
     return Path(places[0]) / name if places else None
 
 
+def _script(settings: Settings, scripts: Collection[str]) -> Script | None:
+    """Return TRL's own script that the job runs; None for another program."""
+    return trl_words.script_of(variables_before(settings.job)[1], scripts)
+
+
 def _launched(settings: Settings) -> Settings:
     """Return settings whose job has the words of the launch."""
-    script = trl_words.script_of(settings.job, _scripts() or ())
+    script = _script(settings, _scripts() or ())
     if script is None:
         return settings
     configs, script = str(_trl("accelerate_configs")), trl_words.with_file(script, _file(settings))
-    return replace(settings, job=trl_words.launched(script, configs))
+    variables = variables_before(settings.job)[0].items()
+    assigned = (f"{name}={value}" for name, value in variables)
+    return replace(settings, job=(*assigned, *trl_words.launched(script, configs)))
+
+
+def _no_rollcall(python: str) -> Iterator[str]:
+    """Yield a fault if the script's Python is one that cannot tell steps."""
+    if python == PYTHON or has_module(python, WITH_STEPS):
+        return
+    if shutil.which(python) is None:
+        yield f"{python} is not there: give the path of a Python"
+        return
+    yield (
+        f"{python} has no Rollcall, which tells the steps of the script: give python3, which is "
+        f"{sys.executable}, or install Rollcall in that one (docs/platforms/jobs.md)"
+    )
 
 
 def _argument(settings: Settings, name: str) -> str | None:

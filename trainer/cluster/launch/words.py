@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 
 PYTHON = "python"
 """In a program's words: the interpreter of the node."""
+WITH_STEPS = "trainer.cluster.launch.with_steps"
+"""The module that runs a script so that it tells its steps."""
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 INTERPRETER = re.compile(r"(?:.*/)?python[0-9.]*")
@@ -167,16 +169,19 @@ def parse(words: Sequence[str]) -> Launch:
 
 
 def telling_steps(launch: Launch) -> Launch:
-    """Return the launch, with its script run by `trainer.cluster.launch.with_steps`."""
-    by = "trainer.cluster.launch.with_steps"
+    """Return the launch, with its script run by `trainer.cluster.launch.with_steps`.
+
+    Raises LaunchError if the script is none of Python's.
+    """
+    by = WITH_STEPS
     if launch.accelerate is None:
-        if launch.program[0] != PYTHON:
+        if not INTERPRETER.fullmatch(launch.program[0]):
             raise LaunchError(f"{launch.program[0]} is no Python script: give one, as in train.py")
         words = list(launch.program[1:])
         first = script_place(words)
         if first == len(words) or "-c" in words[:first]:
             raise LaunchError("Python has no script here: give one, as in python train.py")
-        program = (PYTHON, *words[:first], "-m", by, *words[first:])
+        program = (launch.program[0], *words[:first], "-m", by, *words[first:])
         return replace(launch, program=program)
     modules = {"-m", "--module"}
     if "--no-python" in launch.accelerate or "--no_python" in launch.accelerate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from entrypoint.job.recipes.trl import RECIPE
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
 from tests.support.recipe_commands import launched
+from trainer.cluster.launch.words import parse, telling_steps
 
 SFT = ("trl", "sft", "--model_name_or_path", "m", "--dataset_name", "d")
 words = partial(launched, RECIPE)
@@ -43,6 +45,34 @@ def test_a_command_of_trl_runs_on_all_nodes_and_exports_to_the_run_directory() -
     assert words(settings(*SFT[1:])) == [*module, *output]
     assert words(settings(*SFT, "--output_dir=out")) == [*module, "--output_dir=out"]
     assert recipe_of(SFT) == "trl"
+
+
+def test_variables_before_a_command_of_trl_stay_before_it() -> None:
+    assigned = ("NCCL_DEBUG=INFO", "A=b c")
+    given = settings(*assigned, *SFT)
+    assert RECIPE.faults(given) == []
+    assert words(given)[: len(SFT) + 2] == [*assigned, "-m", "trl.scripts.sft", *SFT[2:]]
+    assert recipe_of((*assigned, *SFT)) == "trl"
+    assert recipe_of((*assigned, "true")) == "command"
+    (fault,) = RECIPE.faults(settings("A=b", "trl", "ppo"))
+    assert "trl has no training script ppo" in fault
+
+
+def test_a_script_runs_with_the_python_that_is_named_if_that_one_can_tell_steps() -> None:
+    own = settings(sys.executable, "-u", "train.py", "--output_dir", "out")
+    assert RECIPE.faults(own) == []
+    assert words(own)[:3] == [sys.executable, "-u", "train.py"]
+    launch = telling_steps(parse(own.job))
+    assert launch.program[:4] == (sys.executable, "-u", "-m", "trainer.cluster.launch.with_steps")
+    bare = Path("bin/python3")
+    bare.parent.mkdir()
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    (fault,) = RECIPE.faults(settings(f"{Path.cwd()}/bin/python3", "train.py"))
+    assert fault.startswith(f"{Path.cwd()}/bin/python3 has no Rollcall, which tells the steps")
+    assert f"give python3, which is {sys.executable}" in fault
+    (fault,) = RECIPE.faults(settings("/none/python3", "train.py"))
+    assert fault == "/none/python3 is not there: give the path of a Python"
 
 
 def test_flags_of_accelerate_among_those_of_trl_go_to_its_launcher() -> None:

@@ -33,6 +33,7 @@ def launched(line: str) -> Launch:
         ("python -u train.py", ("python", "-u", "train.py")),
         ("python3 train.py", ("python", "train.py")),
         ("python -m mod -m torch.distributed.run", ("python", "-m", "mod", "-m", RUN)),
+        ("/usr/bin/python3 train.py", ("/usr/bin/python3", "train.py")),
         ("bash run.sh", ("bash", "run.sh")),
     ],
 )
