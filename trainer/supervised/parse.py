@@ -171,6 +171,13 @@ def _path_faults(flags: StageFlags) -> Iterator[Fault]:
             if not is_hub_name(name) and (why := why_absent(Path(name))):
                 remedy = "Give a path that all nodes see, or a data set of the hub as owner/name"
                 yield MissingFile(flag, name, why, remedy)
+    template = flags.tokenizer_chat_template or ""
+    if template.endswith(".jinja") and (why := why_absent(Path(template))):
+        remedy = "Give a file that all nodes see, or the template's text"
+        yield MissingFile("--tokenizer_chat_template", template, why, remedy)
+    elif template and not template.endswith(".jinja") and "{" not in template:
+        problem = "is neither a .jinja file nor a template: it has no {{ }}"
+        yield Fault("--tokenizer_chat_template", template, problem, "Give one of the two")
     resume = flags.resume_from_checkpoint
     if resume is not None and why_absent(resume / "trainer_state.json"):
         problem = "is no checkpoint: it has no trainer_state.json"

@@ -42,6 +42,7 @@ from entrypoint.job.recipes.openrlhf_words import (
     NO_STATE,
     OUTPUT,
     PPO,
+    TEMPLATE,
     UNIVERSAL,
     WANDB,
     OpenRLHFCommand,
@@ -325,6 +326,12 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
     if command.number(MOST) == 1:
         words = " ".join(command.given(MOST)[-1].words)
         yield f"{words}: OpenRLHF deletes it before it writes the next, so give 2 or more"
+    if (template := command.value(TEMPLATE)) and "{" not in template:
+        name = command.given(TEMPLATE)[-1].name
+        yield (
+            f"--{name} {template} is no template: OpenRLHF takes its text, not a file; give "
+            f'--{name} "$(cat {template})"'
+        )
     if command.has(LOAD):
         name = command.given(LOAD)[-1].name
         yield f"--{name}: the recipe adds it when there is a complete checkpoint"

@@ -19,6 +19,7 @@ ON_RANKS = re.compile(r"(?:.*[./])?train_(?:sft|rm|dpo|prm|kto|kd|ppo)(?:\.py)?"
 """Programs that run once for each GPU of all nodes; the others use Ray."""
 DIRECTORY, OUTPUT, EVERY = "ckpt.path", "ckpt.output_dir", "ckpt.save_steps"
 LOAD, NO_STATE, UNIVERSAL = "ckpt.load_enable", "ckpt.disable_ds", "ds.use_universal_ckpt"
+TEMPLATE = "data.tokenizer_chat_template"
 MOST, WANDB = "ckpt.max_num", "logger.wandb.key"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
+from entrypoint.job.found_checkpoints import UNREADABLE, FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
@@ -41,6 +40,8 @@ USAGE = re.compile(
     r"|Either `datasets` or `dataset_name` must be provided"
     r"|Can't find a valid checkpoint at)"
 )
+TEMPLATE, TEMPLATE_FILES = "chat_template_path", (".jinja", ".j2")
+"""A flag of `trl sft`; it may also be the name of a model whose template counts."""
 NOT_SCRIPTS = frozenset({"__init__", "_hf_argparser", "env", "utils", "vllm_serve"})
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=trl has nothing to train: give TRL's command "
@@ -162,9 +163,21 @@ def _file(settings: Settings) -> Mapping[str, Any]:
     path = trl_words.option(settings.job, CONFIG)
     try:
         row = yaml.safe_load(working_dir.content(settings.runtime_env, Path(path))) if path else {}
-    except (OSError, yaml.YAMLError, LookupError, zipfile.BadZipFile):
+    except (*UNREADABLE, yaml.YAMLError):
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def _lacks(settings: Settings, path: Path) -> bool:
+    """Return whether the ranks will not find a file; False if it is where only they see it."""
+    brought = "working_dir" in settings.runtime_env
+    if brought and not working_dir.is_local(settings.runtime_env) and not path.is_absolute():
+        return False
+    try:
+        working_dir.content(settings.runtime_env, path)
+    except UNREADABLE:
+        return True
+    return False
 
 
 def _output(settings: Settings) -> Path:
@@ -188,6 +201,13 @@ def _faults_of_arguments(settings: Settings) -> Iterator[str]:
             f"--{OUTPUT} {output} lies in Ray's copy of working_dir, which Ray deletes: give an "
             f"absolute path, such as {settings.run_dir / output}"
         )
+    template = _argument(settings, TEMPLATE) or ""
+    files = {TEMPLATE: template if template.endswith(TEMPLATE_FILES) else ""}
+    if _script(settings, _scripts() or ()):  # another script's --config may be anything
+        files[CONFIG] = trl_words.option(settings.job, CONFIG) or ""
+    for name, file in files.items():
+        if file and _lacks(settings, Path(file)):
+            yield f"--{name} {file} is no file that can be read: give the path as the nodes have it"
     resume = _argument(settings, RESUME)
     if resume is None:
         return

@@ -78,6 +78,12 @@ def test_every_flag_of_openrlhf_is_known_in_its_dotted_spelling(stage: str) -> N
         ("rm", {"eval_dataset": "/nowhere.jsonl"}, "--eval_dataset: no such file"),
         ("rm", {"dataset": "org/data.jsonl"}, "--dataset: no such file"),
         ("sft", {"input_template": "User:"}, "--input_template: has no {} for the prompt"),
+        (
+            "dpo",
+            {"tokenizer_chat_template": "/no.jinja"},
+            "--tokenizer_chat_template: no such file",
+        ),
+        ("rm", {"tokenizer_chat_template": "/no.txt"}, "is neither a .jinja file nor a template"),
         ("sft", {"resume_from_checkpoint": "/no"}, "is no checkpoint: it has no trainer_state"),
         ("sft", {"ckpt_path": "/out/saved"}, "would replace the checkpoints there"),
         ("sft", {"save_path": None}, "--save_path: is required outside a run"),
@@ -108,13 +114,13 @@ def test_all_faults_are_said_at_once() -> None:
         (
             "dpo",
             {"prompt": "a", "chosen": CHAT, "rejected": CHAT},
-            {"prompt_key": "prompt", "tokenizer_chat_template": "x"},
+            {"prompt_key": "prompt", "tokenizer_chat_template": "{{x}}"},
             "has texts and messages. Make them alike, or give --apply_chat_template",
         ),
         (
             "rm",
             {"prompt": "a", "chosen": CHAT, "rejected": CHAT},
-            {"prompt_key": "prompt", "apply_chat_template": True, "tokenizer_chat_template": "x"},
+            {"prompt_key": "prompt", "apply_chat_template": True, "tokenizer_chat_template": "{}"},
             "an answer that repeats the prompt",
         ),
         ("sft", {"prompt": "a"}, {"output_key": "none"}, "has no answer: it is a text"),

@@ -198,6 +198,13 @@ def test_checkpoints_that_the_user_switches_off_are_a_warning(tmp_path: Path) ->
     assert "deletes it before it writes the next" in "".join(RECIPE.warnings(one))
 
 
+def test_a_template_is_the_text_of_one_and_no_file(tmp_path: Path) -> None:
+    sft = ("openrlhf.cli.train_sft", "--data.tokenizer_chat_template")
+    (warning,) = RECIPE.warnings(settings(tmp_path, *sft, "/x/chat.jinja"))
+    assert "/x/chat.jinja is no template: OpenRLHF takes its text, not a file" in warning
+    assert RECIPE.warnings(settings(tmp_path, *sft, "{{ messages }}")) == ()
+
+
 SYNC = (
     "(PPOTrainer pid=7, ip=10.0.0.2) INFO 11-24 18:22:00 ppo_trainer.py:560] ✨ Global step 12: "
     "{'policy_loss': -0.01, 'reward': 0.25, 'kl': 1e-05, 'timing/step_total': 33.5, "

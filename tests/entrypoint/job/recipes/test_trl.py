@@ -183,6 +183,8 @@ def test_the_users_variables_replace_what_the_recipe_knows() -> None:
         (("trian.py",), {}, "trian.py is no file in "),
         (("bash", "-c", "true"), {}, "bash is no Python script"),
         ((*SFT, "--resume_from_checkpoint", "True"), {}, "is no checkpoint's path: leave it out"),
+        ((*SFT, "--chat_template_path", "a.jinja"), {}, "--chat_template_path a.jinja is no file"),
+        ((*SFT, "--config", "/none.yaml"), {}, "--config /none.yaml is no file that can be read"),
         (
             (*SFT, "--output_dir", "out"),
             {"ROLLCALL_RUNTIME_ENV": json.dumps({"working_dir": "https://x.org/c.zip"})},
@@ -201,6 +203,12 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
 ) -> None:
     (found,) = RECIPE.faults(settings(*job, **environ))
     assert fault in found
+
+
+def test_what_a_script_of_the_user_s_makes_of_a_flag_is_its_own() -> None:
+    assert RECIPE.faults(settings("train.py", "--config", "base", "--output_dir", "out")) == []
+    model = settings(*SFT, "--chat_template_path", "Qwen/Qwen3-4B")
+    assert RECIPE.faults(model) == [], "a template of a model of the hub"
 
 
 def test_an_image_without_trl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
