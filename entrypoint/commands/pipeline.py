@@ -72,7 +72,7 @@ def _follow(settings: Settings, rows: Sequence[Row], *, as_json: bool) -> list[R
 def _read(path: Path) -> list[files.Stage]:
     """Return the stages of the file. Raises NoAnswerError."""
     try:
-        return files.parsed(path.read_text())
+        return files.parsed(path.read_text(), path.parent)
     except files.PipelineError as error:
         problem = "\n".join(f"{path}: {fault}" for fault in error.faults)
     except (OSError, ValueError) as error:

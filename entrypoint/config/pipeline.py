@@ -15,6 +15,7 @@ from typing import Any
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
 from entrypoint.config.parsers import STAGES
+from entrypoint.config.variables import ParseError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 REFERENCE = re.compile(r"\{stage\.([^{}]*)\.(run|model)\}")
@@ -44,8 +45,11 @@ class Stage:
     """The same for the same stage after the same stages."""
 
 
-def parsed(text: str) -> list[Stage]:
-    """Parse the content of a pipeline's file. Raises PipelineError."""
+def parsed(text: str, directory: Path = Path()) -> list[Stage]:
+    """Parse the content of a pipeline's file, which lies in `directory`. Raises PipelineError.
+
+    Files of requirements are read; their relative paths begin there.
+    """
     import yaml  # only for a pipeline: other commands start faster
 
     try:
@@ -65,7 +69,7 @@ def parsed(text: str) -> list[Stage]:
         if not isinstance(row, dict):
             found.append(f"stage {number} is no object with the fields {', '.join(FIELDS)}")
             continue
-        stage, more = _stage(number, row)
+        stage, more = _stage(number, row, directory)
         stages.append(stage)
         found += more
     found += faults(stages)
@@ -115,7 +119,7 @@ def keyed(stages: Sequence[Stage]) -> list[Stage]:
     return result
 
 
-def _stage(number: int, row: Mapping[str, Any]) -> tuple[Stage, list[str]]:
+def _stage(number: int, row: Mapping[str, Any], directory: Path) -> tuple[Stage, list[str]]:
     """Return the stage of an entry of the file, and what is wrong with it."""
     name = row.get("name", "")
     label = f"stage {name}" if isinstance(name, str) and name else f"stage {number}"
@@ -123,6 +127,11 @@ def _stage(number: int, row: Mapping[str, Any]) -> tuple[Stage, list[str]]:
     environment = row.get("runtime_env", {})
     if not isinstance(environment, dict):
         found.append(f"{label}: runtime_env is no object of fields")
+        environment = {}
+    try:
+        environment = environments.with_files(environment, directory)
+    except ParseError as error:
+        found.append(f"{label}: the runtime environment {error}")
         environment = {}
     words: tuple[str, ...] = ()
     try:

@@ -40,12 +40,22 @@ def parsed(text: str, directory: Path = Path()) -> dict[str, Any]:
         raise ParseError(f"is neither JSON nor YAML{where}", remedy) from None
     if not isinstance(row, dict):
         raise ParseError("is no object of fields", remedy)
-    for name in ("pip", "uv", "conda"):
-        if isinstance(file := row.get(name), str) and file.endswith((".txt", ".yaml", ".yml")):
-            row[name] = _content(name, directory / file)
+    row = with_files(row, directory)
     if found := list(faults(row)):
         raise ParseError("is wrong", "; ".join(found))
     return row
+
+
+def with_files(row: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the environment with the packages of the files that it names. Raises ParseError.
+
+    `directory`: where relative paths of these files begin.
+    """
+    read = dict(row)
+    for name in ("pip", "uv", "conda"):
+        if isinstance(file := row.get(name), str) and file.endswith((".txt", ".yaml", ".yml")):
+            read[name] = _content(name, directory / file)
+    return read
 
 
 def _content(name: str, path: Path) -> Any:

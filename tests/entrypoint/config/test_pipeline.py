@@ -42,6 +42,22 @@ def test_a_reference_is_filled_with_the_run_directory_or_its_model() -> None:
     )
 
 
+def test_a_file_of_requirements_lies_beside_the_file_of_the_pipeline(tmp_path: Path) -> None:
+    text = "stages: [{name: a, job: python train.py, runtime_env: {pip: needs/requirements.txt}}]"
+    file = tmp_path / "needs/requirements.txt"
+    with pytest.raises(PipelineError) as caught:
+        parsed(text, tmp_path)
+    problem = f"has pip: {file}, which cannot be read (No such file or directory)"
+    remedy = "name a file of requirements, or give a list"
+    assert caught.value.faults == (f"stage a: the runtime environment {problem}: {remedy}",)
+    file.parent.mkdir()
+    file.write_text("einops\ndatasets==5.2.0\n")
+    (stage,) = parsed(text, tmp_path)
+    assert stage.runtime_env == {"pip": ["einops", "datasets==5.2.0"]}
+    file.write_text("einops\n")
+    assert parsed(text, tmp_path)[0].key != stage.key, "another stage, which is run again"
+
+
 @pytest.mark.parametrize(
     ("job", "flag"),
     [
