@@ -6,6 +6,7 @@ report.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 import regex
 
-from contract.progress import Progress
+from contract.progress import Phase, Progress
 from entrypoint.config.job_parsers import COUNTS
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.log_patterns import LONGEST_LINE, spoken
@@ -25,6 +26,8 @@ UNMATCHED_SECONDS = 600.0
 """A log that has no step for so long is a warning."""
 LOOK_SECONDS = 10.0
 """Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
+SIGN = re.compile(r"rollcall: in (?P<part>evaluation|save|export) (?P<count>[0-9]{1,15})$")
+"""A sign of life of trainer.launch.with_steps between two steps."""
 LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
 SEARCH_SECONDS = 0.1
@@ -45,6 +48,8 @@ class LogProgress:
     clock: Callable[[], float] = time.monotonic
     added: int = field(init=False, default=0)
     """Steps before those that the log counts."""
+    phase: Phase | None = field(init=False, default=None)
+    """The newest sign of life between two steps."""
     _pattern: Any = field(init=False)
     """Of the library `regex`, whose searches have a time limit and leave other threads running."""
     _opening: Progress | None = None
@@ -75,10 +80,14 @@ class LogProgress:
             return
         self._line = text[:LONGEST_LINE]
         self._heard_at = self.clock() if self._heard_at is None else self._heard_at
+        if sign := SIGN.search(self._line):
+            step = self._newest.step if self._newest else 0
+            self.phase = Phase(self.journal.attempt or 0, step, sign["part"], int(sign["count"]))
         if match := self._search(text):
             values = numbers(match.groupdict())
             self._matched = self._matched or "step" in values
             if values.get("step"):  # a bar at 0 of 100 is there before anything is resumed
+                self.phase = None
                 self._newest = self._progress(values)
                 self._opening = self._opening or self._newest
 

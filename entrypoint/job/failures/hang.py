@@ -30,6 +30,8 @@ MEDIAN_FACTOR, MAX_FACTOR = 20.0, 3.0
 STEP = "step"
 STARTS = frozenset({"repair", RESTORE})
 """Phases that begin a start: models are loaded."""
+WRITES = frozenset({"save", "export"})
+"""Phases in which a Trainer writes a model or its optimizer, perhaps to a slow disk."""
 
 
 def given_timeout(settings: Settings) -> float | None:
@@ -132,7 +134,7 @@ def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> flo
     """
     computing = after in COMPUTING_AFTER and len(gaps) >= MIN_SAMPLES
     floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * service_outage)
-    if after in STARTS:
+    if after in STARTS | WRITES:
         floor = max(floor, START_SECONDS)
     if not gaps:
         return floor

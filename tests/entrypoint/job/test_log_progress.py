@@ -13,6 +13,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.job import log_progress
+from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.log_progress import LogProgress
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes import base as recipes
@@ -52,6 +53,30 @@ def later(steps: LogProgress, seconds: float) -> None:
 
 def progress(root: Path) -> Progress | None:
     return Progress.read(RunFiles(root).progress)
+
+
+def test_a_long_evaluation_or_checkpoint_between_two_steps_is_no_hang(tmp_path: Path) -> None:
+    """An evaluation of two hours shows signs of life, and a write of 25 minutes is announced."""
+    steps = reader(tmp_path)
+    watch = HangWatch(None, clock=steps.clock, tells_phases=False)
+
+    def hung(line: str, seconds: float) -> str | None:
+        steps.read(line)
+        steps.publish()
+        assert watch.look(progress(tmp_path), steps.phase) is None
+        later(steps, seconds)
+        return watch.look(progress(tmp_path), steps.phase)
+
+    watch.look(None, None)
+    for number in (1, 2, 3):
+        assert hung(f"step {number}/99", 5) is None
+    for batch in range(12):
+        assert hung(f"100%|##| 9/9 rollcall: in evaluation {batch + 1}", 599) is None
+    assert hung("rollcall: in save 3", 1500) is None
+    assert hung("step 4/99", 5) is None
+    assert steps.phase is None
+    assert "nothing after the last step for 700 s" in str(hung("step 5/99", 700))
+    assert "nothing after 'save' of step 5" in str(hung("rollcall: in save 5", 40_000))
 
 
 def test_the_groups_of_the_pattern_become_progress(tmp_path: Path) -> None:

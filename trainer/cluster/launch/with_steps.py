@@ -1,8 +1,7 @@
 """Runs a script of transformers' Trainer, which TRL's trainers are, so that it tells its steps.
 
-    python -m trainer.cluster.launch.with_steps [-m] SCRIPT …
-
-Rank 0 prints a line for each training step.
+`python -m trainer.cluster.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each training step,
+and signs of life in evaluations and before checkpoints.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
 OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,21 @@ The accuracies are those of TRL's reward models, of DPO, and of SFT.
 """
 
 
+EVALUATION, SAVE, EXPORT = "evaluation", "save", "export"
+"""Parts of a training between two steps, or behind the last one, which may take long."""
+SIGN_SECONDS = 30.0
+"""Shortest pause between two signs of an evaluation."""
+
+
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     def __init__(self) -> None:
         self._asked = False
         self._stops = False
         self._measured: dict[str, float] = {}
+        self._batches = 0
+        """Of evaluations, so far."""
+        self._shown_at = float("-inf")
+        """When the newest sign of an evaluation was printed; seconds of the monotonic clock."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script's own
@@ -74,6 +84,30 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._tell(state)
         if self._any_rank_is_asked(args):
             self._stops = control.should_save = control.should_training_stop = True
+        self._show_save(state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._show_save(state, control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._batches += 1
+        if (now := time.monotonic()) - self._shown_at >= SIGN_SECONDS:
+            self._shown_at = now
+            self._show(state, EVALUATION, self._batches)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._show_save(state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._show(state, EXPORT, state.global_step)
 
     def on_save(self, *_: Any, **__: Any) -> None:
         if self._stops:  # before the script exports or publishes what is half trained
@@ -85,6 +119,15 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         known = [name for name in dict.fromkeys(MEASURES.values()) if name in self._measured]
         measured = "".join(f" {name} {self._measured[name]:.6g}" for name in known)
         print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
+
+    def _show_save(self, state: TrainerState, control: TrainerControl) -> None:
+        if control.should_save:
+            self._show(state, SAVE, state.global_step)
+
+    def _show(self, state: TrainerState, part: str, count: int) -> None:
+        """Print a sign of life: the part has begun, or goes on. Each has another count."""
+        if state.is_world_process_zero:
+            print(f"rollcall: in {part} {count}", flush=True)
 
     def _ask(self, *_: Any) -> None:
         self._asked = True

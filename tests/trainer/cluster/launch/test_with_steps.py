@@ -11,7 +11,9 @@ import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.log_progress import SIGN
 from entrypoint.job.recipes.trl import STEP_PATTERN
+from trainer.cluster.launch import with_steps
 from trainer.cluster.launch.with_steps import Steps, on_any_cpu
 
 
@@ -60,6 +62,35 @@ def test_an_evaluation_behind_the_last_step_is_told_at_once(
     steps.on_log(arguments, other_rank, TrainerControl(), logs={name: 0.75})
     found = [STEP_PATTERN.search(line) for line in capsys.readouterr().out.splitlines()]
     assert [match and match["eval"] for match in found] == [None, "0.75"]
+
+
+def test_evaluations_and_writes_between_steps_show_signs_of_life(
+    steps: Steps, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(with_steps, "SIGN_SECONDS", 0.0)
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
+    state = TrainerState(global_step=20, max_steps=40, is_world_process_zero=True)
+    saves, idle = TrainerControl(should_save=True), TrainerControl()
+    steps.on_step_end(arguments, state, saves)
+    for _ in range(2):
+        steps.on_prediction_step(arguments, state, idle)
+    steps.on_evaluate(arguments, state, saves)
+    steps.on_evaluate(arguments, state, idle)
+    monkeypatch.setattr(with_steps, "SIGN_SECONDS", 60.0)
+    steps.on_prediction_step(arguments, state, idle)
+    steps.on_epoch_end(arguments, state, saves)
+    other_rank = TrainerState(global_step=20, is_world_process_zero=False)
+    steps.on_epoch_end(arguments, other_rank, saves)
+    steps.on_train_end(arguments, state, idle)
+    told = [SIGN.fullmatch(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [one and (one["part"], int(one["count"])) for one in told] == [
+        ("save", 20),
+        ("evaluation", 1),
+        ("evaluation", 2),
+        ("save", 20),
+        ("save", 20),
+        ("export", 20),
+    ]
 
 
 def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
