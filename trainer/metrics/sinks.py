@@ -18,6 +18,10 @@ from trainer.config.config import Config
 MetricRow = Mapping[str, float]
 COLUMNS = ("row", "prompt", "label", "turns", "reward", "metrics", "stop", "versions", "error")
 """Of the table of samples: fields of samples.jsonl."""
+FINISH_TIMEOUT = "WANDB_FINISH_TIMEOUT"
+FINISH_SECONDS = 30
+"""How long the end of a run waits for W&B, unless FINISH_TIMEOUT says so. W&B's own default is to
+wait without end."""
 
 
 def connect(config: Config, run_id: str | None) -> Wandb | None:
@@ -29,6 +33,7 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
 
     if config.wandb_key:
         os.environ["WANDB_API_KEY"] = config.wandb_key
+    os.environ.setdefault(FINISH_TIMEOUT, str(FINISH_SECONDS))
     try:
         run = wandb.init(
             project=config.wandb_project,
@@ -39,6 +44,7 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
             id=run_id,
             resume="allow",
             config=config.public(),
+            settings={"finish_timeout_raises": True},
         )
     except Exception as error:  # also of its settings, such as an address that is none
         why = redact(str(error), secret_texts(os.environ))
@@ -84,7 +90,16 @@ class Wandb:
         self._do(lambda: self._run.alert(title=title, text=sentence, level="ERROR"))
 
     def close(self, exit_code: int) -> None:
-        self._do(lambda: self._run.finish(exit_code=exit_code))
+        """Wait until all rows are taken, for the seconds of FINISH_TIMEOUT at most."""
+        self._do(lambda: self._finish(exit_code))
+
+    def _finish(self, exit_code: int) -> None:
+        try:
+            self._run.finish(exit_code=exit_code)
+        except TimeoutError:
+            limit = f"{os.environ[FINISH_TIMEOUT]} s ({FINISH_TIMEOUT})"
+            remedy = f"`wandb sync {Path(self._run.dir).parent}` sends them"
+            print(f"W&B has not taken the last rows in {limit}: {remedy}.", flush=True)
 
     def _do(self, act: Callable[[], object]) -> None:
         """Do one thing after another, up to the first failure, which is said once."""

@@ -1,12 +1,18 @@
-"""Where a stage's metrics go: the variables that transformers' callbacks read."""
+"""Where a stage's metrics go: variables that transformers' callbacks read; W&B's callback."""
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from transformers.integrations import WandbCallback
+
+from contract.redaction import redact, secret_texts
 from trainer.config.values import FALSE, TRUE
+from trainer.metrics.sinks import FINISH_SECONDS, FINISH_TIMEOUT
 from trainer.supervised.options import StageFlags
 
 
@@ -22,11 +28,13 @@ def reports(flags: StageFlags, environ: Mapping[str, str]) -> list[str]:
     return wandb + (["tensorboard"] if flags.use_tensorboard else [])
 
 
-def variables(flags: StageFlags, run_id: str | None) -> dict[str, str]:
+def variables(flags: StageFlags, run_id: str | None, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that W&B and TensorBoard read.
 
-    `run_id`: the W&B run that goes on; None: each attempt is a run of its own.
+    `run_id`: the W&B run that goes on; None: each attempt is a run of its own. The end of a stage
+    waits for W&B without limit only if WANDB_LOG_MODEL has it take the model.
     """
+    limit = environ.get(FINISH_TIMEOUT) or str(FINISH_SECONDS)
     given = {
         "WANDB_PROJECT": flags.wandb_project,
         "WANDB_RUN_GROUP": flags.wandb_group,
@@ -34,6 +42,7 @@ def variables(flags: StageFlags, run_id: str | None) -> dict[str, str]:
         "WANDB_API_KEY": flags.use_wandb if flags.use_wandb.lower() not in TRUE + FALSE else None,
         "WANDB_RUN_ID": run_id,
         "WANDB_RESUME": "allow" if run_id else None,
+        FINISH_TIMEOUT: None if environ.get("WANDB_LOG_MODEL") else limit,
         "WANDB_DIR": str(flags.run_dir) if flags.run_dir else None,
         "TENSORBOARD_LOGGING_DIR": str(flags.use_tensorboard) if flags.use_tensorboard else None,
     }
@@ -47,3 +56,33 @@ def run_id(run_dir: Path) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(uuid.uuid4().hex)
     return file.read_text()
+
+
+class Wandb(WandbCallback):  # type: ignore[misc]  # transformers has no types
+    """W&B as transformers has it, except that training goes on if W&B fails, which is said once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_lost = False
+
+    def on_train_begin(self, *args: Any, **given: Any) -> None:
+        self._do(super().on_train_begin, *args, **given)
+
+    def on_log(self, *args: Any, **given: Any) -> None:
+        self._do(super().on_log, *args, **given)
+
+    def on_save(self, *args: Any, **given: Any) -> None:
+        self._do(super().on_save, *args, **given)
+
+    def on_train_end(self, *args: Any, **given: Any) -> None:
+        self._do(super().on_train_end, *args, **given)
+
+    def _do(self, act: Callable[..., None], *args: Any, **given: Any) -> None:
+        if self._is_lost:
+            return
+        try:
+            act(*args, **given)
+        except Exception as error:
+            self._is_lost = True
+            why = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
+            print(f"W&B takes no further rows in this attempt: {why}", flush=True)

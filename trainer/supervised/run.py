@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from datasets import Dataset, disable_progress_bars
 from transformers import AutoTokenizer
+from transformers.integrations import WandbCallback
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
@@ -74,6 +75,8 @@ def run(command: Command) -> None:
             raise PromptError(
                 f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
             )
+        if trainer.pop_callback(WandbCallback):
+            trainer.add_callback(loggers.Wandb())
         if flags.run_dir:
             trainer.add_callback(MetricRows(RunFiles(flags.run_dir).metrics))
         resume = flags.resume_from_checkpoint
@@ -96,7 +99,7 @@ def _set_up_loggers(flags: StageFlags) -> None:
     keeps = flags.run_dir is not None and loggers.wandb_wanted(flags, os.environ)
     first = os.environ.get("RANK", "0") == "0"
     run_id = loggers.run_id(flags.run_dir) if keeps and first and flags.run_dir else None
-    os.environ.update(loggers.variables(flags, run_id))
+    os.environ.update(loggers.variables(flags, run_id, os.environ))
 
 
 def _prepare_deepspeed() -> None:

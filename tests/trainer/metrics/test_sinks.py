@@ -1,4 +1,4 @@
-"""W&B that fails: the real package, offline."""
+"""W&B that fails: the real package, offline, or with a server that ceases to answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import ROOT
+from tests.support.wandb_server import wandb_server
 from trainer.config.config import Config
 from trainer.metrics import sinks
 
@@ -37,6 +38,24 @@ sink.close(1)
 print("the attempt goes on")
 """
 
+SILENT_AT_THE_END = """
+import os
+import sys
+from pathlib import Path
+
+from trainer.config.config import Config
+from trainer.metrics import sinks
+
+sink = sinks.connect(Config(run_dir=Path(sys.argv[1])), None)
+print("begun", flush=True)
+input()
+sink.log(1, {"train/reward": 0.5})
+sink.close(0)
+print("the attempt ends", flush=True)
+os._exit(0)
+"""
+END_SECONDS = 90
+
 
 def test_training_goes_on_if_wandb_s_own_process_is_killed(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -60,3 +79,43 @@ def test_an_address_of_wandb_that_is_none_costs_its_rows_alone(
     said = capsys.readouterr().out
     assert "No W&B in this attempt: " in said
     assert "URL scheme should be" in said
+
+
+def test_a_wandb_server_that_ceases_to_answer_does_not_hold_the_end_of_a_run(
+    tmp_path: Path,
+) -> None:
+    given = dict(os.environ) | {"WANDB_API_KEY": "k" * 40, "WANDB_SILENT": "true"}
+    given["WANDB_FINISH_TIMEOUT"] = "2"
+    argv = [sys.executable, "-c", SILENT_AT_THE_END, str(tmp_path)]
+    with (
+        wandb_server() as server,
+        subprocess.Popen(
+            argv,
+            env=given | {"WANDB_BASE_URL": server.url},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as attempt,
+    ):
+        assert attempt.stdout is not None
+        assert attempt.stdout.readline() == "begun\n"
+        server.silent.set()
+        try:
+            said, _ = attempt.communicate("\n", END_SECONDS)
+        finally:
+            attempt.kill()
+    assert "W&B has not taken the last rows in 2 s (WANDB_FINISH_TIMEOUT): `wandb sync " in said
+    assert said.endswith("the attempt ends\n")
+
+
+def test_the_end_of_a_run_waits_for_wandb_for_half_a_minute_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WANDB_FINISH_TIMEOUT", raising=False)
+    sink = sinks.connect(Config(run_dir=tmp_path), None)
+    assert sink is not None
+    sink.close(0)
+    assert os.environ["WANDB_FINISH_TIMEOUT"] == "30"

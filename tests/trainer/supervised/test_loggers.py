@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.tiny_run import to_argv
+from contract.exit_codes import ExitCode
+from tests.support.tiny_run import Tiny, to_argv
+from trainer.supervised.__main__ import main
 from trainer.supervised.loggers import reports, run_id, variables
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import parse
@@ -34,19 +37,58 @@ def test_where_metrics_go(
 
 def test_the_flags_become_the_variables_of_wandb() -> None:
     named = {"wandb_project": "p", "wandb_group": "g", "wandb_org": "o", "use_tensorboard": "/t"}
-    assert variables(flags(use_wandb="key", **named), None) == {
+    assert variables(flags(use_wandb="key", **named), None, {}) == {
         "WANDB_PROJECT": "p",
         "WANDB_RUN_GROUP": "g",
         "WANDB_ENTITY": "o",
         "WANDB_API_KEY": "key",
+        "WANDB_FINISH_TIMEOUT": "30",
         "TENSORBOARD_LOGGING_DIR": "/t",
     }
-    assert "WANDB_API_KEY" not in variables(flags(use_wandb=True), None)
+    assert "WANDB_API_KEY" not in variables(flags(use_wandb=True), None, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit"),
+    [
+        ({"WANDB_FINISH_TIMEOUT": "600"}, "600"),
+        ({"WANDB_LOG_MODEL": "end"}, None),
+    ],
+)
+def test_the_end_of_a_stage_waits_for_wandb_as_long_as_the_user_says(
+    environ: dict[str, str], limit: str | None
+) -> None:
+    assert variables(flags(use_wandb=True), None, environ).get("WANDB_FINISH_TIMEOUT") == limit
 
 
 def test_all_attempts_are_one_run_of_wandb(tmp_path: Path) -> None:
     first = run_id(tmp_path / "run")
     assert run_id(tmp_path / "run") == first
     assert run_id(tmp_path / "other") != first
-    again = variables(flags(run_dir=tmp_path / "run"), first)
+    again = variables(flags(run_dir=tmp_path / "run"), first, {})
     assert (again["WANDB_RUN_ID"], again["WANDB_RESUME"]) == (first, "allow")
+
+
+def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_BASE_URL": "none.example:80"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    stage = {
+        "pretrain": tiny.model,
+        "dataset": tmp_path / "rows.jsonl",
+        "save_path": tmp_path / "model",
+        "train_batch_size": 8,
+        "max_steps": 2,
+        "max_epochs": 2,
+        "logging_steps": 1,
+        "use_wandb": True,
+    }
+    assert main(["sft", *to_argv(stage)]) == ExitCode.FINISHED
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    said = capsys.readouterr().out
+    assert said.count("W&B takes no further rows in this attempt: ") == 1
+    assert "URL scheme should be" in said
