@@ -6,7 +6,6 @@ this node's settings and versions. Checkpoints, models and samples are not in it
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -35,7 +34,7 @@ SHOWN = ("CUDA_", "HF_", "HIP_", "RAY_", "ROCR_", "ROLLCALL_", "VLLM_", *COLLECT
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+    options = parser().parse(arguments)
     run, out = RunFiles(options.run), options.out
     if why := _no_run(run):
         return fail(why, ExitCode.RUN_DIR, as_json=options.json)
@@ -67,13 +66,13 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.FINISHED
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("bundle", __doc__)
-    add = parser.add_argument
+def parser() -> Parser:
+    made = Parser("bundle", __doc__)
+    add = made.add_argument
     add("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID of a job")
     add("--out", type=Path, metavar="FILE", required=True, help="the archive: a new .tar.gz")
     add("--json", action="store_true", help="one JSON object")
-    return parser.parse(arguments)
+    return made
 
 
 def _no_run(run: RunFiles) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from entrypoint.commands import arguments, cli
+from entrypoint.commands import arguments, bundle, cli, demo, report
 
 SCRIPT = """\
 # eval "$(rollcall completion)"
@@ -21,6 +21,7 @@ complete -o default -F _rollcall rollcall
 
 def script() -> str:
     """Return the script; a word that is no command or flag is completed as a file's name."""
-    flags = {name: arguments.parser(name).flags for name in arguments.COMMANDS}
-    lines = [f'    *\\ {name}) words="{" ".join(of)}" ;;' for name, of in flags.items()]
+    parsers = {name: arguments.parser(name) for name in arguments.COMMANDS}
+    parsers |= {"report": report.parser(), "bundle": bundle.parser(), "demo": demo.parser()}
+    lines = [f'    *\\ {name}) words="{" ".join(of.flags)}" ;;' for name, of in parsers.items()]
     return SCRIPT.format(commands=" ".join(cli.COMMANDS), flags="\n".join(lines))

@@ -98,7 +98,7 @@ class Layout:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+    options = parser().parse(arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt=DATE_FORMAT
     )
@@ -122,13 +122,13 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.JOB_FAILED
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("demo", __doc__)
-    parser.add_argument("--crash", action="store_true", help="kill the driver and a worker")
-    parser.add_argument("--seed", type=int, default=0, help="of data, model and training")
-    parser.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
-    parser.add_argument("--dir", type=Path, help=HELP_DIR)
-    return parser.parse(arguments)
+def parser() -> Parser:
+    made = Parser("demo", __doc__)
+    made.add_argument("--crash", action="store_true", help="kill the driver and a worker")
+    made.add_argument("--seed", type=int, default=0, help="of data, model and training")
+    made.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
+    made.add_argument("--dir", type=Path, help=HELP_DIR)
+    return made
 
 
 def _count(text: str) -> int:

@@ -3,7 +3,6 @@ a pipeline; needs no head and no settings."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ WHY = ("cause", "to_do", "log")
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+    options = parser().parse(arguments)
     run = RunFiles(options.run)
     if not run.journal.is_file():
         sentence = f"{run.root} is no run: it has no {run.journal.name}"
@@ -97,11 +96,11 @@ def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:
         yield from (f"  {line}" for line in _lines(job))
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("report", __doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument(
+def parser() -> Parser:
+    made = Parser("report", __doc__)
+    made.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
+    made.add_argument("--json", action="store_true", help="one JSON object")
+    made.add_argument(
         "--html", type=Path, metavar="FILE", help="also write one page with pictures there"
     )
-    return parser.parse(arguments)
+    return made

@@ -150,6 +150,9 @@ def test_json_tells_of_a_failure_too(
         ("rollcall ev", "events"),
         ("rollcall status --wa", "--watch"),
         ("rollcall logs gn1 --f", "--follow"),
+        ("rollcall report RUN --h", "--help --html"),
+        ("rollcall bundle RUN --o", "--out"),
+        ("rollcall demo --cr", "--crash"),
         ("rollcall prepare arith", ""),
     ],
 )
