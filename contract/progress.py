@@ -73,14 +73,25 @@ class Progress:
             written = path.stat().st_mtime
         except FileNotFoundError:
             return None
-        if row is None or not stored_json.is_count(row.get("step")):
-            return None
-        fitting = {
-            one.name: row[one.name]
-            for one in fields(cls)
-            if one.name in row and _FITS[str(one.type)](row[one.name])
-        }
-        return cls(**{"at": timestamp(written), **fitting})
+        return None if row is None else cls.of({"at": timestamp(written)} | _fitting(row))
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Progress | None:
+        """Return the progress in a row of another process, perhaps of another version.
+
+        A damaged field counts as absent, an unknown field is left out. None if the row has no step.
+        """
+        fitting = _fitting(row)
+        return cls(**fitting) if "step" in fitting else None
+
+
+def _fitting(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of Progress in a row whose values have the field's type."""
+    return {
+        one.name: row[one.name]
+        for one in fields(Progress)
+        if one.name in row and _FITS[str(one.type)](row[one.name])
+    }
 
 
 _FITS: Mapping[str, Callable[[object], bool]] = {

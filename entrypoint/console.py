@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from typing import Any, TextIO
 
+from contract.durations import duration
 from contract.journal import timestamp
 from contract.progress import Progress
 from contract.redaction import redact, redact_all
@@ -246,6 +247,5 @@ def sentence(progress: Progress) -> str:
     if progress.tokens_per_second:
         parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
     if progress.eta_seconds and not is_last(progress):
-        minutes, seconds = divmod(round(progress.eta_seconds), 60)
-        parts.append(f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left")
+        parts.append(f"{duration(round(progress.eta_seconds))} left")
     return " · ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contract.durations import duration
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import RegisteredNode
 
@@ -36,7 +37,8 @@ def refusal(
         )
     if abs(skew) > CLOCK_FAILS and "nodes.clock" not in skipped_checks:
         side = "ahead of" if skew > 0 else "behind"
-        return f"the clock of {info.node} is {abs(skew):.0f} s {side} the head's: set both (NTP)"
+        off = f"{duration(abs(skew))} {side} the head's"
+        return f"the clock of {info.node} is {off}: set both (NTP)"
     return None
 
 

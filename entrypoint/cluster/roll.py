@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from contract.durations import duration
 from entrypoint.cluster import gpu_history
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.machine.gpus.use import GpuUse
@@ -112,7 +113,7 @@ def roll_state(
     present, missing, node_infos = [], [], []
     for name, entry in sorted(entries.items()):
         if not entry.present(now):
-            missing.append(f"{name} has been silent for {now - entry.seen_at:.0f} s")
+            missing.append(f"{name} has been silent for {duration(now - entry.seen_at)}")
         elif not entry.info.joined:
             missing.append(f"{name} has checked in and is starting Ray")
         else:
@@ -122,7 +123,7 @@ def roll_state(
     unknown = expected - len(entries) - len(refused or {})
     if unknown > 0:
         noun = "worker" if unknown == 1 else "workers"
-        missing.append(f"{unknown} {noun} never checked in, {now - began:.0f} s so far")
+        missing.append(f"{unknown} {noun} never checked in, {duration(now - began)} so far")
     if len(present) >= expected:
         missing = []
     return RollState(expected, tuple(present), tuple(missing), tuple(node_infos))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from contract import lease
 from contract.background import in_background
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import (
@@ -25,7 +26,6 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record.text import duration
 from entrypoint.run.lease import SILENCE_SECONDS
 
 T = TypeVar("T")

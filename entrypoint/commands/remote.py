@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from contract.durations import UNITS, duration
 from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -30,7 +31,7 @@ WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
-PASSES = re.compile(r'"(?:at|silent_seconds)": [^,}]+|\b[\d.]+ (?:s|min|h)\b')
+PASSES = re.compile(rf'"(?:at|silent_seconds)": [^,}}]+|\b[\d.]+ {UNITS}')
 """Times and durations in a state, which grow while nothing happens."""
 CLEAR = "\x1b[H\x1b[2J"
 """Has a terminal show an empty page."""
@@ -57,7 +58,7 @@ def wait(settings: Settings, options: argparse.Namespace) -> int:
             return _exit_code(row)
         if left <= 0:
             what = options.job or "the run"
-            sentence = f"{what} has not ended within {options.timeout:g} s"
+            sentence = f"{what} has not ended within {duration(options.timeout)}"
             raise NoAnswerError(sentence, ExitCode.RETRY)
         time.sleep(max(0.0, min(left, WAIT_SECONDS)))
 
@@ -169,7 +170,7 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
     ]
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
-        there = there if node["present"] else f"silent for {node['silent_seconds']:.0f} s"
+        there = there if node["present"] else f"silent for {duration(node['silent_seconds'])}"
         lines.append(f"  {node['node']} at {node['address']}: {there}")
     shown = {node["node"] for node in state["nodes"]}
     others = (one for one in state["missing"] if one.partition(" ")[0] not in shown)
@@ -177,8 +178,8 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
     if state.get("job"):
         lines.append(f"{state['job']} runs")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
-    if state["progress"]:
-        lines.append(console.sentence(Progress(**state["progress"])))
+    if progress := Progress.of(state.get("progress") or {}):
+        lines.append(console.sentence(progress))
     if state["outcome"]:
         lines.append(f"outcome: {state['outcome']['outcome']}")
     return [*lines, f"the page, to read only: {state['page']}"]
@@ -188,5 +189,5 @@ def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:
     code = "" if row["exit_code"] is None else f", exit code {row['exit_code']}"
     why = f": {row['sentence']}" if row["sentence"] else ""
     yield f"{row['id']} ({row['state']}{code}){why}"
-    if row.get("progress"):
-        yield console.sentence(Progress(**row["progress"]))
+    if progress := Progress.of(row.get("progress") or {}):
+        yield console.sentence(progress)

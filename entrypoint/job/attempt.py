@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from contract.durations import duration
 from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.console import ProgressLine
@@ -279,7 +280,7 @@ class Attempt:
             patience = self.run.settings.grace_seconds + LATE_SECONDS
             if self._asked_at is not None and now - self._asked_at > patience:
                 assert self._cause is not None
-                sentence = f"the job has not ended for {patience:.0f} s: killing it"
+                sentence = f"the job has not ended for {duration(patience)}: killing it"
                 self._kill(self._cause, sentence)
         elif now - self._killed_at > LATE_SECONDS:
             log.warning("the job was killed, and Ray does not say that it has ended")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from contract.durations import duration
 from entrypoint.cluster.roll import RollState
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
@@ -198,7 +199,7 @@ class Rendezvous:
             state = self.run.control.roll()
             if not state.enough(self.minimum):
                 remedy = "start the missing workers, or set ROLLCALL_MIN_WORKERS to need fewer"
-                limit = f"{self.run.settings.roll_timeout:.0f} s (ROLLCALL_ROLL_TIMEOUT)"
+                limit = f"{duration(self.run.settings.roll_timeout)} (ROLLCALL_ROLL_TIMEOUT)"
                 raise RollIncompleteError(
                     f"the roll is incomplete after {limit}: {state}; {remedy}"
                 ) from None
@@ -293,7 +294,7 @@ class Rendezvous:
         if waited < NODE_TIMEOUTS * self.run.settings.node_timeout:
             return
         self._unseen_since = None
-        self.run.journal.record("ray", f"{unseen}, for {waited:.0f} s: {self.cluster.remedy}")
+        self.run.journal.record("ray", f"{unseen}, for {duration(waited)}: {self.cluster.remedy}")
         self._restart_ray()
 
     def _restart_ray(self) -> None:

@@ -16,6 +16,8 @@ from tenacity.retry import retry_if_exception_type
 from tenacity.stop import stop_after_delay, stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
+from contract.durations import duration
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -82,7 +84,8 @@ def until(
         if elapsed >= pending[0]:
             pending[0] += SAY_EVERY_SECONDS
         reason = state.outcome.exception() if state.outcome else ""
-        log.info("waiting for %s: %s (%.0f s of %.0f s)", what, reason, elapsed, timeout)
+        spent = f"{duration(elapsed)} of {duration(timeout)}"
+        log.info("waiting for %s: %s (%s)", what, reason, spent)
 
     retrying = Retrying(
         retry=retry_if_exception_type(NotYetError),
@@ -97,7 +100,7 @@ def until(
         if stop.is_set():
             raise InterruptedWaitError(f"asked to stop while waiting for {what}") from None
         last = error.last_attempt.exception()
-        raise GaveUpError(f"{what}: not there after {timeout:.0f} s ({last})") from None
+        raise GaveUpError(f"{what}: not there after {duration(timeout)} ({last})") from None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from contract.background import in_background
+from contract.durations import duration
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.settings import Settings
@@ -154,7 +155,7 @@ class ExistingRay:
             silence = time.monotonic() - self._answered_at
             if silence > SILENT_NODE_TIMEOUTS * self.settings.node_timeout:
                 self._end(
-                    f"Ray at {self.dashboard} has not answered for {silence:.0f} s ({silent})"
+                    f"Ray at {self.dashboard} has not answered for {duration(silence)} ({silent})"
                 )
             return
         self._answered_at = time.monotonic()

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from contract.durations import UNITS, duration
 from contract.lease import Claim
 from contract.redaction import redact
 from contract.run_dir import RunFiles
@@ -46,7 +47,7 @@ WARNED = (
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)
 """A warning that differs only in durations, as of a node in a restart loop, is told again then."""
-DURATION = re.compile(r"[\d.]+ (?:s|min|h)\b")
+DURATION = re.compile(rf"[\d.]+ {UNITS}")
 
 Message = dict[str, Any]
 
@@ -80,7 +81,7 @@ class News:
                 seconds = max(0.0, (at - self._failed_at).total_seconds())
                 self._failed_at = None
                 step = event["details"]["step"]
-                text = f"the run goes on: step {step}, {seconds:.0f} s after the failure"
+                text = f"the run goes on: step {step}, {duration(seconds)} after the failure"
                 return self.message("recovery", event, text)
             case "outcome":
                 text = f"{event['details']['outcome']}: {sentence}"

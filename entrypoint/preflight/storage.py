@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from contract.background import in_background
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles, sync_directory
 from entrypoint.config.check_names import CheckName
@@ -56,7 +57,7 @@ def run_dir(context: Context) -> Finding:
         remedy = f"make it writable for user {os.geteuid()}, or set ROLLCALL_RUN_DIR"
         return Finding(Verdict.FAIL, evidence, remedy)
     if abs(skew) > CLOCK_SKEW_SECONDS:
-        evidence = f"{path} and this node differ by {abs(skew):.0f} s in their clocks"
+        evidence = f"{path} and this node differ by {duration(abs(skew))} in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
 
@@ -94,10 +95,8 @@ def judge_speed(path: Path, rate: float) -> Finding:
     """`rate` in bytes a second."""
     evidence = f"{path} takes {rate / 1e6:.0f} MB/s"
     if rate < SLOW:
-        minutes = CHECKPOINT / rate / 60
-        evidence += (
-            f": a checkpoint of a 7B model ({CHECKPOINT / 1e9:.0f} GB) takes {minutes:.0f} min"
-        )
+        needed = duration(CHECKPOINT / rate)
+        evidence += f": a checkpoint of a 7B model ({CHECKPOINT / 1e9:.0f} GB) takes {needed}"
         return Finding(Verdict.WARN, evidence, "use faster storage, or save less often")
     return Finding(Verdict.PASS, evidence)
 

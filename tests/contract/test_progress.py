@@ -1,11 +1,19 @@
-"""The phase of a step on disk: written over in place, cheap, and none if torn."""
+"""Progress of another version; the phase of a step on disk: in place, cheap, none if torn."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from contract.progress import PHASE_BYTES, Phase, PhaseFile
+from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
+
+
+def test_progress_of_another_version_is_read_as_far_as_it_is_known() -> None:
+    row = {"step": 3, "of_a_later_version": 1, "kl": "high", "eta_seconds": float("nan")}
+    found = Progress.of(row | {"loss": 0.5})
+    assert found is not None
+    assert (found.step, found.loss, found.kl, found.eta_seconds) == (3, 0.5, None, 0.0)
+    assert Progress.of({"loss": 0.5}) is None
 
 
 def test_a_phase_is_written_over_in_place_and_a_torn_one_is_none(tmp_path: Path) -> None:

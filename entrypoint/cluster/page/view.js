@@ -18,7 +18,8 @@ function duration(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
   const minutes = Math.round(seconds / 60);
   if (minutes < 100) return `${minutes} min`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
@@ -123,7 +124,7 @@ function facts(state) {
     ["Held-out accuracy", p.eval === null ? null : percent(p.eval)],
     ["KL", p.kl?.toFixed(4)],
     ["Tokens/s", p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
-    ["Step time", p.step_seconds ? `${p.step_seconds.toFixed(1)} s` : null],
+    ["Step time", p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
   );
   return rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
 }

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from contract.durations import duration
 from contract.progress import RESTORE, Phase, Progress
 from entrypoint.config.settings import DebugRay, Settings
 
@@ -103,7 +104,7 @@ class HangWatch:
         silent = now - self._heard
         if self._timeout is None or silent <= self._timeout:
             return None
-        return f"nothing in the job's log for {silent:.0f} s"
+        return f"nothing in the job's log for {duration(silent)}"
 
     def _learn(self, seconds: float) -> None:
         if self._after is not None:
@@ -112,18 +113,19 @@ class HangWatch:
     def _hang(self, now: float, phase: Phase | None) -> str | None:
         if self._timeout is not None:
             silent = now - self._step_since
-            return f"no step for {silent:.0f} s" if silent > self._timeout else None
+            return f"no step for {duration(silent)}" if silent > self._timeout else None
         silent = now - self._since
         if self._after is None:
-            return f"nothing from the job for {silent:.0f} s" if silent > START_SECONDS else None
+            is_hang = silent > START_SECONDS
+            return f"nothing from the job for {duration(silent)}" if is_hang else None
         gaps = self._gaps.get(self._after, ())
         if not gaps and not self._tells_phases:
             return None
         if silent <= limit(self._after, list(gaps), self._service_outage):
             return None
         where = f"after {phase.done!r} of step {phase.step}" if phase else "after the last step"
-        usual = f", which took at most {max(gaps):.1f} s before" if gaps else ""
-        return f"nothing {where} for {silent:.0f} s{usual}"
+        usual = f", which took at most {duration(max(gaps))} before" if gaps else ""
+        return f"nothing {where} for {duration(silent)}{usual}"
 
 
 def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> float:

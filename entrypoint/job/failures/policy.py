@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from entrypoint.job import collective
 from entrypoint.job.failures.classes import FailureClass
@@ -180,8 +181,9 @@ def with_fewer(
         return None
     noun = "worker" if expected == 1 else "workers"
     return Shrink(
-        f"{present} of {expected} {noun} are there after {waited:.0f} s (ROLLCALL_REPLACE_TIMEOUT):"
-        " going on with them, and with the others from the next checkpoint after they are back"
+        f"{present} of {expected} {noun} are there after {duration(waited)} "
+        "(ROLLCALL_REPLACE_TIMEOUT): going on with them, and with the others from the next "
+        "checkpoint after they are back"
     )
 
 

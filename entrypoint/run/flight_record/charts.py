@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from contract.durations import duration
 from entrypoint.run.flight_record.colours import LINES
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
-from entrypoint.run.flight_record.text import counted, duration
+from entrypoint.run.flight_record.text import counted
 
 WIDTH, HEIGHT = 1000, 200
 """Of the coordinates of a curve."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
+from contract.durations import duration
 from entrypoint.run.flight_record import charts, colours
 from entrypoint.run.flight_record.markup import Html, element, joined
 from entrypoint.run.flight_record.parts import Part, pipelines
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.tally import TRAINING
-from entrypoint.run.flight_record.text import counted, duration, effective_time
+from entrypoint.run.flight_record.text import counted, effective_time
 
 STYLE = files("entrypoint.run.flight_record") / "report.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from contract.durations import duration
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.tally import TRAINING, UNTOLD
 
@@ -57,18 +58,6 @@ def _failure(failure: FailureRecord) -> Iterator[str]:
         f"    noticed after {duration(failure.noticed_seconds)}, {back}, "
         f"{counted(failure.steps_lost, 'step')} lost"
     )
-
-
-def duration(seconds: float) -> str:
-    """4.2 s, 3 min 20 s, 5 h 10 min, 2 d 4 h"""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for small, large, per in (("s", "min", 60), ("min", "h", 60), ("h", "d", 24)):
-        rest, whole = whole % per, whole // per
-        if whole < (24 if large == "h" else 60) or large == "d":
-            return f"{whole} {large} {rest} {small}"
-    raise AssertionError("days have no end")
 
 
 def counted(number: int, noun: str) -> str:

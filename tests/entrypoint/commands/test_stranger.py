@@ -51,7 +51,7 @@ def test_status_says_of_each_worker_once_what_is_wrong(
     where = {"ROLLCALL_TOKEN": TOKEN, "ROLLCALL_URL": f"http://127.0.0.1:{head.port}"}
     assert rollcall(where, "status") == 0
     lines = capsys.readouterr().out.splitlines()[1:-1]
-    assert [re.sub(r"\d+ s", "N s", line) for line in lines] == [
+    assert [re.sub(r"[\d.]+ s", "N s", line) for line in lines] == [
         "  gone at 127.0.0.3: silent for N s",
         "  starts at 127.0.0.3: is starting Ray",
     ]

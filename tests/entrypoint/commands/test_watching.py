@@ -375,3 +375,11 @@ def in_terminal(where: Environment, *words: str) -> tuple[Callable[[], str], Cal
         return code
 
     return lambda: b"".join(text).decode(errors="replace"), wait
+
+
+def test_progress_that_a_head_of_another_version_tells_is_shown_as_far_as_it_is_known() -> None:
+    job = {"id": "job-1", "state": "running", "exit_code": None, "sentence": ""}
+    told = {"step": 4, "total_steps": 9, "eta_seconds": 259_260.0, "of_a_later_version": 1}
+    lines = list(remote.job_sentences(job | {"progress": told}))
+    assert lines == ["job-1 (running)", "step 4/9 · 3 d 0 h left"]
+    assert len(list(remote.job_sentences(job | {"progress": None}))) == 1

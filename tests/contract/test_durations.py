@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from contract.durations import UNITS, duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (0.02, "0 s"),
+        (4.24, "4.2 s"),
+        (9, "9 s"),
+        (59.99, "60 s"),
+        (200, "3 min 20 s"),
+        (3599.9, "1 h 0 min"),
+        (18_600, "5 h 10 min"),
+        (187_200, "2 d 4 h"),
+        (2_592_000, "30 d 0 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+    assert re.sub(rf"[\d.]+ {UNITS}", "", said).strip() == ""
