@@ -60,6 +60,15 @@ def newest(leases: Path) -> Path | None:
     return leases / str(max(numbers)) if (numbers := _numbers(leases)) else None
 
 
+def silence(leases: Path) -> float | None:
+    """Return the seconds since the newest head's last sign of life; None if there is no lease.
+
+    The clocks of storage and reader may differ. Raises OSError.
+    """
+    found = newest(leases)
+    return None if found is None else time.time() - found.stat().st_mtime
+
+
 def _numbers(leases: Path) -> set[int]:
     """List the directory each time: opening it makes a network file system refresh it."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -79,9 +78,9 @@ def _lost_head(settings: Settings) -> str:
     if settings.url is not None:
         return ""
     with suppress(OSError):
-        newest = lease.newest(RunFiles(settings.run_dir).leases)
-        silent = time.time() - newest.stat().st_mtime if newest else 0.0
-        if newest and silent > SILENCE_SECONDS:
+        leases = RunFiles(settings.run_dir).leases
+        newest, silent = lease.newest(leases), lease.silence(leases)
+        if newest and silent is not None and silent > SILENCE_SECONDS:
             host = lease.read(newest).get("host", "another machine")
             return (
                 f". The head of {settings.run_dir} was on {host}, and was last there "

@@ -47,7 +47,7 @@ function draw() {
 }
 
 function colourOf(event) {
-  if (event.kind === "outcome") return event.details.outcome === "finished" ? "good" : "bad";
+  if (event.kind === "outcome") return ENDS[event.details.outcome]?.[1] ?? "bad";
   return COLOURS[event.kind] ?? "";
 }
 

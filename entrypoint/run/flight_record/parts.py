@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from contract import lease
+from contract.durations import duration
 from contract.files import stored_json
 from contract.journal import read_events
 from contract.redaction import redact
@@ -14,12 +16,21 @@ from entrypoint.run import run_facts
 from entrypoint.run.curves import Curves, Points
 from entrypoint.run.flight_record import ended
 from entrypoint.run.flight_record.ended import Ended
-from entrypoint.run.flight_record.record import FlightRecord, NothingToReportError, from_journal
+from entrypoint.run.flight_record.record import (
+    HEAD_LOST,
+    RUNNING,
+    FlightRecord,
+    NothingToReportError,
+    from_journal,
+)
 from entrypoint.run.flight_record.tally import GOES_BACK
 
 ENTRY = "job.json"
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
+
+LOST_SECONDS = 60.0
+"""A head that lives renews its lease all the time; the clocks of storage and reader may differ."""
 
 Row = Mapping[str, Any]
 
@@ -49,7 +60,7 @@ class Part:
 def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
     events = list(_masked(read_events(run.journal), secrets))
-    record = from_journal(events)
+    record = _without_head(from_journal(events), lease.silence(run.leases))
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
@@ -63,7 +74,10 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
 
 def of_jobs(run: RunFiles, secrets: Iterable[str] = ()) -> list[Part]:
     """Read the jobs that were submitted to a cluster, oldest first. Raises OSError."""
-    return [_of_job(RunFiles(run.jobs / name), row, secrets) for name, row in _entries(run)]
+    silence = lease.silence(run.leases)
+    return [
+        _of_job(RunFiles(run.jobs / name), row, secrets, silence) for name, row in _entries(run)
+    ]
 
 
 def pipelines(parts: Sequence[Part]) -> list[list[Part]]:
@@ -89,14 +103,31 @@ def _entries(run: RunFiles) -> list[tuple[str, Row]]:
     return [(name, row) for _, name, row in sorted(found, key=lambda one: one[0])]
 
 
-def _of_job(run: RunFiles, row: Row, secrets: Iterable[str]) -> Part:
+def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:
+    """Return the record, in which nothing runs if the head has been silent for long.
+
+    `silence`: seconds since the head's last sign of life; None: not known.
+    """
+    if record.outcome != RUNNING or silence is None or silence < LOST_SECONDS:
+        return record
+    attempts = [
+        replace(one, ending=HEAD_LOST) if one.ending == RUNNING else one for one in record.attempts
+    ]
+    sentence = (
+        f"the head was last heard {duration(silence)} ago: if it is gone, start it again with the "
+        "same run directory, and the run continues"
+    )
+    return replace(record, outcome=HEAD_LOST, sentence=sentence, attempts=attempts)
+
+
+def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | None) -> Part:
     told = {
         name: redact(value if isinstance(value := row.get(name), str) else "", secrets)
         for name in ("stage", "after", "state", "sentence")
     }
     events = list(_masked(read_events(run.journal), secrets))
     try:
-        record = from_journal(events)
+        record = _without_head(from_journal(events), silence)
     except NothingToReportError:
         record = None
     is_over = bool(row.get("ended"))

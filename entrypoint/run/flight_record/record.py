@@ -10,7 +10,7 @@ from typing import Any
 
 from entrypoint.run.flight_record.tally import GOES_BACK, GROW, REPAIRS, USES, Tally
 
-HEAD_LOST = "head_lost"
+HEAD_LOST, RUNNING = "head_lost", "running"
 ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
 FINISHED = ("step", "step-found")
@@ -44,7 +44,7 @@ class AttemptRecord:
     steps: int
     """Steps that it finished, with those that a later attempt repeated."""
     ending: str
-    """finished, stopped, more workers, the class of its failure, or running."""
+    """finished, stopped, more workers, head_lost, the class of its failure, or running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class FlightRecord:
     began: str
     ended: str
     outcome: str
-    """finished, stopped, failed, or running."""
+    """finished, stopped, failed, or running; of a run directory without a head, head_lost."""
     sentence: str
     wall_seconds: float
     steps: int
@@ -116,7 +116,7 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
     return FlightRecord(
         began=first.at.isoformat(),
         ended=last.at.isoformat(),
-        outcome=str(last.details["outcome"]) if last.kind == "outcome" else "running",
+        outcome=str(last.details["outcome"]) if last.kind == "outcome" else RUNNING,
         sentence=last.sentence,
         wall_seconds=round(tally.elapsed, 3),
         steps=_steps(whole),
@@ -174,7 +174,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
                 seconds=round(last.seconds_after(start), 3),
                 resumed_from=start.details.get("resume_from", 0),
                 steps=sum(event.details.get("steps", 1) for event in rest if event.kind == "step"),
-                ending=_ending(ends[0]) if ends else "running",
+                ending=_ending(ends[0]) if ends else RUNNING,
             )
         )
     return made

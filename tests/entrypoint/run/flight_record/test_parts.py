@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,27 @@ def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:
     assert uses == set(colours.USES)
     assert len({*colours.USES.values()}) == len(uses)
     assert len({*colours.PHASES.values()}) == len(colours.PHASES)
+
+
+def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    clock.then(9, "step", 1, step=1)
+    run = reported_runs.written(tmp_path / "run", clock)
+    run.leases.mkdir()
+    lease = run.leases / "1"
+    lease.write_text("{}")
+    assert report_command.main([str(run.root)]) == 0
+    assert capsys.readouterr().out.startswith("running: ")
+    long_ago = time.time() - 7500
+    os.utime(lease, (long_ago, long_ago))
+    page = tmp_path / "report.html"
+    assert report_command.main([str(run.root), "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("head_lost: the head was last heard 2 h 5 min ago: if it is gone, start")
+    assert "running" not in said
+    assert "running" not in page.read_text()
+    assert report_command.main([str(run.root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "head_lost"
