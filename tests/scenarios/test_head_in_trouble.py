@@ -127,7 +127,7 @@ def test_a_job_whose_end_ray_never_tells_is_killed_and_given_up_in_time(
     assert world.lives().exit_code is ExitCode.STOPPED
     assert time.monotonic() - begun < 10
     over.set()
-    assert world.sentences("stop")[1:] == ["the job has not ended for 2 s: killing it"]
+    assert world.sentences("stop")[1:] == ["the job has not ended for 1.5 s: killing it"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

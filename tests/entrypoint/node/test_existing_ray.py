@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,7 +233,7 @@ def test_a_ray_that_is_silent_for_long_has_ended_and_its_roll_stays_until_then(
     assert len(present(ray)()) == 2
     ended = ray.inbox.take(5)
     assert isinstance(ended, RayEnded)
-    assert "has not answered for 2 s" in ended.why
+    assert re.search(r"has not answered for [23](\.\d)? s", ended.why)
 
 
 def test_an_evicted_node_is_examined_again(ray: ExistingRay, dashboard: Dashboard) -> None:
