@@ -17,7 +17,7 @@ def main(name: str, run_dir: Path, last: int) -> None:
     trackers.CLOSE_SECONDS = 250.0  # the import of accelerate alone may take 10 s of a busy machine
     config = Config(run_dir=run_dir, log_with=(name,), log_project="sums")
     for attempt, code in ((0, 75), (1, last)):
-        (tracker,) = trackers.connect(config)
+        (tracker,) = trackers.connect(config, 0)
         for step in (1 + 2 * attempt, 2 + 2 * attempt):
             tracker.log(step, {"train/reward": step / 10, "timing/step": 1.5})
         tracker.close(code)

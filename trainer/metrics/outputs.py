@@ -45,13 +45,10 @@ class Outputs:
     ) -> Outputs:
         """Open what the flags and the variables ask for. `reader`: reads episodes for samples."""
         secrets = secret_texts(os.environ) | {config.wandb_key or ""}
-        others: list[Sink] = [*trackers.connect(config)]
-        if config.use_tensorboard:
-            others.append(sinks.TensorBoard(config.use_tensorboard, state.step))
         return cls(
             rows=SampleRows(config.log_samples, reader, secrets),
             wandb=sinks.connect(config, state.wandb_id) if config.wandb_wanted else None,
-            others=others,
+            others=trackers.connect(config, state.step),
             traces=tracing.connect(config, os.environ),
             callbacks=Callbacks(tuple(callbacks)),
         )

@@ -1,7 +1,7 @@
-"""Trackers of --log_with by accelerate's interface: MLflow, SwanLab, Trackio.
+"""Trackers of --log_with by accelerate's interface, MLflow, SwanLab, Trackio; and TensorBoard.
 
-Each has a thread of its own, so that a server which is slow or down delays no step. What a tracker
-does not take is in metrics.jsonl. The next attempt goes on with the same run of the tracker, which
+Each has a thread of its own, so that a server or a disk which is slow or down delays no step. What
+a tracker does not take is in metrics.jsonl. The next attempt goes on with the same run of the tracker, which
 `RUN/.trackers.json` names.
 """
 
@@ -15,20 +15,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from contract.background import in_background
 from contract.files import stored_json
 from contract.redaction import redact, secret_texts
 from contract.run_dir import write_atomically
 from trainer.config.config import Config
+from trainer.metrics.sinks import MetricRow, TensorBoard
 
 CLOSE_SECONDS = 10.0
 """How long the end of a run waits until a tracker has taken what it was given."""
 
-MetricRow = Mapping[str, float]
-Act = Callable[[Any], None]
+Act = Callable[["Tracker"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Kind:
 
     make: Callable[[Config, str], Any]
     """Takes the flags and the id of a run that goes on, or of a new one."""
-    fail: Act
+    fail: Callable[[Any], None]
     """Ends the run of a tracker as one that failed."""
     names_runs: bool = False
     """The tracker itself gives a new run its id."""
@@ -94,35 +95,81 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def connect(config: Config) -> list[QueuedTracker]:
-    """Return the trackers of --log_with. Each connects in its own thread."""
+def connect(config: Config, resumed_step: int) -> list[QueuedTracker]:
+    """Return the trackers that the flags name. Each connects in its own thread."""
     known = _ids(config.files.trackers) if config.log_with else {}
-    return [QueuedTracker(name, config, known.get(name, "")) for name in config.log_with]
+    found = [
+        QueuedTracker(f"--log_with {name}", partial(_opened, name, config, known.get(name, "")))
+        for name in config.log_with
+    ]
+    if board := config.use_tensorboard:
+        open_board = partial(TensorBoard, board, resumed_step)
+        found.append(QueuedTracker("--use_tensorboard", open_board))
+    return found
+
+
+class Tracker(Protocol):
+    """Takes rows of metrics. Every method may fail, and may take long."""
+
+    def log(self, step: int, row: MetricRow) -> None: ...
+
+    def close(self, exit_code: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OfAccelerate:
+    """A tracker of accelerate's."""
+
+    kind: Kind
+    tracker: Any
+
+    def log(self, step: int, row: MetricRow) -> None:
+        self.tracker.log(dict(row), step=step)
+
+    def close(self, exit_code: int) -> None:
+        (self.kind.fail if exit_code else _finish)(self.tracker)
+
+
+def _opened(name: str, config: Config, run_id: str) -> Tracker:
+    """Begin a run of a tracker. `run_id`: of the run that goes on; empty: a new one."""
+    from accelerate import PartialState
+
+    PartialState(cpu=True)  # its trackers ask it whether this is the main process
+    kind = KINDS[name]
+    own = run_id or ("" if kind.names_runs else uuid.uuid4().hex)
+    tracker = kind.make(config, own)
+    tracker.start()
+    if not run_id:
+        _keep(config.files.trackers, name, own or tracker.tracker.info.run_id)
+        tracker.store_init_configuration(config.public())
+    return _OfAccelerate(kind, tracker)
 
 
 @dataclass(slots=True)
 class QueuedTracker:
-    """Hands rows to a tracker in a thread. A tracker that fails gets no further rows."""
+    """Hands rows to a tracker in a thread. A tracker that fails gets no further rows.
+
+    All is done in this one thread: MLflow's run belongs to it.
+    """
 
     name: str
-    config: Config
-    run_id: str
-    """Id of the run that goes on; empty: a new one."""
+    """The flag that asks for the tracker."""
+    open: Callable[[], Tracker]
     _acts: queue.SimpleQueue[Act | None] = field(default_factory=queue.SimpleQueue)
     _end: Future[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._end = in_background(f"tracker-{self.name}", self._work)
+        self._end = in_background(f"tracker {self.name}", self._work)
 
     def log(self, step: int, row: MetricRow) -> None:
         if self._end.done():
             return  # it has failed
         values = dict(row)
-        self._acts.put(lambda tracker: tracker.log(values, step=step))
+        self._acts.put(lambda tracker: tracker.log(step, values))
 
     def close(self, exit_code: int) -> None:
         """Wait until all rows are taken, for CLOSE_SECONDS at most."""
-        self._acts.put(KINDS[self.name].fail if exit_code else _finish)
+        self._acts.put(lambda tracker: tracker.close(exit_code))
         self._acts.put(None)
         try:
             self._end.result(CLOSE_SECONDS)
@@ -132,28 +179,15 @@ class QueuedTracker:
     def _work(self) -> None:
         """Hand over what there is, until the end or the first failure, which is said at once."""
         try:
-            self._hand_over()
+            tracker = self.open()
+            while act := self._acts.get():
+                act(tracker)
         except Exception as error:
             reason = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
             self._say(f"takes no further rows in this attempt: {reason}")
 
-    def _hand_over(self) -> None:
-        """Connect, and do one act after another, all in this thread: MLflow's run belongs to it."""
-        from accelerate import PartialState
-
-        PartialState(cpu=True)  # its trackers ask it whether this is the main process
-        kind = KINDS[self.name]
-        own = self.run_id or ("" if kind.names_runs else uuid.uuid4().hex)
-        tracker = kind.make(self.config, own)
-        tracker.start()
-        if not self.run_id:
-            _keep(self.config.files.trackers, self.name, own or tracker.tracker.info.run_id)
-            tracker.store_init_configuration(self.config.public())
-        while act := self._acts.get():
-            act(tracker)
-
     def _say(self, what: str) -> None:
-        print(f"--log_with {self.name} {what}. metrics.jsonl has them all.", flush=True)
+        print(f"{self.name} {what}. metrics.jsonl has them all.", flush=True)
 
 
 _ids_lock = threading.Lock()
