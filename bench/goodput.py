@@ -21,6 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from bench.result import report
+from contract.durations import duration
 from contract.journal import EventSource, append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
@@ -28,7 +29,6 @@ from entrypoint.job.failures.log_patterns import EvidenceLog
 from entrypoint.job.failures.policy import Replace, RestartBudget, Resume, Stop
 from entrypoint.net import wait
 from entrypoint.run.flight_record.record import FlightRecord, from_journal
-from entrypoint.run.flight_record.text import duration
 from entrypoint.run.journal import Journal
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -1,8 +1,8 @@
 """Trackers of --log_with by accelerate's interface, MLflow, SwanLab, Trackio; and TensorBoard.
 
 Each has a thread of its own, so that a server or a disk which is slow or down delays no step. What
-a tracker does not take is in metrics.jsonl. The next attempt goes on with the same run of the tracker, which
-`RUN/.trackers.json` names.
+a tracker does not take is in metrics.jsonl. The next attempt goes on with the same run of the
+tracker, which `RUN/.trackers.json` names.
 """
 
 from __future__ import annotations
