@@ -86,6 +86,7 @@ FULL = {
     "nodeSelector": {"a": "b"},
     "affinity": {"nodeAffinity": {}},
     "podAnnotations": {"a": "b"},
+    "podSecurityContext": {"runAsUser": 1000, "fsGroup": 1000},
 }
 
 
@@ -122,6 +123,7 @@ def test_helm_renders_what_kubernetes_takes(
     made = {"Secret/first-token", "PersistentVolumeClaim/first-shared"}
     assert made & manifests.keys() == (set() if values else made)
     assert pod["enableServiceLinks"] is False
+    assert pod.get("securityContext", {}) == values.get("podSecurityContext", {})
 
 
 PORTS = {

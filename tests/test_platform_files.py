@@ -20,6 +20,7 @@ from entrypoint.commands.plan import plan
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import SettingsError
+from entrypoint.machine.interfaces import matcher
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
 from tests.support.repository import DATA, ROOT
@@ -155,6 +156,14 @@ def test_a_run_line_says_the_same_as_the_compose_file(name: str, line: str, tmp_
 def test_there_are_lines_for_both_programs_and_both_makers_of_gpus() -> None:
     kinds = {(name, shlex.split(line)[0]) for name, line in run_lines()}
     assert kinds == set(itertools.product(("cuda", "rocm"), ("docker", "podman")))
+
+
+def test_no_bridge_of_containers_or_virtual_machines_carries_the_job() -> None:
+    """Such a bridge has the same address on each machine: NCCL would connect to itself."""
+    carries = matcher(variables_of(COMPOSE / "env" / "tcp.env")["NCCL_SOCKET_IFNAME"])
+    bridges = ("lo", "docker0", "br-1f", "podman0", "cni-podman0", "cni0", "veth1", "virbr0")
+    assert [name for name in bridges if carries(name)] == []
+    assert all(map(carries, ("eth0", "enp1s0f0", "bond0", "ib0")))
 
 
 def test_the_two_compose_files_give_a_node_the_same_variables() -> None:

@@ -79,6 +79,10 @@ spec:
   # Kubernetes' variables for each service of the namespace are of no use, and some begin with ROLLCALL_.
   enableServiceLinks: false
   automountServiceAccountToken: false
+  {{- with .Values.podSecurityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
