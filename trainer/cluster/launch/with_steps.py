@@ -1,7 +1,7 @@
 """Runs a script of transformers' Trainer, which TRL's trainers are, so that it tells its steps.
 
-`python -m trainer.cluster.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each training step,
-and signs of life in evaluations and before checkpoints.
+`python -m trainer.cluster.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each
+training step, and signs of life in evaluations and before checkpoints.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
 OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
