@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
@@ -75,6 +76,8 @@ def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
     given = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_BASE_URL": "none.example:80"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)  # W&B writes there
+    wandb.teardown()  # W&B reads its variables once in a process, and a test before may have used it
     rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     stage = {
