@@ -77,7 +77,7 @@ def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)  # W&B writes there
-    wandb.teardown()  # W&B reads its variables once in a process, and a test before may have used it
+    wandb.teardown()  # W&B reads its variables once in a process; a test before may have used it
     rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     stage = {
