@@ -27,7 +27,7 @@ UNMATCHED_SECONDS = 600.0
 LOOK_SECONDS = 10.0
 """Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
 SIGN = re.compile(r"rollcall: in (?P<part>evaluation|save|export) (?P<count>[0-9]{1,15})$")
-"""A sign of life of trainer.launch.with_steps between two steps."""
+"""A sign of life of trainer.cluster.launch.with_steps between two steps."""
 LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
 SEARCH_SECONDS = 0.1
