@@ -53,7 +53,7 @@ def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_
     assert world.lives().name == "finished"
     assert world.revived == 1
     (said,) = world.sentences("ray")
-    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for \d s: restarting Ray on all nodes", said)
+    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for [\d.]+ s: restarting Ray on all nodes", said)
 
 
 def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:
