@@ -96,8 +96,13 @@ def balance(loads: Sequence[int], each: int, count: int) -> list[int]:
 
 
 def metrics(completions: Sequence[Completion], step: int, max_staleness: int) -> Metrics:
-    """Returns how old the samples of `step` are. Raises TrainingError if one is too old."""
+    """Returns how old the samples of `step` are; nothing if no sample has a token of the policy.
+
+    Raises TrainingError if a sample is too old.
+    """
     ages = [step - 1 - c.version for c in completions if c.length]  # dropped episodes have none
+    if not ages:
+        return {}
     if max(ages) > max_staleness:
         raise TrainingError(
             f"a sample is {max(ages)} versions old; --max_staleness {max_staleness}"

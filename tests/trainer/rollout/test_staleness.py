@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,8 +15,10 @@ from trainer.rollout.staleness import (
     StalenessLimits,
     balance,
     capacity,
+    metrics,
     select,
 )
+from trainer.types import Completion
 
 
 @example(seed=1, max_staleness=2, batch=1, total_steps=4, refused=0.3, impatience=0.5)
@@ -115,3 +118,16 @@ def test_the_engine_with_the_least_to_do_gets_the_next_group(
     loads: list[int], count: int, expected: list[int]
 ) -> None:
     assert balance(loads, 2, count) == expected
+
+
+def test_a_step_in_which_the_policy_wrote_no_token_has_no_staleness() -> None:
+    none = np.zeros(2, dtype=np.bool_)
+    silent = Completion(
+        text="",
+        tokens=np.array([5, 6]),
+        action_mask=none,
+        log_probs=np.zeros(2, dtype=np.float32),
+        finished=True,
+        versions=np.array([-1, -1]),
+    )
+    assert metrics([silent, silent], step=3, max_staleness=1) == {}
