@@ -22,12 +22,18 @@ class JsonLines:
         self._path = path
         self._largest = largest
         if path.exists():
-            _keep(path, lambda step: step <= resumed_step)
+            _keep(path, lambda row: row["step"] <= resumed_step)
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         append_line(self._path, json.dumps({"step": step, "at": time.time(), **row}).encode())
         if self._path.stat().st_size > self._largest:
             thin(self._path)
+
+    def replace(self, step: int, row: Mapping[str, Any], name: str) -> None:
+        """Log a row in place of the step's earlier rows that have the key `name`."""
+        if self._path.exists():
+            _keep(self._path, lambda old: old["step"] != step or name not in old)
+        self.log(step, row)
 
 
 def thin(path: Path) -> None:
@@ -35,18 +41,19 @@ def thin(path: Path) -> None:
     steps = sorted({row["step"] for row in map(_row, path.read_bytes().splitlines()) if row})
     older = steps[: len(steps) // 2]
     dropped = frozenset(older[::2])
-    _keep(path, lambda step: step not in dropped)
+    _keep(path, lambda row: row["step"] not in dropped)
 
 
-def _keep(path: Path, is_wanted: Callable[[int], bool]) -> None:
-    """Keep the rows of the wanted steps. Damaged lines are dropped, and counted in the log."""
+def _keep(path: Path, is_wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Keep the wanted rows. Damaged lines are dropped, and counted in the log."""
     lines = path.read_bytes().splitlines()
     rows = [_row(line) for line in lines]
     if damaged := rows.count(None):
         what = "1 damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
         print(f"{path}: {what} left out.", flush=True)
-    kept = [line for line, row in zip(lines, rows, strict=True) if row and is_wanted(row["step"])]
-    write_atomically(path, "".join(line.decode() + "\n" for line in kept))
+    kept = [line for line, row in zip(lines, rows, strict=True) if row and is_wanted(row)]
+    if len(kept) < len(lines):
+        write_atomically(path, "".join(line.decode() + "\n" for line in kept))
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

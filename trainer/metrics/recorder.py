@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,8 @@ class Recorder:
     _untold: tuple[int, Step] | None = None
     """The newest step, until callbacks were told."""
     _step_seconds: list[float] = field(default_factory=list)
+    _replacing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while progress.json is replaced."""
 
     def __post_init__(self) -> None:
         self._open_lines(self.state.step)
@@ -126,14 +129,17 @@ class Recorder:
         self.progress(state)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        self._row(step, evaluation.row())
+        """Log an evaluation, in place of one of the same step whose result was lost."""
+        row = evaluation.row()
+        self._lines.replace(step, row, "eval/accuracy")
+        self.outputs.log(step, row)
         sentence = f"Held-out accuracy after step {step}: {evaluation.pass1:.1%}"
         if evaluation.k > 1:
             sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
         self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
         self._heartbeat(step, "eval")
         self.outputs.callbacks.evaluation(
-            EvaluationEnd(step=step, accuracy=evaluation.pass1, metrics=evaluation.row())
+            EvaluationEnd(step=step, accuracy=evaluation.pass1, metrics=row)
         )
 
     def best(self, step: int, name: str, value: float) -> None:
@@ -151,7 +157,7 @@ class Recorder:
             stall_seconds=round(checkpoint.stall_seconds, 4),
             seconds=round(checkpoint.seconds, 4),
         )
-        self.progress(self.state)
+        self.progress()
         self._heartbeat(step, "checkpoint")
         if self.outputs.traces:
             self.outputs.traces.checkpoint(
@@ -162,9 +168,18 @@ class Recorder:
             CheckpointEnd(step=step, directory=directory, bytes=checkpoint.bytes)
         )
 
-    def progress(self, state: RunState) -> None:
-        """Replace progress.json, once this attempt has finished a step."""
-        self.state = state
+    def progress(self, state: RunState | None = None) -> None:
+        """Replace progress.json, once this attempt has finished a step.
+
+        `state`: the newest state; None: it is unchanged. The thread that replicates a step calls
+        this, too, while a checkpoint is completed.
+        """
+        with self._replacing:
+            self.state = state or self.state
+            self._replace_progress()
+
+    def _replace_progress(self) -> None:
+        state = self.state
         if self._last is None:
             return
         Progress(
