@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -46,6 +48,11 @@ def json_object(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def fields_of(kind: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the dataclass `kind` in a row, which may be of another version."""
+    return {one.name: row[one.name] for one in fields(kind) if one.name in row}
 
 
 def is_integer(value: object) -> TypeGuard[int]:

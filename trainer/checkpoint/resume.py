@@ -23,7 +23,7 @@ from trainer.checkpoint import file_store, openrlhf
 from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.restore_progress import reported
-from trainer.checkpoint.writer import IN_FLIGHT, DriverState, RunState
+from trainer.checkpoint.writer import IN_FLIGHT, RUN_STATE, DriverState, RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.layout import Role
@@ -140,13 +140,24 @@ def finished_before(config: Config) -> int | None:
 
 def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
-    run, file = RunState.read(directory), directory / IN_FLIGHT
+    run, file = _run_state(directory), directory / IN_FLIGHT
     to.stream.load_state_dict(run.prompts)
     source = file_store.place(config, directory)
     with reported(config, source, run.step):
         _restore(config, to.learners, source)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
+
+
+def _run_state(directory: Path) -> RunState:
+    """Raises ResumeError if this version cannot read the state."""
+    try:
+        return RunState.read(directory)
+    except ValueError as error:
+        raise ResumeError(
+            f"{directory / RUN_STATE} cannot be read: {error}. Go on with the version of Rollcall "
+            "that wrote it, or give another --run_dir"
+        ) from None
 
 
 def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:

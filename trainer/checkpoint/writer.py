@@ -57,10 +57,14 @@ class RunState:
 
     @classmethod
     def parse(cls, text: str) -> RunState:
-        """Return the state that `dump` wrote. Raises ValueError if the text is no such state."""
+        """Return the state that `dump` wrote, perhaps in another version of this program.
+
+        An unknown field is left out. Raises ValueError if the text is no such state.
+        """
         try:
-            row = stored_json.parsed(text.encode())
-            state = cls(**row | {"reward_moments": RunningMoments(**row["reward_moments"])})
+            row = stored_json.fields_of(cls, stored_json.parsed(text.encode()))
+            moments = stored_json.fields_of(RunningMoments, row.get("reward_moments", {}))
+            state = cls(**row | {"reward_moments": RunningMoments(**moments)})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"it is no state of a run: {error!r}") from None
         if not stored_json.is_count(state.step) or not isinstance(state.prompts, dict):

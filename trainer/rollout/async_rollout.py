@@ -13,6 +13,7 @@ evaluations and checkpoints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -200,7 +201,7 @@ class AsyncRollouts:
         """
         rows = {prompt.index: prompt for prompt in self._stream.prompts}
         old, new = dict(found.settings), rollout_state.settings_of(self._config)
-        allowed = old.pop("max_staleness") <= new.pop("max_staleness")
+        allowed = old.pop("max_staleness", math.inf) <= new.pop("max_staleness")
         if old != new or not allowed:
             self._prompts = [*(group.prompt for group in found.groups), *found.prompts]
             self._prompts = [rows.get(prompt.index, prompt) for prompt in self._prompts]

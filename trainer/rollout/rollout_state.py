@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.files import stored_json
 from env.data.prompts import images_of
 from env.episodes.types import Task
 from env.types import Prompt, Score, ScoreStatus
@@ -117,6 +118,10 @@ class PendingRollouts:
 
     @classmethod
     def parse(cls, content: bytes) -> PendingRollouts:
+        """Return what `dump` wrote, perhaps in another version of this program.
+
+        An unknown field is left out. What a missing one raises is not defined.
+        """
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             header = json.loads(str(file["told"]))
             cuts = np.cumsum(file["lengths"])[:-1]
@@ -125,7 +130,7 @@ class PendingRollouts:
         return cls(
             settings=header["settings"],
             groups=[_group(row, rows) for row in header["groups"]],
-            prompts=[Prompt(**prompt) for prompt in header["prompts"]],
+            prompts=[_prompt_of(prompt) for prompt in header["prompts"]],
         )
 
 
@@ -187,7 +192,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
 
 def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> PromptGroup:
     """Returns a group; takes its arrays from the front of `rows`."""
-    prompt, number = Prompt(**described["prompt"]), described["number"]
+    prompt, number = _prompt_of(described["prompt"]), described["number"]
     group = PromptGroup(number=number, prompt=prompt, version=described["version"])
     for text_index, seed in described["seeds"].items():
         row, index = rows.pop(0), int(text_index)
@@ -215,18 +220,30 @@ def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Pr
     return group
 
 
+def _prompt_of(row: dict[str, Any]) -> Prompt:
+    return Prompt(**stored_json.fields_of(Prompt, row))
+
+
 def _score(row: dict[str, Any]) -> Score:
-    return Score(**row | {"status": ScoreStatus(row["status"])})
+    return Score(**stored_json.fields_of(Score, row) | {"status": ScoreStatus(row["status"])})
 
 
 def pending_at(config: Config, beginning: DriverState) -> PendingRollouts | None:
     """Return the pending rollouts of the state that the run resumes from; None: there are none.
 
-    Raises ResumeError if this run would lose them.
+    Raises ResumeError if this run would lose them, or this version cannot read them.
     """
     if beginning.in_flight is None:
         return None
-    found, step = PendingRollouts.parse(beginning.in_flight), beginning.run.step
+    step = beginning.run.step
+    try:
+        found = PendingRollouts.parse(beginning.in_flight)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ResumeError(
+            f"--load_checkpoint: the rollouts that were under way at step {step} cannot be read: "
+            f"{error!r}. Go on with the version of Rollcall that wrote them, or give another "
+            "--run_dir"
+        ) from None
     if (found.groups or found.prompts) and not config.async_train:
         prompts = len(found.groups) + len(found.prompts)
         raise ResumeError(

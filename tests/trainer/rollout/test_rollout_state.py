@@ -1,16 +1,24 @@
-"""Which flags pending rollouts depend on."""
+"""Which flags pending rollouts depend on, and how those of another version are read."""
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from env.types import Prompt, Score
 from tests.support.environments import write
 from tests.support.tiny_run import Tiny
+from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.options.rollout import SamplingSettings
-from trainer.rollout.rollout_state import settings_of
+from trainer.rollout.rollout_state import PendingRollouts, PromptGroup, pending_at, settings_of
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(SamplingSettings)])
@@ -37,3 +45,42 @@ def test_the_sampling_of_pending_rollouts_is_stored_under_the_names_of_its_flags
     stored = settings_of(tiny.config(run_dir, generate_max_len=7, temperature=0.5, top_p=0.9))
     sampling = {"generate_max_len": 7, "temperature": 0.5, "top_p": 0.9}
     assert sampling.items() <= stored.items()
+
+
+def changed(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Pending rollouts as another version would write them."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["told"]))
+    change(header)
+    out = io.BytesIO()
+    np.savez(out, **arrays | {"told": np.array(json.dumps(header))})
+    return out.getvalue()
+
+
+def pending() -> PendingRollouts:
+    group = PromptGroup(number=1, prompt=Prompt(0, "1+1=", "2"), version=3)
+    group.given_scores = {0: Score.of(0.5)}
+    return PendingRollouts(settings={}, groups=[group], prompts=[Prompt(1, "1+2=", "3")])
+
+
+def test_pending_rollouts_of_another_version_are_read_as_far_as_they_are_known() -> None:
+    def newer(header: dict[str, Any]) -> None:
+        group = header["groups"][0]
+        for row in (header["prompts"][0], group["prompt"], group["given_scores"]["0"]):
+            row["later"] = 1
+        del header["prompts"][0]["label"]
+
+    found = PendingRollouts.parse(changed(pending().dump(), newer))
+    (group,), (prompt,) = found.groups, found.prompts
+    assert (group.prompt, group.given_scores) == (Prompt(0, "1+1=", "2"), {0: Score.of(0.5)})
+    assert prompt == Prompt(1, "1+2=")
+
+
+def test_pending_rollouts_that_this_version_cannot_read_are_named(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    content = changed(pending().dump(), lambda header: header["groups"][0].pop("version"))
+    beginning = DriverState(RunState(step=7, seed=0, prompts={}), content)
+    with pytest.raises(ResumeError, match="under way at step 7 cannot be read: KeyError"):
+        pending_at(tiny.config(run_dir, async_train=True), beginning)

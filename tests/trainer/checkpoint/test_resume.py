@@ -1,0 +1,32 @@
+"""A checkpoint of another version is resumed from, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from contract.manifest import checkpoint_path, write_manifest
+from tests.support.tiny_run import GRPO, Tiny, train
+from trainer.checkpoint.resume import ResumeError
+from trainer.checkpoint.writer import RUN_STATE
+
+
+def test_a_checkpoint_of_another_version_is_resumed_from_or_named(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO))
+    directory = checkpoint_path(run_dir / "checkpoints", 1)
+    row = json.loads((directory / RUN_STATE).read_text())
+    del row["reward_moments"]
+    (directory / RUN_STATE).write_text(json.dumps(row | {"later": 1}))
+    write_manifest(directory, 1)
+    assert train(tiny.config(run_dir, max_steps=2, **GRPO)).step == 2
+
+    directory = checkpoint_path(run_dir / "checkpoints", 2)
+    del row["prompts"]
+    (directory / RUN_STATE).write_text(json.dumps(row | {"step": 2}))
+    write_manifest(directory, 2)
+    with pytest.raises(ResumeError, match=f"{directory / RUN_STATE} cannot be read: .*'prompts'"):
+        train(tiny.config(run_dir, max_steps=3, **GRPO))
