@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,44 +18,53 @@ from env.images.rows import ImageColumn, references
 from env.images.types import EMBEDDED
 from env.types import Prompt
 
-__all__ = ["PromptError", "PromptStream", "Render", "load_prompts", "mixed"]
+__all__ = ["PromptError", "PromptStream", "ReadSettings", "Render", "load_prompts", "mixed"]
 
 EMBEDDED_BYTES = 4 << 30
 """Most bytes of images that a data set's rows themselves have. All stay in the driver's memory."""
 
 
-def load_prompts(
-    path: str | Path,
-    input_key: str = "input",
-    label_key: str | None = None,
-    input_template: str | None = None,
-    max_samples: int | None = None,
-    render: Render | None = None,
-    *,
-    columns: bool = False,
-    images: ImageColumn | None = None,
-    split: str = TRAIN,
-) -> list[Prompt]:
-    """The first `max_samples` prompts of `path`, in file order.
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How the rows of a data set are read."""
 
-    `input_template` has one `{}` for the text. With `render`, a text becomes a user message and
-    lists of messages are read too. With `columns`, prompts have every column of their row.
-    `images`: how rows have their images; None: images are refused. `split`: of a directory that has
-    several. Raises PromptError for data that is missing, empty or broken.
+    input_key: str = "input"
+    label_key: str | None = None
+    input_template: str | None = None
+    """Has one `{}` for the text."""
+    max_samples: int | None = None
+    """Most rows of a data set, and of a mix of several; None: all."""
+    render: Render | None = None
+    """With it, a text becomes a user message, and lists of messages are read too."""
+    columns: bool = False
+    """Whether prompts have every column of their row."""
+    images: ImageColumn | None = None
+    """How rows have their images; None: images are refused."""
+    split: str = TRAIN
+    """Of a directory that has several."""
+
+
+PLAIN = ReadSettings()
+
+
+def load_prompts(path: str | Path, how: ReadSettings = PLAIN) -> list[Prompt]:
+    """The first `how.max_samples` prompts of `path`, in file order.
+
+    Raises PromptError for data that is missing, empty or broken.
     """
-    path = Path(path)
-    check_template(input_template)
-    if max_samples is not None and max_samples < 1:
-        raise PromptError(f"max_samples is {max_samples}; at least 1 is wanted")
-    keys = [input_key] if label_key is None else [input_key, label_key]
+    path, images = Path(path), how.images
+    check_template(how.input_template)
+    if how.max_samples is not None and how.max_samples < 1:
+        raise PromptError(f"max_samples is {how.max_samples}; at least 1 is wanted")
+    keys = [how.input_key] if how.label_key is None else [how.input_key, how.label_key]
     read = [*keys, images.key] if images and images.required else keys
-    rows = islice(read_rows(path, read, whole=columns, split=split), max_samples)
+    rows = islice(read_rows(path, read, whole=how.columns, split=how.split), how.max_samples)
     directory = path if path.is_dir() else path.parent
-    reader = RowReader(keys, input_template, render, images, directory)
+    reader = RowReader(keys, how.input_template, how.render, images, directory)
     prompts, embedded = [], 0
     for index, row in enumerate(rows):
         prompt = reader.prompt(index, row)
-        prompts.append(replace(prompt, columns=row.fields) if columns else prompt)
+        prompts.append(replace(prompt, columns=row.fields) if how.columns else prompt)
         embedded += sum(len(image) for image in images_of(prompt) if image.startswith(EMBEDDED))
         if embedded > EMBEDDED_BYTES:
             raise PromptError(
@@ -82,28 +91,15 @@ class PromptStream:
     def __init__(
         self,
         path: str | Path | Sequence[Path],
-        input_key: str = "input",
-        label_key: str | None = None,
-        input_template: str | None = None,
-        max_samples: int | None = None,
-        seed: int = 0,
-        render: Render | None = None,
+        how: ReadSettings = PLAIN,
         *,
-        columns: bool = False,
-        images: ImageColumn | None = None,
-        split: str = TRAIN,
+        seed: int = 0,
         shares: Sequence[float] = (),
     ) -> None:
         paths = [path] if isinstance(path, str | Path) else path
         self._path = ",".join(map(str, paths))
-        names = (input_key, label_key, input_template)
-        sets = [
-            load_prompts(
-                one, *names, max_samples, render, columns=columns, images=images, split=split
-            )
-            for one in paths
-        ]
-        self._prompts = mixed(sets, shares, seed)[:max_samples]
+        self._prompts = mixed([load_prompts(one, how) for one in paths], shares, seed)
+        self._prompts = self._prompts[: how.max_samples]
         self._fingerprint = fingerprint(self._prompts)
         self._seed = seed
         self._seek(epoch=0, position=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from env.data.prompts import PromptStream
+from env.data.prompts import PromptStream, ReadSettings
 from tests.oracles.process import Peers
 
 
@@ -32,5 +32,5 @@ def test_the_rows_and_their_order_are_openrlhf_s(
     wanted = {"datasets": ",".join(map(str, files)), "shares": shares, "seed": seed, "most": most}
     theirs = peers._call("openrlhf_data", "blended", wanted)
     numbers = [float(share) for share in shares.split(",")] if shares else []
-    ours = PromptStream(files, max_samples=most, seed=seed, shares=numbers).prompts
+    ours = PromptStream(files, ReadSettings(max_samples=most), seed=seed, shares=numbers).prompts
     assert [prompt.text for prompt in ours] == theirs

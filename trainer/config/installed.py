@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
-from env.data.prompts import PromptError, load_prompts
+from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.types import Prompt
 from trainer.config import first_rows, model_files, reward_models
 from trainer.config.config import Config
@@ -70,14 +70,19 @@ def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | No
 
 
 def _read(config: Config, flag: str, path: Path) -> list[Prompt]:
-    columns = (config.input_key, config.label_key, config.input_template)
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
-    images = config.images
-    render = (lambda messages: "chat") if config.renders_chat or images else None
+    render = (lambda messages: "chat") if config.renders_chat or config.images else None
     trains = flag == "--prompt_data"
-    most = config.max_samples if trains else None
-    split = config.prompt_split if trains else config.eval_split
-    return load_prompts(path, *columns, most, render, images=images, split=split)
+    how = ReadSettings(
+        input_key=config.input_key,
+        label_key=config.label_key,
+        input_template=config.input_template,
+        max_samples=config.max_samples if trains else None,
+        render=render,
+        images=config.images,
+        split=config.prompt_split if trains else config.eval_split,
+    )
+    return load_prompts(path, how)
 
 
 def model_faults(config: Config) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from env.data.prompts import (
     PromptError,
     PromptStream,
+    ReadSettings,
     Render,
     images_of,
     load_prompts,
@@ -32,38 +33,26 @@ def load(config: Config) -> Data:
     """Read all prompts. Raises PromptError for data that is missing, empty or broken."""
     render = _chat_template(config.pretrain) if config.renders_chat else None
     assert config.prompt_data is not None
-    shares = config.prompt_data_probs
-    columns = (config.input_key, config.label_key, config.input_template)
-    stream = PromptStream(
-        config.prompt_data.paths,
-        *columns,
-        config.max_samples,
-        seed=config.train.seed,
+    how = ReadSettings(
+        input_key=config.input_key,
+        label_key=config.label_key,
+        input_template=config.input_template,
+        max_samples=config.max_samples,
         render=render,
         columns=config.wants_columns,
         images=config.images,
         split=config.prompt_split,
-        shares=shares.numbers if shares else (),
     )
+    shares = config.prompt_data_probs.numbers if config.prompt_data_probs else ()
+    stream = PromptStream(config.prompt_data.paths, how, seed=config.train.seed, shares=shares)
     _refuse_tokenless(config, config.prompt_data, stream.prompts)
     _refuse_agent(config, stream.prompts)
     if config.prompt_overlong == "drop":
         _drop_overlong(stream, config)
     held_out: list[Prompt] = []
     if config.eval_dataset:
-        held_out = mixed(
-            [
-                load_prompts(
-                    path,
-                    *columns,
-                    render=render,
-                    columns=config.wants_columns,
-                    images=config.images,
-                    split=config.eval_split,
-                )
-                for path in config.eval_dataset.paths
-            ]
-        )
+        held = replace(how, max_samples=None, split=config.eval_split)
+        held_out = mixed([load_prompts(path, held) for path in config.eval_dataset.paths])
         _refuse_tokenless(config, config.eval_dataset, held_out)
     return Data(stream, held_out)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from env.data.mixing import mixed
-from env.data.prompts import PromptError, PromptStream
+from env.data.prompts import PromptError, PromptStream, ReadSettings
 from env.types import Prompt
 
 SIZES = {"a": 40, "b": 15, "c": 25}
@@ -86,9 +86,9 @@ def test_one_set_has_the_cursor_that_it_had_before(sets: list[Path]) -> None:
 
 
 def test_max_samples_bounds_each_set_and_the_mix(sets: list[Path]) -> None:
-    stream = PromptStream(sets, max_samples=30)
+    stream = PromptStream(sets, ReadSettings(max_samples=30))
     assert texts(list(stream.prompts)) == [f"a{row}" for row in range(30)]
-    drawn = PromptStream(sets, max_samples=30, shares=SHARES).prompts
+    drawn = PromptStream(sets, ReadSettings(max_samples=30), shares=SHARES).prompts
     assert len(drawn) == 30
     assert {prompt.text[0] for prompt in drawn} == set(SIZES)
 

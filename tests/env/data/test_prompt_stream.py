@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env.data.prompts import PromptError, PromptStream
+from env.data.prompts import PromptError, PromptStream, ReadSettings
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,13 @@ def texts(stream: PromptStream, sizes: list[int]) -> list[list[str]]:
 def test_a_stream_resumed_anywhere_deals_what_an_uninterrupted_one_would(
     data: Path, rows: int, seed: int, before: list[int], after: list[int]
 ) -> None:
-    uninterrupted = PromptStream(data, max_samples=rows, seed=seed)
+    uninterrupted = PromptStream(data, ReadSettings(max_samples=rows), seed=seed)
     expected = texts(uninterrupted, before + after)[len(before) :]
 
-    killed = PromptStream(data, max_samples=rows, seed=seed)
+    killed = PromptStream(data, ReadSettings(max_samples=rows), seed=seed)
     texts(killed, before)
     state = json.loads(json.dumps(killed.state_dict()))
-    resumed = PromptStream(data, max_samples=rows, seed=seed)
+    resumed = PromptStream(data, ReadSettings(max_samples=rows), seed=seed)
     resumed.load_state_dict(state)
 
     assert texts(resumed, after) == expected
@@ -52,7 +52,7 @@ def test_a_stream_resumed_anywhere_deals_what_an_uninterrupted_one_would(
 def test_every_epoch_deals_every_prompt_once(
     data: Path, rows: int, size: int, batches: int
 ) -> None:
-    stream = PromptStream(data, max_samples=rows)
+    stream = PromptStream(data, ReadSettings(max_samples=rows))
     dealt = [text for batch in texts(stream, [size] * batches) for text in batch]
     assert stream.epoch == len(dealt) // rows
     for start in range(0, len(dealt) - rows + 1, rows):
@@ -69,7 +69,7 @@ def test_the_order_differs_between_epochs_and_seeds_and_is_fixed_for_all_time(da
 
 
 def test_index_and_label_belong_to_the_row_in_every_epoch(data: Path) -> None:
-    stream = PromptStream(data, label_key="a")
+    stream = PromptStream(data, ReadSettings(label_key="a"))
     for prompt in stream.next_batch(3 * len(stream)):
         assert (prompt.text, prompt.label) == (f"p{prompt.index}", str(prompt.index))
 
@@ -90,7 +90,7 @@ def test_a_cursor_of_other_prompts_or_another_seed_is_refused(data: Path, tmp_pa
     with pytest.raises(PromptError, match=r"its seed is 3, here it is 4"):
         PromptStream(data, seed=4).load_state_dict(state)
     with pytest.raises(PromptError, match=r"its prompts is 23, here it is 5"):
-        PromptStream(data, seed=3, max_samples=5).load_state_dict(state)
+        PromptStream(data, ReadSettings(max_samples=5), seed=3).load_state_dict(state)
     changed = tmp_path / "changed.jsonl"
     changed.write_text(data.read_text().replace("p7", "p8"))
     with pytest.raises(PromptError, match=r"other prompts than .*changed\.jsonl: its fingerprint"):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from env.data.prompts import PromptError, PromptStream, load_prompts
+from env.data.prompts import PromptError, PromptStream, ReadSettings, load_prompts
 from env.data.rows import read_rows
 from env.types import Prompt
 
@@ -23,6 +24,7 @@ ROWS: list[dict[str, Any]] = [
     {"question": "Ä€\u2028\n=", "answer": 3},
     {"question": "2+2=", "answer": "4"},
 ]
+ANSWERED = ReadSettings("question", "answer")
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -32,7 +34,7 @@ def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def refusal(path: Path, **options: Any) -> str:
     with pytest.raises(PromptError) as caught:
-        load_prompts(path, **{"input_key": "question", "label_key": "answer", **options})
+        load_prompts(path, replace(ANSWERED, **options))
     return str(caught.value)
 
 
@@ -60,9 +62,9 @@ def test_every_format_gives_the_same_prompts_and_the_same_fingerprint(
     formats: dict[str, Path],
 ) -> None:
     expected = [Prompt(i, str(r["question"]), str(r["answer"])) for i, r in enumerate(ROWS)]
-    streams = {name: PromptStream(path, "question", "answer") for name, path in formats.items()}
+    streams = {name: PromptStream(path, ANSWERED) for name, path in formats.items()}
     for name, path in formats.items():
-        assert load_prompts(path, "question", "answer") == expected, name
+        assert load_prompts(path, ANSWERED) == expected, name
     assert len({stream.state_dict()["fingerprint"] for stream in streams.values()}) == 1
     state = streams["jsonl"].state_dict()
     streams["parquet"].load_state_dict(state)
@@ -98,7 +100,7 @@ def test_messages_and_labels_whose_keys_differ_are_read_from_every_format(
         assert data.features["truth"] == Json()
         save = data.to_parquet if kind == "parquet" else data.save_to_disk
         save(str(path))
-    prompts = load_prompts(path, "chat", label_key, render=json.dumps)
+    prompts = load_prompts(path, ReadSettings("chat", label_key, render=json.dumps))
     truths = [row["truth"] for row in CHATS]
     labels = truths if label_key == "truth" else [truth["answer"] for truth in truths]
     assert [prompt.messages for prompt in prompts] == [row["chat"] for row in CHATS]
@@ -140,7 +142,7 @@ def test_images_of_a_saved_data_set_are_refused_and_never_decoded(tmp_path: Path
 
 def test_each_line_is_one_row_whatever_unicode_it_holds(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
-    prompts = load_prompts(path, "question", "answer")
+    prompts = load_prompts(path, ANSWERED)
     assert [prompt.label for prompt in prompts] == ["2", "3", "4"]
     assert prompts[1].text == "Ä€\u2028\n="
 
@@ -243,7 +245,8 @@ def test_the_template_wraps_the_text_and_a_template_without_a_place_is_refused(
     tmp_path: Path,
 ) -> None:
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
-    assert load_prompts(path, "question", input_template="Q: {} A:")[0].text == "Q: 1+1= A:"
+    how = ReadSettings("question", input_template="Q: {} A:")
+    assert load_prompts(path, how)[0].text == "Q: 1+1= A:"
     for template in ("no place", "text", "{} {}", "{name}", "{"):
         assert "wants one {}" in refusal(path, input_template=template)
 
@@ -252,7 +255,7 @@ def test_max_samples_takes_the_first_rows_and_reads_no_further(tmp_path: Path) -
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
     with path.open("a") as file:
         file.write("broken\n")
-    assert [p.index for p in load_prompts(path, "question", max_samples=2)] == [0, 1]
+    assert [p.index for p in load_prompts(path, ReadSettings("question", max_samples=2))] == [0, 1]
     assert "at least 1" in refusal(path, max_samples=0)
 
 
@@ -263,7 +266,7 @@ def test_a_chat_needs_a_renderer_and_a_text_becomes_a_user_message(tmp_path: Pat
     def render(messages: list[dict[str, Any]]) -> str:
         return "|".join(f"{turn['role']}:{turn['content']}" for turn in messages)
 
-    texts = [prompt.text for prompt in load_prompts(path, "question", render=render)]
+    texts = [prompt.text for prompt in load_prompts(path, ReadSettings("question", render=render))]
     assert texts == ["system:Add.|user:1+1", "user:2+2"]
     assert ":1: 'question' is a chat; it needs a chat template" in refusal(path, label_key=None)
 
@@ -271,8 +274,8 @@ def test_a_chat_needs_a_renderer_and_a_text_becomes_a_user_message(tmp_path: Pat
 def test_json_lines_are_read_without_the_heavy_libraries(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
     program = (
-        "import sys; from env.data.prompts import PromptStream\n"
-        f"PromptStream({str(path)!r}, 'question').next_batch(2)\n"
+        "import sys; from env.data.prompts import PromptStream, ReadSettings\n"
+        f"PromptStream({str(path)!r}, ReadSettings('question')).next_batch(2)\n"
         "print(sorted({'torch', 'datasets', 'pyarrow', 'transformers'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

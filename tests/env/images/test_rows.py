@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from env.data import prompts
-from env.data.prompts import PromptError, PromptStream, images_of, load_prompts
+from env.data.prompts import PromptError, PromptStream, ReadSettings, images_of, load_prompts
 from env.images.rows import ImageColumn
 from env.types import Prompt
 
@@ -20,7 +20,9 @@ IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "How many?"}
 def load(root: Path, row: dict[str, Any], input_key: str = "q", **column: Any) -> Prompt:
     path = root / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    (prompt,) = load_prompts(path, input_key, render=json.dumps, images=ImageColumn(**column))
+    (prompt,) = load_prompts(
+        path, ReadSettings(input_key, render=json.dumps, images=ImageColumn(**column))
+    )
     return prompt
 
 
@@ -82,12 +84,14 @@ def test_bytes_of_a_table_stay_with_the_row_and_are_bounded(
     images = [{"bytes": b"12", "path": None}]
     data = Dataset.from_list([{"q": "?", "images": images}], features=kinds)
     data.save_to_disk(str(tmp_path / "saved"))
-    (prompt,) = load_prompts(tmp_path / "saved", "q", render=json.dumps, images=ImageColumn())
+    (prompt,) = load_prompts(
+        tmp_path / "saved", ReadSettings("q", render=json.dumps, images=ImageColumn())
+    )
     expected = f"data:image;base64,{base64.b64encode(b'12').decode()}"
     assert list(images_of(prompt)) == [expected]
     monkeypatch.setattr(prompts, "EMBEDDED_BYTES", len(expected) - 1)
     with pytest.raises(PromptError, match=r"row 1: .* Save the images as files"):
-        load_prompts(tmp_path / "saved", "q", render=json.dumps, images=ImageColumn())
+        load_prompts(tmp_path / "saved", ReadSettings("q", render=json.dumps, images=ImageColumn()))
 
 
 def test_a_cursor_belongs_to_its_images(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_a_cursor_belongs_to_its_images(tmp_path: Path) -> None:
 
     def stream(image: str) -> PromptStream:
         path.write_text(json.dumps({"q": "?", "images": [image]}) + "\n")
-        return PromptStream(path, "q", render=lambda _: "?", images=ImageColumn())
+        return PromptStream(path, ReadSettings("q", render=lambda _: "?", images=ImageColumn()))
 
     state = stream("a.png").state_dict()
     stream("a.png").load_state_dict(state)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from env.data.prompts import load_prompts
+from env.data.prompts import ReadSettings, load_prompts
 from env.prepare.__main__ import main
 from env.rewards import mathematics
 from env.types import RewardRequest
@@ -70,7 +70,7 @@ def test_every_layout_gives_the_same_rows(layout: Any, tmp_path: Path) -> None:
 def test_the_rows_are_prompts_whose_labels_the_reward_reads(tmp_path: Path) -> None:
     tree(tmp_path / "source")
     prepared(tmp_path / "source", "--template", "{}")
-    prompts = load_prompts(tmp_path / "out" / "train.jsonl", "prompt", "answer")
+    prompts = load_prompts(tmp_path / "out" / "train.jsonl", ReadSettings("prompt", "answer"))
     assert prompts[1].text == "Two and two?"
     right = [RewardRequest(f"Q\\boxed{{{one.label}}}", "Q", one.label) for one in prompts]
     assert [score.reward for score in mathematics.boxed()(right)] == [1.0, 1.0]

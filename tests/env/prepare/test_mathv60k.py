@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from env.data.prompts import images_of, load_prompts
+from env.data.prompts import ReadSettings, images_of, load_prompts
 from env.images.rows import ImageColumn
 from env.prepare import archive
 from env.prepare.__main__ import main
@@ -65,7 +65,8 @@ def test_rows_name_the_extracted_images(tmp_path: Path, capsys: pytest.CaptureFi
     assert "2 rows; 1 name images that the archive lacks" in capsys.readouterr().out
     assert [row["id"] for row in rows(tmp_path)] == ["TabMWP/1.png", "UniGeo/1.png"]
     prompts = load_prompts(
-        tmp_path / "out" / ROWS, "message", "answer", render=json.dumps, images=ImageColumn()
+        tmp_path / "out" / ROWS,
+        ReadSettings("message", "answer", render=json.dumps, images=ImageColumn()),
     )
     paths = [Path(image) for prompt in prompts for image in images_of(prompt)]
     assert [path.read_bytes() for path in paths] == [b"one", b"two"]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from env.data.prompts import PromptStream
+from env.data.prompts import PromptStream, ReadSettings
 from env.data.rows import PromptError
 from env.prepare.__main__ import main
 from env.prepare.arithmetic import ALPHABET, Arithmetic, draw
@@ -88,7 +88,8 @@ def test_the_files_hold_sums_with_their_answers(prepared: Path) -> None:
         assert row["answer"] == str(int(a) + int(b))
     solved = {(row["prompt"], row["answer"]) for row in train}
     assert {(r["prompt"], r["completion"]) for r in rows(prepared / "warmup.jsonl")} <= solved
-    assert len(PromptStream(prepared / "train.jsonl", "prompt", "answer")) == len(train)
+    stream = PromptStream(prepared / "train.jsonl", ReadSettings("prompt", "answer"))
+    assert len(stream) == len(train)
 
 
 def test_the_model_loads_as_any_causal_language_model(prepared: Path) -> None:
