@@ -29,7 +29,7 @@ from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.config.config import Config
 
 STEPS = 5
-OPERATIONS = 184
+OPERATIONS = 187
 """On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -110,6 +110,7 @@ def assert_no_step_is_lost_or_made_twice(config: Config) -> None:
             confirmed.add(step)
     assert next_step == STEPS + 1
     assert [row["step"] for row in metric_rows(config) if "train/reward" in row] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in metric_rows(config) if "eval/accuracy" in row] == [0, 2, 4, 5]
 
 
 @pytest.fixture(scope="module")
