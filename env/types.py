@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -69,6 +69,14 @@ class Score:
     def accuracy(self) -> float:
         """How right the completion is: the metric `acc`, or the reward where there is none."""
         return self.metrics.get("acc", self.reward)
+
+    def plain(self) -> Score:
+        """Return the score with Python's numbers: a checkpoint has no others, such as numpy's.
+
+        Raises what `float` raises for something that is no number.
+        """
+        metrics = {name: float(value) for name, value in self.metrics.items()}
+        return replace(self, reward=float(self.reward), metrics=metrics)
 
     @classmethod
     def of(cls, reward: float, /, **metrics: float) -> Score:

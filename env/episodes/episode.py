@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from env.episodes.chat import Chat
@@ -271,15 +271,11 @@ def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any
 
 
 def _plain(score: Score) -> Score:
-    """Return the score with Python's numbers: a checkpoint has no others, such as numpy's.
-
-    Raises ValueError for a reward that is not finite, and what `float` raises for no number.
-    """
-    metrics = {name: float(value) for name, value in score.metrics.items()}
-    reward = float(score.reward)
-    if score.ok and not math.isfinite(reward):
-        raise ValueError(f"the reward is {reward}")
-    return replace(score, reward=reward, metrics=metrics)
+    """Return `score.plain()`. Raises ValueError for a reward that is not finite."""
+    plain = score.plain()
+    if plain.ok and not math.isfinite(plain.reward):
+        raise ValueError(f"the reward is {plain.reward}")
+    return plain
 
 
 def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:

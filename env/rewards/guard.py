@@ -11,11 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 def guard(reward: RewardFunction) -> RewardFunction:
-    """`reward`, but an exception or a wrong number of scores fails this batch, not the caller."""
+    """`reward`, but an exception, a wrong number of scores or what is no score fails this batch.
+
+    Numbers of the scores are Python's.
+    """
 
     def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
         try:
-            scores = reward(requests)
+            scores = [_plain(score) for score in reward(requests)]
         except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
             logger.exception("The reward function failed on %d completions.", len(requests))
             reason = f"the reward function raised {type(error).__name__}: {error}"
@@ -27,6 +30,12 @@ def guard(reward: RewardFunction) -> RewardFunction:
         return scores
 
     return guarded
+
+
+def _plain(score: Score) -> Score:
+    if not isinstance(score, Score):
+        raise TypeError(f"it gave {score!r}, where a Score is wanted")
+    return score.plain()
 
 
 def guard_each(reward: RewardFunction, ends: tuple[type[Exception], ...]) -> RewardFunction:
