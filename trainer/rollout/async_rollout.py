@@ -286,18 +286,20 @@ class AsyncRollouts:
 
     def _filter(self, group: PromptGroup) -> None:
         """Drop a group without a signal: another group takes its place."""
-        config = self._config
-        if not config.filtering.enabled:
-            return
-        bounds = config.filtering.reward_range
-        if dynamic_sampling.with_signal(group.samples, config.n_samples_per_prompt, bounds):
+        if not self._config.filtering.enabled or self._has_signal(group):
             return
         del self._groups[group.number]
         self._filtered += 1
-        ready = sum(group.scores is not None for group in self._groups.values())
-        needed = self._limits.batch
+        needed, bounds = self._limits.batch, self._config.filtering.reward_range
         if self._filtered >= dynamic_sampling.ROUNDS * needed:
-            raise dynamic_sampling.hopeless(self._filtered + ready, ready, needed, bounds)
+            rewards.require_one(group.samples)  # the scores are at fault, and not the prompts
+            scored = [one for one in self._groups.values() if one.scores is not None]
+            kept = sum(map(self._has_signal, scored))
+            raise dynamic_sampling.hopeless(self._filtered + kept, kept, needed, bounds)
+
+    def _has_signal(self, group: PromptGroup) -> bool:
+        size, bounds = self._config.n_samples_per_prompt, self._config.filtering.reward_range
+        return bool(dynamic_sampling.with_signal(group.samples, size, bounds))
 
     def _chosen(self, step: int) -> list[int] | None:
         numbers = list(self._groups)

@@ -35,7 +35,14 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.rollout.rollout_state import PendingRollouts
-from trainer.types import BeyondRepairError, Completion, LostWorkerError, PartialRollout, Sample
+from trainer.types import (
+    BeyondRepairError,
+    Completion,
+    LostWorkerError,
+    PartialRollout,
+    Sample,
+    TrainingError,
+)
 
 STEPS = 4
 Numbers = tuple[NDArray[Any], ...]
@@ -217,6 +224,22 @@ def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
 
 def after(step: int) -> RunState:
     return RunState(step=step, seed=0, prompts={})
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        (Score.failed("connection refused"), "none of 2 completions could be scored: connection"),
+        (Score.of(1.0), "of 40 prompts only 0 have a mean score between 0 and 1"),
+    ],
+)
+def test_prompts_that_all_have_no_signal_end_the_run_and_the_reason_is_said(
+    tiny: Tiny, run_dir: Path, score: Score, reason: str
+) -> None:
+    filtering = {"dynamic_filtering": True, "dynamic_filtering_reward_range": (0, 1)}
+    config = tiny.config(run_dir, async_train=True, **filtering, **GRPO)
+    with pytest.raises(TrainingError, match=reason):
+        train(config, lambda requests: [score] * len(requests))
 
 
 def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
