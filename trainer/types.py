@@ -68,6 +68,10 @@ class ModelMismatchError(TrainingError):
     """A checkpoint has the weights of another model; the message says where they differ."""
 
 
+class MissingModelError(TrainingError):
+    """A checkpoint has no state of a model that the run trains; the message names the role."""
+
+
 class NotSharedError(TrainingError):
     """A directory of the run is not the same on all nodes; the message names the nodes."""
 

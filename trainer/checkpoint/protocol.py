@@ -109,7 +109,8 @@ class Checkpointable(Protocol):
     def restore(self, source: Source) -> None:
         """Restore the state.
 
-        Raises ModelMismatchError if it is another model's, SnapshotLostError if a shard is gone.
+        Raises ModelMismatchError if it is another model's, MissingModelError if there is none,
+        SnapshotLostError if a shard is gone.
         """
 
     def restored_rate(self) -> float | None:

@@ -56,7 +56,7 @@ def opened(directory: HeadDirectory, role: str) -> Iterator[State]:
     names = sorted(file.name for file in files if state.is_of(role, file.name))
     with closing(Reader()) as reader:
         remote = [RemoteFile(directory, name, reader) for name in names]
-        yield state.merged([State(**_remote(file.index(), file)) for file in remote])
+        yield state.merged([State(**_remote(file.index(), file)) for file in remote], role)
 
 
 def _remote(content: Any, file: RemoteFile) -> Any:

@@ -57,7 +57,7 @@ def load(snapshot: Snapshot, role: str) -> State:
         for manifest, places in snapshot.shards
         if manifest.role == role
     ]
-    return merged(shards)
+    return merged(shards, role)
 
 
 def _bytes_of(manifest: ShardManifest, places: Iterable[ReplicaPlace], here: str) -> Bytes:

@@ -27,7 +27,7 @@ from trainer.checkpoint.writer import IN_FLIGHT, RUN_STATE, DriverState, RunStat
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.layout import Role
-from trainer.types import ModelMismatchError, SnapshotLostError
+from trainer.types import MissingModelError, ModelMismatchError, SnapshotLostError
 
 Learners = Mapping[str, WorkerGroup[Checkpointable]]
 
@@ -189,13 +189,18 @@ def restore_learners(learners: Learners, source: Source) -> None:
 
 
 def _restore(config: Config, learners: Learners, source: Source) -> None:
-    """Raises ResumeError for another model's state, SnapshotLostError if a shard is lost."""
+    """Raises ResumeError for another model's state or none, SnapshotLostError for a lost shard."""
     try:
         restore_learners(learners, source)
     except ModelMismatchError as error:
         raise ResumeError(
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "
             f"{error}. Give the model of that run, or another --run_dir"
+        ) from None
+    except MissingModelError as error:
+        raise ResumeError(
+            f"{_named(source)} has no {error}: the run had none until now. Leave out the flag that "
+            "asks for it, such as --advantage_estimator gae, or give another --run_dir"
         ) from None
     _tell_of_rates(config, learners)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
-from trainer.types import ModelMismatchError, Rank
+from trainer.types import MissingModelError, ModelMismatchError, Rank
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Tensors that Adam keeps for each parameter."""
@@ -102,11 +102,13 @@ def load(directory: Path, role: str) -> State:
         State(**torch.load(path, map_location="cpu", weights_only=True, mmap=True))
         for path in sorted(path for path in directory.iterdir() if is_of(role, path.name))
     ]
-    return merged(parts)
+    return merged(parts, role)
 
 
-def merged(parts: Sequence[State]) -> State:
-    """The shares of all ranks as one."""
+def merged(parts: Sequence[State], role: str) -> State:
+    """The shares of all ranks as one. Raises MissingModelError if there is none."""
+    if not parts:
+        raise MissingModelError(role)
     together = {
         name: {key: value for part in parts for key, value in getattr(part, name).items()}
         for name in ("model", "adam", "average")

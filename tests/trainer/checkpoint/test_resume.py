@@ -1,4 +1,4 @@
-"""A checkpoint of another version is resumed from, or refused in a sentence."""
+"""A checkpoint of another version, or of other flags, is resumed from or refused in a sentence."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def test_a_checkpoint_of_another_version_is_resumed_from_or_named(
     write_manifest(directory, 2)
     with pytest.raises(ResumeError, match=f"{directory / RUN_STATE} cannot be read: .*'prompts'"):
         train(tiny.config(run_dir, max_steps=3, **GRPO))
+
+
+def test_a_checkpoint_without_a_critic_is_refused_in_a_sentence(tiny: Tiny, run_dir: Path) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO))
+    with pytest.raises(ResumeError, match="global_step_1 has no critic: the run had none until"):
+        train(tiny.config(run_dir, max_steps=2, advantage_estimator="gae"))
