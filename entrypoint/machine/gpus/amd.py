@@ -26,7 +26,7 @@ from entrypoint.machine.gpus.protocol import (
     RemappedRows,
     Temperature,
 )
-from entrypoint.machine.limits import read
+from entrypoint.machine.limits import GIB, read
 
 T = TypeVar("T")
 
@@ -41,6 +41,9 @@ NOT_INIT = 32
 """AMDSMI_STATUS_NOT_INIT, as amdsmi.h numbers it."""
 
 VENDOR = "0x1002"
+VRAM_TOTAL = "mem_info_vram_total"
+MOST_SET_ASIDE = 4 * GIB
+"""Bytes of their own that integrated graphics have at most, unless somebody gave them more."""
 WHOLE = "SPX"
 """The compute partition in which a GPU is one device."""
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
@@ -123,7 +126,7 @@ class SysfsGpu:
         return None if not mode else mode.replace(WHOLE, "")
 
     def memory(self) -> Memory | None:
-        used, total = (read(self.device / f"mem_info_vram_{kind}") for kind in ("used", "total"))
+        used, total = read(self.device / "mem_info_vram_used"), read(self.device / VRAM_TOTAL)
         return Memory(int(used), int(total)) if used.isdigit() and total.isdigit() else None
 
     def busy(self) -> float | None:
@@ -265,6 +268,17 @@ def render_nodes(dev: Path, sys: Path) -> list[Path]:
     """
     nodes = sorted(dev.glob("dri/renderD*"), key=lambda path: _number(path.name))
     return [node for node in nodes if read(_device(sys, node) / "vendor") in (VENDOR, "")]
+
+
+def integrated(dev: Path, sys: Path) -> set[int]:
+    """The numbers of the GPUs that are the integrated graphics of a processor.
+
+    Their own memory is what the firmware has set aside. An MI300A, which is no graphics, has none:
+    the driver says 0. KFD's topology gives all of them nodes without processor cores.
+    """
+    totals = [read(_device(sys, node) / VRAM_TOTAL) for node in render_nodes(dev, sys)]
+    own = [int(total) if total.isdigit() else 0 for total in totals]
+    return {number for number, size in enumerate(own) if 0 < size <= MOST_SET_ASIDE}
 
 
 def _device(sys: Path, node: Path) -> Path:

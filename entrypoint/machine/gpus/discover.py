@@ -1,7 +1,8 @@
 """Which of the machine's GPUs this node uses.
 
-The node leaves out the GPUs that a variable such as CUDA_VISIBLE_DEVICES hides. AMD's three
-variables become one, so that Ray, torch and vLLM see the same GPUs.
+The node leaves out the GPUs that a variable such as CUDA_VISIBLE_DEVICES hides, and the integrated
+graphics of an AMD processor unless a variable names them. AMD's three variables become one, so that
+Ray, torch and vLLM see the same GPUs.
 
 NVIDIA_VISIBLE_DEVICES is not read: it tells the container's runtime which device files to make.
 With CDI it says `void` although GPUs are there. The device files show the result.
@@ -71,8 +72,7 @@ def of_node(settings: Settings, machine: Machine = THIS_MACHINE) -> list[str]:
 
     These are the first ROLLCALL_NUM_GPUS of the GPUs that no variable hides: Ray uses the same.
     """
-    usable = visible(settings.environ, count(machine), is_amd=is_amd(machine))
-    return usable[: settings.num_gpus]
+    return _shown(settings.environ, machine)[: settings.num_gpus]
 
 
 def requested(settings: Settings) -> tuple[int, str] | None:
@@ -93,6 +93,8 @@ def why_none(settings: Settings, machine: Machine = THIS_MACHINE) -> str:
     if settings.num_gpus == 0:
         return "this node uses no GPU (ROLLCALL_NUM_GPUS=0)"
     hiding = hiding_variables(settings.environ, is_amd=is_amd(machine))
+    if not hiding:
+        return f"{NO_GPU} but integrated graphics, which HIP_VISIBLE_DEVICES would have to name"
     given = ", ".join(f"{name}={settings.environ[name]}" for name in hiding)
     return f"this node uses no GPU ({given})"
 
@@ -162,10 +164,12 @@ def environment(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str
     it then, and every process would use the same first GPU.
     """
     environ = dict(settings.environ)
-    if not is_amd(machine) or not hiding_variables(environ, is_amd=True):
+    if not is_amd(machine):
+        return environ
+    if not hiding_variables(environ, is_amd=True) and not _integrated(machine):
         return environ
     others = {name: text for name, text in environ.items() if name not in AMD_VARIABLES}
-    return others | {"CUDA_VISIBLE_DEVICES": _shown(settings, machine)}
+    return others | {"CUDA_VISIBLE_DEVICES": _as_value(settings, machine)}
 
 
 def of_driver(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, str]:
@@ -175,11 +179,25 @@ def of_driver(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, 
     """
     if not is_amd(machine):
         return {}
-    return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), _shown(settings, machine))
+    value = _as_value(settings, machine)
+    return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), value)
 
 
-def _shown(settings: Settings, machine: Machine) -> str:
-    return ",".join(visible(settings.environ, count(machine), is_amd=True)) or HIDES_ALL
+def _as_value(settings: Settings, machine: Machine) -> str:
+    return ",".join(_shown(settings.environ, machine)) or HIDES_ALL
+
+
+def _shown(environ: Mapping[str, str], machine: Machine) -> list[str]:
+    """The machine's GPUs that no variable hides. Integrated graphics must be named by one."""
+    names = visible(environ, count(machine), is_amd=is_amd(machine))
+    if hiding_variables(environ, is_amd=is_amd(machine)):
+        return names
+    passed_over = _integrated(machine)
+    return [name for name in names if int(name) not in passed_over]
+
+
+def _integrated(machine: Machine) -> set[int]:
+    return amd.integrated(machine.dev, machine.sys) if is_amd(machine) else set()
 
 
 def _chosen(value: str, names: Sequence[str]) -> list[str]:

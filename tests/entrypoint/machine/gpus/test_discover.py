@@ -223,6 +223,44 @@ def test_the_graphics_of_another_maker_beside_amds_gpus_are_no_gpu(tmp_path: Pat
         ]
 
 
+SET_ASIDE: dict[str, str | int] = {"mem_info_vram_total": 512 * 1024**2, "product_name": ""}
+
+
+@pytest.mark.parametrize(
+    ("environ", "names", "to_ray"),
+    [
+        ({}, ["1"], "1"),
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["1"], "1"),
+        ({"HIP_VISIBLE_DEVICES": "0"}, ["0"], "0"),  # somebody wants it
+    ],
+)
+def test_integrated_graphics_count_only_if_a_variable_names_them(
+    tmp_path: Path, environ: dict[str, str], names: list[str], to_ray: str
+) -> None:
+    dev, sys = machines.amd_dev(tmp_path, 2), machines.amd_sys(tmp_path, 2, **SET_ASIDE)
+    where = Context(HEAD, read_settings(environ), Machine(dev=dev, sys=sys, amdsmi=lambda: None))
+    assert where.gpus == names
+    assert told_to_ray(where) == ["--num-gpus=1"]
+    assert discover.environment(where.settings, where.machine)["CUDA_VISIBLE_DEVICES"] == to_ray
+    assert discover.of_driver(where.settings, where.machine)["HIP_VISIBLE_DEVICES"] == to_ray
+    assert Report(where.settings.preflight, list(asked(where).values())).fails == ()
+
+
+def test_a_machine_with_integrated_graphics_alone_is_a_node_of_cpus(tmp_path: Path) -> None:
+    dev, sys = machines.amd_dev(tmp_path, 1), machines.amd_sys(tmp_path, 1, **SET_ASIDE)
+    where = Context(HEAD, read_settings({}), Machine(dev=dev, sys=sys, amdsmi=lambda: None))
+    assert told_to_ray(where) == ["--num-gpus=0"]
+    assert "integrated graphics" in asked(where)["gpu.present"].evidence
+    assert discover.environment(where.settings, where.machine)["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_an_mi300a_has_no_memory_of_its_own_and_counts(tmp_path: Path) -> None:
+    sys = machines.amd_sys(tmp_path, 4, mem_info_vram_total=0)
+    node = Machine(dev=machines.amd_dev(tmp_path, 4), sys=sys, amdsmi=lambda: None)
+    assert discover.of_node(read_settings({}), node) == ["0", "1", "2", "3"]
+    assert discover.environment(read_settings({}), node) == {}
+
+
 def test_the_gpus_of_wsl_are_those_that_nvml_counts(tmp_path: Path) -> None:
     dev = machines.write(tmp_path / "dev", {"dxg": ""})
     where = Context(
