@@ -91,7 +91,8 @@ def ports(sys: Path) -> list[Port]:
 def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
     """The ports that NCCL_IB_HCA selects, and the names in it that fit no port.
 
-    `mlx5` selects by prefix, `=mlx5_0:1,mlx5_1` exactly, `^mlx5_3` all others.
+    `mlx5` selects by prefix, `=mlx5_0:1,mlx5_1` exactly, `^mlx5_3` all others, no name every port.
+    A name after `^` that fits no port is no fault: there is nothing to leave out.
     """
     excludes = pattern.startswith("^")
     exact = pattern.removeprefix("^").startswith("=")
@@ -102,9 +103,12 @@ def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
         same = port.device == device if exact else port.device.startswith(device)
         return same and number in ("", str(port.number))
 
-    chosen = [port for port in among if any(fits(name, port) for name in names) is not excludes]
+    def listed(port: Port) -> bool:
+        return not names or any(fits(name, port) for name in names)
+
+    chosen = [port for port in among if listed(port) is not excludes]
     unfit = [name for name in names if not any(fits(name, port) for port in among)]
-    return chosen, unfit
+    return chosen, [] if excludes else unfit
 
 
 def named(environ: Mapping[str, str]) -> bool:
@@ -138,6 +142,5 @@ def used_gbits(sys: Path, environ: Mapping[str, str]) -> float:
     """Gbit/s of all active ports that NCCL takes, together; 0 if it takes none."""
     if environ.get("NCCL_IB_DISABLE", "").strip() not in ("", "0"):
         return 0.0
-    found = ports(sys)
-    chosen, _ = selected(environ.get("NCCL_IB_HCA", ""), found)
-    return sum(port.rate for port in chosen or found if port.active)
+    chosen, _ = selected(environ.get("NCCL_IB_HCA", ""), ports(sys))
+    return sum(port.rate for port in chosen if port.active)

@@ -78,21 +78,29 @@ def holding(address: str, among: Sequence[Interface]) -> Interface | None:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a name fits NCCL's pattern: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`."""
+    """Whether a name fits NCCL's pattern: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`.
+
+    As in NCCL, a list without a name fits every one, so that `^` alone leaves none.
+    """
     excludes = pattern.startswith("^")
     exact = pattern.removeprefix("^").startswith("=")
-    names = pattern.removeprefix("^").removeprefix("=").split(",")
+    listed = pattern.removeprefix("^").removeprefix("=").split(",")
+    names = [name for name in listed if name]
 
     def matches(name: str) -> bool:
-        given = filter(None, names)
-        chosen = any(name == text if exact else name.startswith(text) for text in given)
-        return chosen is not excludes
+        chosen = any(name == text if exact else name.startswith(text) for text in names)
+        return (chosen or not names) is not excludes
 
     return matches
 
 
+def usable(among: Sequence[Interface]) -> list[Interface]:
+    """The interfaces that NCCL looks at: those that are up and have an address."""
+    return [interface for interface in among if interface.up and interface.addresses]
+
+
 def by_nccl(among: Sequence[Interface]) -> list[Interface]:
     """The interfaces that NCCL takes by default: InfiniBand's, else all but containers' bridges."""
-    ready = [interface for interface in among if interface.up and interface.addresses]
+    ready = usable(among)
     infiniband = [interface for interface in ready if interface.name.startswith("ib")]
     return infiniband or [interface for interface in ready if matcher(PASSED_OVER)(interface.name)]

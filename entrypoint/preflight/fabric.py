@@ -33,7 +33,7 @@ def _of_fabric(
 def _used(context: Context, found: list[Port]) -> list[Port]:
     """The active ports that NCCL would take."""
     chosen, _ = infiniband.selected(context.environ.get("NCCL_IB_HCA", ""), found)
-    return [port for port in chosen or found if port.active]
+    return [port for port in chosen if port.active]
 
 
 def ports(context: Context, found: list[Port]) -> Finding:
@@ -44,7 +44,7 @@ def ports(context: Context, found: list[Port]) -> Finding:
     remedy = "check cable, switch port and subnet manager, or use another node"
     active = [port for port in found if port.active]
     pattern = context.environ.get("NCCL_IB_HCA", "")
-    wanted = infiniband.selected(pattern, found)[0] if pattern else found
+    wanted, _ = infiniband.selected(pattern, found)
     by_name = bool(pattern) and not pattern.startswith("^")
     serving, layers = {port.device for port in active}, {port.layer for port in active}
 

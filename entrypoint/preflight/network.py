@@ -95,24 +95,28 @@ def judge_chosen(
     `sure`: the platform has one network only, so that another interface is a fault. Interfaces with
     RDMA may differ: they may be for the data.
     """
-    # gloo takes names as they are, NCCL patterns.
-    exact = f"={pattern}" if variable.startswith("GLOO") else pattern
+    # gloo takes names as they are. NCCL takes patterns, and meets over the first that fits.
+    is_gloo = variable.startswith("GLOO")
+    exact = f"={pattern}" if is_gloo else pattern
     matching = [interface for interface in everything if interfaces.matcher(exact)(interface.name)]
+    given = f"{variable}={pattern} " + ("names" if is_gloo or pattern[0] != "^" else "leaves")
     names = ", ".join(interface.name for interface in everything) or "none but the loopback"
     right = f"set {variable}={own.name} on this node" if own else f"unset {variable}"
     if not matching:
         if own is None and interfaces.matcher(exact)("lo"):
             return Finding(Verdict.PASS, f"{variable}={pattern}, as this node's address is")
-        evidence = f"{variable}={pattern} names no interface of this node, which has {names}"
+        evidence = f"{given} no interface of this node, which has {names}"
         return Finding(Verdict.FAIL, evidence, right)
     if not any(interface.up for interface in matching):
-        evidence = f"{variable}={pattern} names {matching[0].name}, which is down"
+        evidence = f"{given} {matching[0].name}, which is down"
         return Finding(Verdict.FAIL, evidence, right)
     has_rdma = any(interface.rdma for interface in matching)
-    if own is not None and own not in matching and not has_rdma:
-        evidence = f"{variable}={pattern} names {matching[0].name}, and the way to the head"
-        evidence += f" is {own.name} ({', '.join(own.addresses)})"
-        verdict = Verdict.FAIL if sure else Verdict.WARN
+    first = next(iter(interfaces.usable(matching)), matching[0])
+    is_right = own in matching if is_gloo else own == first
+    if own is not None and not is_right and not has_rdma:
+        evidence = f"{given} {first.name}" + (" first" if own in matching else "")
+        evidence += f", and the way to the head is {own.name} ({', '.join(own.addresses)})"
+        verdict = Verdict.FAIL if sure and own not in matching else Verdict.WARN
         return Finding(verdict, evidence, f"{right}, unless the nodes have a second network")
     return Finding(Verdict.PASS, f"{variable}={pattern}")
 

@@ -182,6 +182,8 @@ def test_an_unknown_device_is_named_beside_those_that_are_there(tmp_path: Path) 
     assert "this node has mlx5_0, mlx5_1" in result.evidence
     partly = port(tmp_path, {"NCCL_IB_HCA": "mlx5_0,mlx4"}, "fabric.hca", devices=2)
     assert (partly.verdict, partly.evidence[-8:]) == (Verdict.WARN, " no mlx4")
+    absent = port(tmp_path, {"NCCL_IB_HCA": "^mlx5_1,mlx5_bond_0"}, "fabric.hca", devices=2)
+    assert (absent.verdict, absent.evidence[-15:]) == (Verdict.PASS, "chooses 1 ports")
 
 
 def test_a_small_mtu_on_roce_is_told(tmp_path: Path) -> None:
@@ -226,16 +228,21 @@ OFF = Interface("ens2", False, 1500, ())
     [
         ("ens1", "pass", "NCCL_SOCKET_IFNAME=ens1"),
         ("^docker,eth", "pass", "=^docker,eth"),
-        ("ens1,eth0", "pass", "ens1,eth0"),
+        ("ens1,eth0", "warn", "names eth0 first"),  # in the kernel's order
         ("eth0", "warn", "names eth0, and the way to the head is ens1 (10.65.0.2)"),
-        ("ib0", "fail", "names no interface of this node, which has ens1, eth0, docker0, ens2"),
+        ("ib0", "fail", "names no interface of this node, which has ens2, eth0, ens1, docker0"),
         ("ens2", "fail", "names ens2, which is down"),
+        ("=ens", "fail", "names no interface"),
+        ("^docker", "warn", "leaves eth0 first, and the way to the head is ens1"),
+        ("^=ens1,eth0", "warn", "leaves docker0, and the way to the head is ens1"),
+        ("^eth0,ens1,docker", "fail", "leaves ens2, which is down"),
+        ("^e,docker", "fail", "leaves no interface of this node"),
     ],
 )
 def test_the_interface_that_is_named_must_be_there_up_and_lead_to_the_head(
     pattern: str, verdict: str, says: str
 ) -> None:
-    every = [ENS1, ETH0, DOCKER, OFF]
+    every = [OFF, ETH0, ENS1, DOCKER]
     finding = network.judge_chosen("NCCL_SOCKET_IFNAME", pattern, ENS1, every)
     assert finding.verdict == verdict
     assert says in finding.evidence
@@ -321,6 +328,9 @@ def test_a_line_tells_its_speed_where_a_device_is_behind_it(tmp_path: Path) -> N
     [
         ({}, 1200.0),
         ({"NCCL_IB_HCA": "=mlx5_0,mlx5_3"}, 800.0),
+        ({"NCCL_IB_HCA": "^mlx5_0"}, 800.0),
+        ({"NCCL_IB_HCA": "^mlx5"}, 0.0),
+        ({"NCCL_IB_HCA": "=mlx5"}, 0.0),
         ({"NCCL_IB_DISABLE": "1"}, 0.0),
     ],
 )
