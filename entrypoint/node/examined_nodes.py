@@ -28,6 +28,7 @@ NODE_SECONDS = 180.0
 JOB_SECONDS = NODE_SECONDS + 60.0
 ANSWER = '{"on_node": '
 CANNOT = "Ray's nodes cannot be examined"
+UNFINISHED = "its checks have not finished"
 NO_SUCH_IMAGE = re.compile(
     r"No module named '?(trainer|entrypoint)|: not found|No such file or directory|can't cd to"
 )
@@ -37,10 +38,11 @@ NO_SUCH_IMAGE = re.compile(
 def examine(
     jobs: ExistingRayJobs, nodes: Sequence[Alive], settings: Settings, inbox: Inbox
 ) -> dict[str, NodeInfo]:
-    """Return id → what each node says of itself; one that cannot answer is unfit.
+    """Return id → what each node says of itself; one that cannot answer is unfit, with the reason.
 
-    Raises UnfitRayError if Ray's head cannot run Rollcall, NotYetError if Ray did not run the job,
-    and InterruptedWaitError.
+    A job that failed before it had told of every node counts as not run. Raises UnfitRayError if
+    Ray's head cannot run Rollcall, NotYetError if Ray did not run the job, and
+    InterruptedWaitError.
     """
     on_each = program("entrypoint.node.examine", json.dumps(for_nodes(settings)))
     named = ",".join(node.id for node in nodes)
@@ -63,6 +65,12 @@ def examine(
                 "runs here"
             )
         raise wait.NotYetError(f"{CANNOT}: {said}")
+    silent = [name_of(node) for node in nodes if node.id not in rows]
+    if silent and info.status != "SUCCEEDED":
+        said = last_words(info.message)
+        raise wait.NotYetError(
+            f"{CANNOT}: the job ended without a line of {', '.join(silent)} ({said})"
+        )
     whole = examined_whole(settings)
     return {node.id: _info(node, rows.get(node.id, {}), whole) for node in nodes}
 
@@ -96,15 +104,26 @@ def _rows(output: str) -> list[tuple[str, dict[str, Any]]]:
     return [(row["on_node"], row) for row in found]
 
 
+def _why_not(row: Mapping[str, Any]) -> str:
+    """Why a node has not said what it is, from its row; an empty row stands for none."""
+    why = row.get("error") or last_words(row.get("output", ""))
+    if not row:
+        return f"{UNFINISHED}: the output of the job that asked it has no line of this node"
+    if "exit_code" in row or NO_SUCH_IMAGE.search(why):
+        return f"it cannot run Rollcall, whose image each node of Ray must have ({why})"
+    return f"{UNFINISHED}: {why}"
+
+
 def _info(node: Alive, row: Mapping[str, Any], whole: bool) -> NodeInfo:
     """The node's answer, with what Ray says of its resources. `whole`: it has run every check."""
     unknown = NodeInfo(node=name_of(node), address=node.address, versions={})
     if row.get("exit_code") != 0:
-        why = row.get("error") or last_words(row.get("output", ""))
-        sentence = f"it cannot run Rollcall, whose image each node of Ray must have ({why})"
-        return replace(unknown, unfit=[" ".join(sentence.split())])
+        return replace(unknown, unfit=[" ".join(_why_not(row).split())])
+    printed = row["output"].splitlines()
+    if not printed:
+        return replace(unknown, unfit=[f"{UNFINISHED}: the program there printed no line"])
     try:
-        said = json.loads((row["output"].splitlines() or [""])[-1])
+        said = json.loads(printed[-1])
         body = {**said, "node": unknown.node, "address": node.address}
         info = request_format.node_info(json.dumps(body).encode())
     except (ValueError, TypeError) as error:

@@ -133,13 +133,24 @@ def test_the_nodes_are_asked_with_the_supervisors_settings_and_no_secret(
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("", "whose image each node of Ray must have (it said nothing)"),
-        (answer(WORKER, error="Ray started nothing there within 180 s"), "(Ray started nothing"),
+        ("", "have not finished: the output of the job that asked it has no line of this node"),
+        (
+            answer(WORKER, error="Ray started nothing there within 180 s"),
+            "its checks have not finished: Ray started nothing",
+        ),
+        (
+            answer(WORKER, error="Command '['python']' timed out after 180 seconds"),
+            "its checks have not finished: Command '['python']' timed out after 180 seconds",
+        ),
+        (
+            answer(WORKER, error="[Errno 2] No such file or directory: '/opt/venv/bin/python'"),
+            "whose image each node of Ray must have ([Errno 2]",
+        ),
         (
             answer(WORKER, exit_code=1, output="python: No module named entrypoint.node\n"),
             "(python: No module named entrypoint.node)",
         ),
-        (answer(WORKER, exit_code=0, output=""), "its answer cannot be read"),
+        (answer(WORKER, exit_code=0, output=""), "not finished: the program there printed no line"),
         (answer(WORKER, exit_code=0, output="Segmentation fault\n"), "its answer cannot be read"),
         (answer(WORKER, exit_code=0, output="[]\n"), "its answer cannot be read"),
         (good(WORKER, clock="noon"), "its answer cannot be read (clock: "),
@@ -189,6 +200,15 @@ def test_a_job_that_was_killed_while_it_wrote_is_tried_again(
     said = good(HEAD) + good(WORKER)[:characters]
     with pytest.raises(NotYetError, match=r"cannot be examined: the answer of a node is cut off"):
         ask(Jobs(said, "FAILED"), settings)
+
+
+@pytest.mark.parametrize(("told", "missing"), [(HEAD, "gpu-node-1"), (WORKER, "10.0.0.2")])
+def test_a_job_that_ended_before_it_told_of_each_node_is_tried_again(
+    settings: Settings, told: Alive, missing: str
+) -> None:
+    """No node is at fault, least of all Ray's head, whose fault would end the start."""
+    with pytest.raises(NotYetError, match=f"the job ended without a line of {missing} "):
+        ask(Jobs(good(told), "FAILED"), settings)
 
 
 @pytest.mark.parametrize(
