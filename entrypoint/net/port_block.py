@@ -12,6 +12,8 @@ import random
 import socket
 from collections.abc import Iterable, Sequence
 
+from entrypoint.net.sockets import NO_IPV6
+
 FIRST, END = 20_000, 32_750
 """Ray's own defaults end below, and `net.ipv4.ip_local_port_range` begins above (32768)."""
 LOCKS = "rollcall-ports"
@@ -47,14 +49,20 @@ class PortBlock:
 
 
 def why_not(port: int) -> str | None:
-    """Why this process cannot listen on `port`; None if it can."""
-    with socket.socket() as listener:
-        # As servers do: a connection that is still closing does not keep the port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    """Why this process cannot listen on `port`, with IPv4 and IPv6; None if it can."""
+    return _why_not(socket.AF_INET, port) or _why_not(socket.AF_INET6, port)
+
+
+def _why_not(family: socket.AddressFamily, port: int) -> str | None:
+    try:
+        with socket.socket(family) as listener:
+            # As servers do: a connection that is still closing does not keep the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(("", port))
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:
+        return None if error.errno in NO_IPV6 else error.strerror or str(error)
     return None
 
 

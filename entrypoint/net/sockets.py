@@ -8,6 +8,9 @@ import socket
 
 from entrypoint.net.wait import NotYetError
 
+NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Numbers of the errors of a machine without IPv6."""
+
 
 def peer_address(source: str, address: str) -> str:
     """The `source` of a connection, to be compared with the node's own `address`.
@@ -47,7 +50,7 @@ def listen(port: int) -> socket.socket:
                 ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
             )
         except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            if error.errno not in NO_IPV6:
                 raise
     return socket.create_server(("", port), backlog=1024)
 

@@ -58,8 +58,19 @@ def test_no_port_is_reserved_twice_and_a_killed_process_holds_none(first: int) -
             assert both == first
 
 
-def test_a_port_on_which_anybody_listens_is_passed_over(first: int) -> None:
-    with socket.create_server(("127.0.0.1", first)):
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::")],
+)
+def test_a_port_on_which_anybody_listens_is_passed_over(
+    first: int, family: socket.AddressFamily, host: str
+) -> None:
+    try:
+        listener = socket.create_server((host, first), family=family)
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with listener:
+        assert port_block.why_not(first) == "Address already in use"
         with PortBlock() as one:
             assert one == first + SLOT_PORTS
         with pytest.raises(OSError, match="no 51 successive free ports"):
