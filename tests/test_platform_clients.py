@@ -54,6 +54,9 @@ def test_skypilot_reads_the_task_the_managed_job_and_their_volume(tmp_path: Path
     assert managed["recovery"]["recover_on_exit_codes"]
     assert task["volumes"] == managed["volumes"] == {"/shared": volume["name"]}
     assert volume["config"]["access_mode"] == "ReadWriteMany"
+    (container,) = task["containers"]
+    assert container["name"] == "ray-node"
+    assert container["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE", "IPC_LOCK"]
 
 
 def test_aws_takes_the_job_definition(tmp_path: Path) -> None:

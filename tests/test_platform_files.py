@@ -237,6 +237,14 @@ def test_the_managed_job_is_the_task_on_spot_machines() -> None:
     assert managed == task
 
 
+def test_skypilots_pods_may_do_what_the_charts_may() -> None:
+    """Without SYS_PTRACE a job that hangs shows no stacks; without IPC_LOCK RDMA pins no memory."""
+    config = yaml_of("skypilot/task.yaml")["config"]
+    (container,) = config["kubernetes"]["pod_config"]["spec"]["containers"]
+    chart = yaml_of("kubernetes/chart/values.yaml")["securityContext"]
+    assert container == {"securityContext": chart}
+
+
 # ---- what an exit code leads to
 
 

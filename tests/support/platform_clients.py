@@ -26,18 +26,22 @@ def dstack(file: Path) -> Any:
 
 def skypilot(directory: Path) -> Any:
     import sky
+    from sky.utils.config_utils import merge_k8s_configs
     from sky.volumes.volume import Volume
 
     found = {}
     for name in ("task", "managed"):
         task = sky.Task.from_yaml(str(directory / f"{name}.yaml"))
         (resources,) = task.resources
+        pod: dict[str, Any] = {"spec": {"containers": [{"name": "ray-node"}]}}
+        merge_k8s_configs(pod, resources.cluster_config_overrides["kubernetes"]["pod_config"])
         found[name] = {
             "nodes": task.num_nodes,
             "gpus": resources.accelerators,
             "recovery": resources.job_recovery,
             "spot": resources.use_spot,
             "volumes": task.volumes,
+            "containers": pod["spec"]["containers"],
         }
     volume = Volume.from_yaml_config(yaml.safe_load((directory / "volume.yaml").read_text()))
     return {**found, "volume": {"name": volume.name, "config": volume.config}}
