@@ -143,11 +143,12 @@ MODELS = (
 def find(name: str) -> Model | None:
     """The model that a driver's name means; None if the table does not have it.
 
-    GH200 and GB200 are other models than H200 and B200.
+    GH200 and GB200 are other models than H200 and B200, and so are a laptop's RTX 4090 and the
+    RTX 4090 D.
     """
     return next((model for model in MODELS if _named(model, name)), None)
 
 
 def _named(model: Model, name: str) -> bool:
-    words = rf"(?<![a-z0-9]){re.escape(model.name)}(?![a-z0-9])"
+    words = rf"(?<![a-z0-9]){re.escape(model.name)}(?![a-z0-9])(?! (?:Laptop|D)\b)"
     return re.search(words, name, re.IGNORECASE) is not None

@@ -38,6 +38,8 @@ def context() -> Context:
         ("NVIDIA GB200", None),
         ("NVIDIA B200", "B200"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
     ],
 )
 def test_a_drivers_name_finds_its_model(name: str, model: str | None) -> None:
