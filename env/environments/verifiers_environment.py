@@ -22,7 +22,7 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 from env.episodes.chat import Chat
-from env.episodes.episode import shortened
+from env.episodes.episode import release, shortened
 from env.episodes.types import (
     Context,
     EnvironmentFailedError,
@@ -211,6 +211,7 @@ class VerifiersAttempt:
                         f"the environment took {self.limits.seconds:g} s before a reply"
                     ) from None
                 self.environment.mark_timed_out(state)
+            client.state = state
             if error := client.failure or state.get("error"):
                 cause = error.__cause__
                 shown = f"{type(error).__name__}: {error}" + (f" ({cause!r})" if cause else "")
@@ -224,16 +225,22 @@ class VerifiersAttempt:
         except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
             name = type(self.environment).__name__
             raise EnvironmentFailedError(f"{name}: {type(error).__name__}: {error}") from error
+        finally:  # the rollout has called the environment's own clean-up
+            await self._clean_up(client.state)
         return client.episode
 
     async def _score(self, client: PolicyClient, state: Any) -> None:
-        """Take the rubric's score, and have the rubric release what it holds."""
+        """Take the rubric's score."""
+        if self.environment.score_rollouts:
+            async with asyncio.timeout(self.limits.seconds):
+                await self.environment.rubric.score_rollout(state)
+            client.episode.score = _score_of(state)
+
+    async def _clean_up(self, state: Any) -> None:
+        """Have the rubric release what it holds for an episode, such as a sandbox."""
         rubric = self.environment.rubric
-        async with asyncio.timeout(self.limits.seconds):
-            if self.environment.score_rollouts:
-                await rubric.score_rollout(state)
-                client.episode.score = _score_of(state)
-            await rubric.cleanup(state)
+        if state is not None:
+            await release(f"{type(rubric).__name__}.cleanup", lambda: rubric.cleanup(state))
 
     async def _within(self, rollout: Awaitable[Any], client: PolicyClient) -> Any:
         """Return the state of a finished rollout. Raises TimeoutError if it takes too long."""

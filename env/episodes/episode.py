@@ -292,16 +292,20 @@ def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
 
 async def close(environment: Environment) -> None:
     """Close an environment. A close that fails or hangs costs nothing but a line in the log."""
-    name = type(environment).__name__
+    await release(f"{type(environment).__name__}.close", environment.close)
+
+
+async def release(name: str, call: Callable[[], Awaitable[None]]) -> None:
+    """Have an environment's method release what an episode held; see `close`."""
     limit = asyncio.timeout(CLOSE_SECONDS)
     try:
         async with limit:
-            await environment.close()
+            await call()
     except (Exception, SystemExit):
         if limit.expired():
-            logger.warning("%s.close took longer than %g s.", name, CLOSE_SECONDS)
+            logger.warning("%s took longer than %g s.", name, CLOSE_SECONDS)
         else:
-            logger.exception("%s.close failed.", name)
+            logger.exception("%s failed.", name)
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,38 @@ def level(level):
     return level
 
 
+ORDER = []
+
+
+async def scored(state):
+    ORDER.append("score")
+    if state["answer"] == "slow":
+        await asyncio.sleep(9)
+    return 0
+
+
+class Keeps(vf.Rubric):
+    @vf.cleanup
+    async def release(self, state):
+        ORDER.append("rubric")
+        raise OSError("the sandbox has gone already")
+
+
 def rubric():
-    return vf.Rubric(funcs=[right, level], weights=[1.0, 0.1])
+    return Keeps(funcs=[right, level, scored], weights=[1.0, 0.1, 0.0])
 
 
 class Guess(vf.MultiTurnEnv):
     how = ""
+
+    async def setup_state(self, state):
+        if self.how == "setup":
+            raise vf.SandboxError("no sandbox")
+        return state
+
+    @vf.cleanup
+    async def release(self, state):
+        ORDER.append("environment")
 
     @vf.stop
     async def is_right(self, state):
@@ -99,14 +127,16 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.path[:] = before
 
 
-def run(replies: list[str], limits: Limits = LIMITS, **arguments: str) -> tuple[Episode, Any, Any]:
+def run(
+    replies: list[str], limits: Limits = LIMITS, task: Task = TASK, **arguments: str
+) -> tuple[Episode, Any, Any]:
     """The episode, the tokeniser, and what the policy was asked."""
     from env.environments.registry import verifiers_attempt
 
     tokens = tokenizer("qwen2_5")
     policy = Scripted(tokens, replies)
     attempt = verifiers_attempt("verifiers:own-env", arguments, TemplateChat(tokens), limits)
-    return asyncio.run(attempt(TASK, policy)), tokens, policy
+    return asyncio.run(attempt(task, policy)), tokens, policy
 
 
 def actions(episode: Episode, tokens: Any) -> str:
@@ -116,7 +146,9 @@ def actions(episode: Episode, tokens: Any) -> str:
 
 def score(episode: Episode) -> tuple[float, dict[str, float]]:
     assert episode.score is not None
-    return round(episode.score.reward, 9), dict(episode.score.metrics)
+    metrics = dict(episode.score.metrics)
+    del metrics["scored"]
+    return round(episode.score.reward, 9), metrics
 
 
 @pytest.mark.usefixtures("package")
@@ -199,6 +231,37 @@ def test_an_environment_that_waits_too_long_ends_the_episode() -> None:
 def test_an_environment_that_fails_is_a_failed_episode(how: str, reason: str) -> None:
     with pytest.raises(EnvironmentFailedError, match=reason):
         run(["4", "4"], kind="turns", how=how)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("how", "order"),
+    [
+        ("", ["environment", "score", "rubric"]),
+        ("wait", ["environment", "score", "rubric"]),
+        ("raise", ["environment", "rubric"]),
+        ("error", ["environment", "rubric"]),
+        ("change", ["environment", "rubric"]),
+        ("setup", ["environment", "rubric"]),
+    ],
+)
+def test_the_clean_ups_run_as_in_verifiers_after_a_failure_too(how: str, order: list[str]) -> None:
+    """A clean-up that fails costs a line in the log."""
+    called = import_module("own_env").ORDER
+    called.clear()
+    limits = replace(LIMITS, seconds=2.0) if how == "wait" else LIMITS
+    with suppress(EnvironmentFailedError):
+        run(["4", "5"], limits, kind="turns", how=how)
+    assert called == order
+
+
+@pytest.mark.usefixtures("package")
+def test_a_rubric_that_scores_too_slowly_is_cleaned_up() -> None:
+    called = import_module("own_env").ORDER
+    called.clear()
+    with pytest.raises(EnvironmentFailedError, match="TimeoutError"):
+        run(["4"], replace(LIMITS, seconds=2.0), task=replace(TASK, label="slow"))
+    assert called == ["score", "rubric"]
 
 
 def test_a_plan_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
