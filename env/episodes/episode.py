@@ -115,8 +115,13 @@ class _Run:
 
     def _stops(self) -> tuple[str, ...]:
         """Return the environment's stop strings. A single text is one: ("</a>") is no tuple."""
-        stops = self.environment.stops
-        found = (stops,) if isinstance(stops, str) else tuple(stops or ())
+        try:
+            stops = self.environment.stops
+            found = (stops,) if isinstance(stops, str) else tuple(stops or ())
+        except EnvironmentFailedError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failure("stops", f"raised {type(error).__name__}: {error}") from error
         if wrong := [one for one in found if not (isinstance(one, str) and one)]:
             raise UnusableTaskError(
                 f"{self._name}.stops has {_shown(wrong[0])}, where a text of 1 character or more "

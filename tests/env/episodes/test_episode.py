@@ -243,6 +243,23 @@ def test_a_stop_string_that_is_none_is_refused(wrong: Any) -> None:
         run(environment, ["a"])
 
 
+class Unready(Answering):
+    @property
+    def stops(self) -> tuple[str, ...]:  # type: ignore[override]
+        raise LookupError("no phase yet")
+
+
+def test_stop_strings_that_cannot_be_read_fail_the_episode_alone() -> None:
+    environment = Unready(Turn(done=True))
+    with pytest.raises(EnvironmentFailedError, match=r"Unready\.stops raised LookupError: no"):
+        run(environment, ["a"])
+    assert environment.closed == 1
+    environment = Answering(Turn(done=True))
+    environment.stops = 3  # type: ignore[assignment]
+    with pytest.raises(EnvironmentFailedError, match=r"Answering\.stops raised TypeError"):
+        run(environment, ["a"])
+
+
 @pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])
 def test_a_score_has_plain_numbers(number: Callable[[float], Any]) -> None:
     """numpy's and torch's cannot be written into a checkpoint."""
