@@ -34,6 +34,8 @@ PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
 SHORTEST_SECRET = 6
 """Shorter secrets, such as `true`, are not masked: they occur inside other words."""
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+URL_USER = re.compile(r"(https?://)[^/\s:@?#,;\"'<>]+(:?@)", re.IGNORECASE)
+"""Matches a user without a password: mostly a token, and with SSH a name such as `git`."""
 ISSUED = re.compile(
     r"""
       (?<![A-Za-z0-9])(?:
@@ -78,6 +80,8 @@ def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return `text` with `secrets`, URL passwords and values of key and token options masked.
 
+    A URL's user without a password counts as a password, except with SSH.
+
     A token that says by its form what it is, such as `hf_…`, is masked, too.
     """
     return redact_known(ISSUED.sub(MASK, _without_options(text)), secrets)
@@ -100,7 +104,7 @@ def redact_known(text: str, secrets: Iterable[str]) -> str:
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:
             text = text.replace(known, MASK)
-    return URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+    return URL_USER.sub(rf"\1{MASK}\2", URL_PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
 def cut_between(text: AnyStr, at: int, secrets: Collection[AnyStr]) -> int:

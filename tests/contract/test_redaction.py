@@ -59,6 +59,11 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
         ("HF_TOKEN=abcd run", f"HF_TOKEN={MASK} run"),
         ("the same ROLLCALL_TOKEN on all nodes", "the same ROLLCALL_TOKEN on all nodes"),
         ("http://me:abcd@head:5000/x", f"http://me:{MASK}@head:5000/x"),
+        ("http://abcd@head:5000/x", f"http://{MASK}@head:5000/x"),
+        ("git+https://abcd:@host/x.git", f"git+https://{MASK}:@host/x.git"),
+        ("git clone ssh://git@host/x.git", "git clone ssh://git@host/x.git"),
+        ("http://head:5000/x@y and me@z", "http://head:5000/x@y and me@z"),
+        ("see http://head, or ask me@z", "see http://head, or ask me@z"),
         (f"run {SECRET}", f"run {MASK}"),
     ],
 )
