@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,10 @@ LAUNCHER = Path(__file__).with_name("sandbox_child.py")
 PATIENCE_SECONDS = 30.0
 """Beyond the program's own time, until the launcher itself counts as lost."""
 OPEN_FILES = 64
+PREFIX = "rollcall-code-"
+"""How the names of the programs' directories begin."""
+ABANDONED_SECONDS = 60.0
+"""Least age of a directory that nobody holds to be removed: a new one is not held at once."""
 PYTHONS = ("/usr/local/bin/python3", "/usr/bin/python3")
 """For the program if its user may not execute this process's interpreter, as below /root."""
 
@@ -69,8 +79,8 @@ class Run:
 def run(program: str, stdin: str, limits: Limits) -> Run:
     """Run a Python program in an empty directory and a clean environment. Raises SandboxError."""
     try:
-        with tempfile.TemporaryDirectory(prefix="rollcall-code-", ignore_cleanup_errors=True) as at:
-            directory = Path(at)
+        _remove_abandoned()
+        with _directory() as directory:
             (directory / "program.py").write_text(program, errors="replace")
             (directory / "stdin").write_text(stdin, errors="replace")
             for name in ("program.py", "stdin"):
@@ -83,6 +93,41 @@ def run(program: str, stdin: str, limits: Limits) -> Run:
             return Run(end, text, tuple(answer["namespaces"]))
     except OSError as error:
         raise SandboxError(f"{error.filename}: {error.strerror}") from error
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    """A temporary directory, held by a lock that the kernel frees if this process is killed."""
+    made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+    with made as at, _lock(Path(at)):
+        yield Path(at)
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[bool]:
+    """Hold a directory, and say whether that was possible: another process may hold it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_held = True
+    except OSError:
+        is_held = False
+    try:
+        yield is_held
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _remove_abandoned() -> None:
+    """Remove, once in this process, the directories that killed processes have left."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - directory.lstat().st_mtime < ABANDONED_SECONDS:
+                continue
+            with _lock(directory) as is_mine:
+                if is_mine:
+                    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _launch(directory: Path, limits: Limits) -> dict[str, Any]:
