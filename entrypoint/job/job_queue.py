@@ -26,12 +26,11 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
 from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
-from entrypoint.config.parsers import OURS, STAGES, SUPERVISED
+from entrypoint.config.parsers import OURS
 from entrypoint.config.pipeline import Stage
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.torchrun import starts_all_nodes
-from entrypoint.job.recipes.typed_words import variables_before
+from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -80,21 +79,6 @@ class Job:
     @property
     def over(self) -> bool:
         return self.state not in (JobState.QUEUED, JobState.RUNNING)
-
-
-def recipe_of(words: Sequence[str]) -> str:
-    """Return the recipe: flags are the builtin trainer's, anything else is a program.
-
-    The stages sft, rm and dpo, and the launchers torchrun, deepspeed, `accelerate launch` and
-    `trl` start ranks on all nodes.
-    """
-    if words[0].startswith("-"):
-        return "builtin"
-    if variables_before(words)[1][:1] == ["trl"]:
-        return "trl"
-    if words[0] in STAGES:
-        return SUPERVISED
-    return "torchrun" if starts_all_nodes(words) else "command"
 
 
 class JobQueue:
@@ -200,7 +184,7 @@ class JobQueue:
         return replace(
             self._settings,
             job=job.words,
-            recipe=recipe_of(job.words),
+            recipe=recipe_of(job.words, self._settings.recipe),
             runtime_env=dict(job.runtime_env),
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
         )
@@ -324,7 +308,7 @@ class JobQueue:
                 f"the {settings.recipe} trainer takes no runtime environment: give a program, such "
                 "as python train.py"
             )
-        if settings.recipe in OURS and wandb_key.taken_from(job.words)[1]:
+        if settings.recipe in wandb_key.RECIPES and wandb_key.taken_from(job.words)[1]:
             faults.append(KEY_IN_WORDS)
         return faults or list(recipes.load(settings.recipe).faults(settings))
 
@@ -339,7 +323,7 @@ class JobQueue:
     def _row(self, job: Job) -> dict[str, Any]:
         """Return what the control port says of a job: no variables, secrets masked."""
         row: dict[str, Any] = redact_all(asdict(job), self.settings_of(job).secrets)
-        row["recipe"] = recipe_of(job.words)
+        row["recipe"] = recipe_of(job.words, self._settings.recipe)
         row["run_dir"] = str(self.settings_of(job).run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row

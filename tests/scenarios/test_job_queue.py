@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -311,12 +312,35 @@ def test_an_entry_of_any_bytes_and_shape_is_read_or_left_out(
 
 
 @pytest.mark.parametrize(
+    ("given", "recipe"), [("builtin", "verl"), ("search-r1", "search-r1"), ("command", "command")]
+)
+def test_a_guides_command_has_its_recipe_unless_that_of_the_head_says_otherwise(
+    tmp_path: Path, given: str, recipe: str
+) -> None:
+    environ = {
+        "ROLLCALL_WAIT_FOR_JOBS": "1",
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+        "ROLLCALL_RECIPE": given,
+        "ROLLCALL_CHECKPOINTS": "out/{step}",  # of the cluster's other jobs
+    }
+    queue = JobQueue(read_settings(environ), Journal(RunFiles(tmp_path).journal, "head"), Inbox())
+    words = [sys.executable, "-m", "verl.trainer.main_ppo", "data.train_batch_size=8"]
+    row = queue.submit(words, {"py_executable": sys.executable})
+    assert (row["recipe"], queue.settings_of(queue._jobs["job-1"]).recipe) == (recipe, recipe)
+
+
+@pytest.mark.parametrize(
     ("words", "environment", "said"),
     [
         (["no-such-program"], {}, "no-such-program is no program that this image has"),
         (["true", "|", "tee"], {}, "no shell reads it"),
         (["--pretrain", "m"], {"pip": ["a"]}, "the builtin trainer takes no runtime environment"),
         (["--use_wandb", "0123456789abcdef"], {}, "set WANDB_API_KEY on the head"),
+        (
+            ["python3", "-m", "openrlhf.cli.train_sft", "--use_wandb", "0123456789abcdef"],
+            {},
+            "set WANDB_API_KEY on the head",
+        ),
         (["--pretrain", "/none"], {}, "/none"),
         (["true"], {"working_dir": "/none"}, "working_dir /none of the runtime environment is not"),
         (["true"], {"piip": []}, "did you mean pip?"),

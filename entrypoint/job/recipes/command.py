@@ -117,7 +117,12 @@ def no_directory(settings: Settings) -> str:
 
 
 def needless_variables(settings: Settings, recipe: str) -> list[str]:
-    """Return a sentence for each variable that is set, and that the recipe answers by itself."""
+    """Return a sentence for each variable that is set, and that the recipe answers by itself.
+
+    On a head that waits for jobs, the variables are of its other jobs.
+    """
+    if settings.waits_for_jobs:
+        return []
     given = {
         "ROLLCALL_CHECKPOINTS": settings.checkpoints,
         "ROLLCALL_RESUME_ARGS": settings.resume_args,

@@ -15,8 +15,8 @@ from entrypoint.config.parsers import STAGES
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import SettingsError
-from entrypoint.job.job_queue import recipe_of
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
+from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.supervised import RECIPE
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file

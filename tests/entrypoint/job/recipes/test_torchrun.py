@@ -13,7 +13,7 @@ from entrypoint.commands import plan
 from entrypoint.commands.cli import PlannedNodes
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.job_queue import recipe_of
+from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.torchrun import RECIPE
 
 

@@ -15,8 +15,8 @@ from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.job_queue import recipe_of
 from entrypoint.job.recipes import trl
+from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.trl import RECIPE
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file

@@ -1,0 +1,84 @@
+"""Which recipe runs a submitted job: told by its words."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from entrypoint.job.recipes.recognise import recipe_of
+from tests.support.repository import DATA
+
+
+def submitted(file: str) -> list[str]:
+    """The words of the guide's `ray job submit`, with its `tee` if it has one."""
+    text = (DATA / file).read_text()
+    return shlex.split(text[text.index("ray job submit") :].replace("\\\n", " "))
+
+
+GUIDES = {
+    "verl-multinode.txt": "verl",
+    "guide_scripts/verl-manual.sh": "verl",
+    "guide_scripts/search-r1.sh": "search-r1",
+    "guide_scripts/openrlhf-four-nodes.sh": "openrlhf",
+}
+PPO = "-m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m"
+
+
+@pytest.mark.parametrize("file", GUIDES)
+def test_a_guides_command_has_its_own_recipe(file: str) -> None:
+    assert recipe_of(submitted(file)) == GUIDES[file]
+
+
+@pytest.mark.parametrize(
+    ("job", "recipe"),
+    [
+        (f"python3 {PPO}", "openrlhf"),
+        (f"NCCL_DEBUG=INFO /opt/rl/bin/python -u {PPO}", "openrlhf"),
+        ("python3 openrlhf.cli.train_ppo_ray --bf16", "openrlhf"),
+        ("openrlhf.cli.train_rm --bf16", "openrlhf"),
+        ("torchrun torchrun --nnodes 2 -m openrlhf.cli.train_dpo --bf16", "openrlhf"),
+        ("deepspeed --module openrlhf.cli.train_sft --bf16", "openrlhf"),
+        ("accelerate launch -m openrlhf.cli.train_sft --bf16", "openrlhf"),
+        ("/opt/verl/bin/python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),
+        ("A=b python3 -W ignore -m verl.trainer.main_ppo retriever.topk=3", "search-r1"),
+        ("python3 -m verl.trainer.main_ppo max_turns=4", "search-r1"),
+        ("python3 -m verl.trainer.main_ppo x.max_turns=4", "verl"),
+    ],
+)
+def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
+    assert recipe_of(job.split()) == recipe
+    assert recipe_of(job.split(), "command") == "command", "ROLLCALL_RECIPE says otherwise"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("echo", "-m", "verl.trainer.main_ppo"),
+        ("bash", "-c", "python3 -m verl.trainer.main_ppo"),
+        ("python3", "-c", "openrlhf.cli.train_sft"),
+        ("python3", "train.py", "-m", "verl.trainer.main_ppo"),
+        ("python3", "verl.trainer.main_ppo"),
+        ("python3", "-m", "verl.trainer.main_ppo_of_ours"),
+        ("python3", "-m", "verl.model_merger", "merge"),
+        ("python3", "-m", "openrlhf.cli.lora_combiner", "--bf16"),
+        ("python3", "-m"),
+        ("ray", "job", "submit", "--", "torchrun", "train.py"),
+        ("A=b",),
+    ],
+)
+def test_a_command_that_merely_resembles_is_any_program(words: tuple[str, ...]) -> None:
+    assert recipe_of(words) == "command"
+
+
+def test_rollcall_recipe_counts_if_it_knows_the_command() -> None:
+    main_ppo = ("python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=8")
+    assert recipe_of(main_ppo, "search-r1") == "search-r1"
+    assert recipe_of((*main_ppo, "max_turns=4"), "verl") == "verl"
+    assert recipe_of(("accelerate", "launch", "train.py"), "trl") == "trl"
+    assert recipe_of(("torchrun", "train.py", "openrlhf.cli.train_sft")) == "torchrun"
+    assert recipe_of(("deepspeed", "--module", "openrlhf.cli.train_sft"), "torchrun") == "torchrun"
+    for other in ("verl", "builtin", "supervised", "torchrun"):
+        assert recipe_of(("python", "prepare.py"), other) == "command"
+    assert recipe_of(("--pretrain", "m"), "verl") == "builtin"
+    assert recipe_of(("sft", "--pretrain", "m"), "command") == "supervised"
