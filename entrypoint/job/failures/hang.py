@@ -28,8 +28,9 @@ MIN_SAMPLES = 10
 """The usual length of a part is known after this many samples."""
 MEDIAN_FACTOR, MAX_FACTOR = 20.0, 3.0
 """A hang is longer than these multiples of the median and of the maximum seen so far."""
-STEP = "step"
-STARTS = frozenset({"repair", RESTORE})
+STEP, START = "step", "start"
+"""After START comes the first step of an attempt, in which models are loaded before it."""
+STARTS = frozenset({"repair", RESTORE, START})
 """Phases that begin a start: models are loaded."""
 WRITES = frozenset({"save", "export"})
 """Phases in which a Trainer writes a model or its optimizer, perhaps to a slow disk."""
@@ -71,7 +72,7 @@ class HangWatch:
     def begin(self) -> None:
         """Start a new attempt. The files on disk are still those of the attempt before."""
         self._seen = None
-        self._after = None if self._tells_phases else STEP
+        self._after = None if self._tells_phases else START
         self._since = self._step_since = self._heard = self._clock()
 
     @property
@@ -107,8 +108,9 @@ class HangWatch:
         return f"nothing in the job's log for {duration(silent)}"
 
     def _learn(self, seconds: float) -> None:
-        if self._after is not None:
-            self._gaps.setdefault(self._after, deque(maxlen=50)).append(seconds)
+        for after in (START, STEP) if self._after == START else (self._after,):
+            if after is not None:
+                self._gaps.setdefault(after, deque(maxlen=50)).append(seconds)
 
     def _hang(self, now: float, phase: Phase | None) -> str | None:
         if self._timeout is not None:
@@ -124,6 +126,7 @@ class HangWatch:
         if silent <= limit(self._after, list(gaps), self._service_outage):
             return None
         where = f"after {phase.done!r} of step {phase.step}" if phase else "after the last step"
+        where = "since the start" if self._after == START else where
         usual = f", which took at most {duration(max(gaps))} before" if gaps else ""
         return f"nothing {where} for {duration(silent)}{usual}"
 
@@ -140,4 +143,6 @@ def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> flo
         floor = max(floor, START_SECONDS)
     if not gaps:
         return floor
+    if after == START:  # there are few, and twenty times a long one are hours
+        return max(floor, MAX_FACTOR * max(gaps))
     return max(floor, MEDIAN_FACTOR * statistics.median(gaps), MAX_FACTOR * max(gaps))

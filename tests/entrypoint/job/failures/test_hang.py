@@ -112,7 +112,39 @@ def test_of_a_command_that_tells_steps_a_hang_is_judged_once_one_was_seen() -> N
     assert run.silence(300_000)[0] > 3 * 10_000
     run.watch.begin()  # what was learned outlives an attempt
     run.after(0)
-    assert "nothing after the last step" in run.silence(300_000)[1]
+    assert "nothing since the start" in run.silence(300_000)[1]
+
+
+def test_a_command_that_starts_again_may_take_as_long_as_a_start() -> None:
+    """Its step of the attempt before is no sign of life: models are loaded, from a slow disk."""
+    run = Run(tells_phases=False)
+    run.after(0)
+    for number in range(1, 100):  # more than the watch keeps
+        run.step(number)
+        assert run.after(10) is None
+    run.watch.begin()
+    run.after(0)
+    seconds, told = run.silence()
+    assert seconds == START_SECONDS + 1
+    assert told == "nothing since the start for 30 min 1 s, which took at most 10 s before"
+    run.watch.begin()
+    run.after(0)
+    run.step(100)
+    assert run.after(20) is None
+    assert run.silence()[0] == SHORTEST_SECONDS + 1, "from its first step on, steps count"
+
+
+def test_a_command_whose_start_was_long_before_may_be_as_long_again() -> None:
+    run = Run(tells_phases=False)
+    run.after(0)
+    run.step(1)
+    assert run.after(3_000) is None
+    for number in range(2, 100):
+        run.step(number)
+        assert run.after(10) is None
+    run.watch.begin()
+    run.after(0)
+    assert run.silence()[0] == 3 * 3_000 + 1
 
 
 def test_a_part_that_only_computes_hangs_after_two_minutes_once_its_length_is_known() -> None:
