@@ -6,8 +6,11 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile)
+"""What reading a half-written checkpoint may raise."""
 LONGEST_HEADER = 100 * 2**20
 """Bytes; safetensors refuses longer headers, too."""
 ZIP = b"PK\3\4"
@@ -34,6 +37,20 @@ def is_whole(file: Path) -> bool:
     if not begin:
         return file.suffix not in NEVER_EMPTY
     return begin != ZIP or zipfile.is_zipfile(file)
+
+
+def is_model(directory: Path) -> bool:
+    """Return whether the directory is a whole Hugging Face model, with its tokenizer."""
+    with suppress(*UNREADABLE):
+        files = [file for file in directory.iterdir() if file.is_file()]
+        names = {file.name for file in files}
+        for file in files:
+            if file.suffix == ".json":
+                json.loads(file.read_bytes())
+        weights = any(file.suffix in (".safetensors", ".bin") for file in files)
+        has_names = {"config.json", "tokenizer_config.json"} <= names  # of these, written last
+        return weights and has_names and all(map(is_whole, files)) and has_all_parts(directory)
+    return False
 
 
 def has_all_parts(directory: Path) -> bool:

@@ -8,7 +8,6 @@ the formats of the files tell whether one of them is cut off or missing.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings
 from entrypoint.job import checkpoint_files, command_identity
+from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.failures import resume_check
 from entrypoint.job.recipes.base import FilesGoneError
 from entrypoint.run import restore
 
 MAGIC = {"*": "[^/]*", "?": "[^/]"}
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile)
-"""What reading a half-written checkpoint may raise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from entrypoint.job import checkpoint_files
-from entrypoint.job.found_checkpoints import UNREADABLE, FoundCheckpoint, named
+from entrypoint.job.checkpoint_files import UNREADABLE
+from entrypoint.job.found_checkpoints import FoundCheckpoint, named
 
 NAME = re.compile(r"checkpoint-(?P<step>[0-9]{1,15})")
 INCOMPLETE = "checkpoint-is-incomplete.txt"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from contract.run_dir import write_atomically
 from entrypoint.job import checkpoint_files
-from entrypoint.job.found_checkpoints import UNREADABLE, FoundCheckpoint, named
+from entrypoint.job.checkpoint_files import UNREADABLE
+from entrypoint.job.found_checkpoints import FoundCheckpoint, named
 
 NAME = re.compile(r"(?:best_)?global_step(?P<step>[0-9]{1,15})")
 """`best_…` is a whole checkpoint, too: of the best evaluation."""

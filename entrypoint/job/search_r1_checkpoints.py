@@ -7,21 +7,17 @@ own, DIRECTORY/after_S, and the step of a checkpoint there is S + N.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoint.job import checkpoint_files
-from entrypoint.job.found_checkpoints import UNREADABLE, named
+from entrypoint.job.checkpoint_files import is_model
+from entrypoint.job.found_checkpoints import named
 
 NAME = re.compile(r"global_step_(?P<step>[0-9]{1,15})")
 AFTER = re.compile(r"after_(?P<step>[0-9]{1,15})")
 ACTOR, CRITIC = "actor", "critic"
-LAST_WRITTEN = "tokenizer_config.json"
-"""Of the tokenizer, which is saved after the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ class SearchR1Checkpoint:
 def newest(directory: Path, roles: Sequence[str]) -> SearchR1Checkpoint | None:
     """Return the checkpoint with the highest step that is complete for all roles; None if none."""
     found = sorted(_found(directory), key=lambda one: one.step, reverse=True)
-    return next((one for one in found if all(_is_complete(one.of(role)) for role in roles)), None)
+    return next((one for one in found if all(is_model(one.of(role)) for role in roles)), None)
 
 
 def directory_after(directory: Path, step: int) -> Path:
@@ -53,17 +49,3 @@ def _found(directory: Path) -> Iterator[SearchR1Checkpoint]:
     for before, place in attempts:
         for one in named(place / ACTOR, NAME):
             yield SearchR1Checkpoint(before + one.step, place, one.step)
-
-
-def _is_complete(path: Path) -> bool:
-    with suppress(*UNREADABLE):
-        files = [file for file in path.iterdir() if file.is_file()]
-        names = {file.name for file in files}
-        for file in files:
-            if file.suffix == ".json":
-                json.loads(file.read_bytes())
-        weights = any(file.suffix in (".safetensors", ".bin") for file in files)
-        whole = weights and all(map(checkpoint_files.is_whole, files))
-        has_names = {"config.json", LAST_WRITTEN} <= names
-        return whole and has_names and checkpoint_files.has_all_parts(path)
-    return False

@@ -11,6 +11,7 @@ from pathlib import Path
 from contract import lease
 from contract.exit_codes import ExitCode
 from contract.run_dir import write_atomically
+from entrypoint.job import exported_model
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
@@ -114,6 +115,8 @@ class Supervisor:
                 self._unstarted = 0
                 decision = self._decide(result, progressed=result.step > before)
                 if isinstance(decision, policy.Stop):
+                    if decision.exit_code is ExitCode.FINISHED:
+                        exported_model.show(self.run)
                     return Outcome.of(decision)
                 self.rendezvous.record(decision)
                 self.rendezvous.recover(

@@ -10,6 +10,7 @@ import re
 import zipfile
 from pathlib import Path
 
+from entrypoint.job import checkpoint_files
 from entrypoint.job.found_checkpoints import FoundCheckpoint, named
 
 NAME = re.compile(r"global_step_(?P<step>[0-9]{1,15})")
@@ -34,6 +35,15 @@ def world_size(checkpoint: Path) -> int | None:
     """Return how many ranks of FSDP wrote the actor; None if another engine did."""
     worlds = {match["world"] for match in _shards(checkpoint / "actor")}
     return int(worlds.pop()) if len(worlds) == 1 else None
+
+
+def model_of(checkpoint: FoundCheckpoint) -> Path | None:
+    """Return the actor as a Hugging Face model; None if verl was not asked to write its weights.
+
+    verl always writes the settings and the tokenizer there.
+    """
+    path = checkpoint.path / "actor" / "huggingface"
+    return path if checkpoint_files.is_model(path) else None
 
 
 def _is_complete(path: Path) -> bool:

@@ -100,6 +100,37 @@ class Saves(AnyCommand):
         return self._step
 
 
+class LeavesModel(AnyCommand):
+    """A framework that writes the trained model to a directory of its own."""
+
+    def exported(self, settings: Settings) -> Path | None:
+        return settings.run_dir / "own/model"
+
+
+@pytest.mark.parametrize(("ending", "is_there"), [(FINISHED, True), (STOPPED, False)])
+def test_a_finished_job_has_its_model_in_the_run_directory(
+    tmp_path: Path, ending: JobInfo, is_there: bool
+) -> None:
+    (tmp_path / "own/model").mkdir(parents=True)
+    world = World(tmp_path, ends(ending, at_step=100))
+    world.context.recipe = LeavesModel()
+    assert world.lives().name == ("finished" if is_there else "stopped")
+    assert (tmp_path / "hf").is_dir() == is_there
+    model = tmp_path / "own/model"
+    told = [f"{tmp_path}/hf is the trained model, {model}"] if is_there else []
+    assert world.sentences("export") == told
+
+
+def test_storage_that_takes_no_link_does_not_fail_a_finished_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".hf-link").mkdir()  # in the link's way
+    world = World(tmp_path, ends(FINISHED, at_step=100))
+    world.context.recipe = LeavesModel()
+    assert world.lives().name == "finished"
+    assert f"{tmp_path}/hf is no link to the model: " in caplog.text
+
+
 def test_attempts_without_progress_exhaust_the_budget(tmp_path: Path) -> None:
     world = World(tmp_path, *[ends(DIED)] * 5, ROLLCALL_MAX_RESTARTS="2")
     outcome = world.lives()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from contract.resources import NodeResources
@@ -138,6 +139,13 @@ class Recipe(Protocol):
         """Say what takes effect of a command that differs from the one that began the run.
 
         `changed`: names of the options that differ.
+        """
+        ...
+
+    def exported(self, settings: Settings) -> Path | None:
+        """Return the Hugging Face model that a finished job has left elsewhere than in RUN/hf.
+
+        None if there is none, or if the framework itself writes to RUN/hf. Raises OSError.
         """
         ...
 

@@ -146,6 +146,9 @@ class Builtin:
         kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
         return "; ".join(["The new one holds for all steps that are still to be made", *kept])
 
+    def exported(self, settings: Settings) -> None:
+        return None
+
     def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).longest_service_wait
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from contract.progress import Progress
@@ -97,6 +98,9 @@ class AnyCommand:
 
     def effect(self, changed: Collection[str]) -> str:
         return "The new one is run; what it keeps of the run so far is its own to say"
+
+    def exported(self, settings: Settings) -> Path | None:
+        return None
 
     def service_outage(self, settings: Settings) -> float:
         return settings.service_timeout

@@ -131,6 +131,10 @@ class SearchR1(AnyCommand):
     def effect(self, changed: Collection[str]) -> str:
         return f"It holds from the next step on. {WEIGHTS_ALONE}"
 
+    def exported(self, settings: Settings) -> Path | None:
+        found = _newest(settings, parse(settings.job))
+        return found.of(ACTOR) if found else None
+
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
     return Path(verl_words.directory(command, settings.run_dir, NAME))

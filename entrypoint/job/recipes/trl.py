@@ -17,8 +17,9 @@ from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints, working_dir
+from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.found_checkpoints import UNREADABLE, FoundCheckpoint, start_faults
+from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob

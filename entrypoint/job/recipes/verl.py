@@ -124,6 +124,10 @@ class Verl(AnyCommand):
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; verl restores optimizer, schedule and data"
 
+    def exported(self, settings: Settings) -> Path | None:
+        found = verl_checkpoints.newest(_directory(settings, parse(settings.job)))
+        return verl_checkpoints.model_of(found) if found else None
+
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
     return Path(verl_words.directory(command, settings.run_dir))

@@ -127,6 +127,14 @@ def test_a_new_attempt_begins_with_the_newest_weights_at_any_number_of_ranks(
     assert found["trainer.total_training_steps"] == "705"
 
 
+def test_the_newest_weights_of_the_actor_are_the_trained_model(tmp_path: Path) -> None:
+    given = settings(tmp_path, "data.train_batch_size=8")
+    assert RECIPE.exported(given) is None
+    checkpoint(tmp_path / "search-r1", 20)
+    checkpoint(tmp_path / "search-r1/after_20", 5)
+    assert RECIPE.exported(given) == tmp_path / "search-r1/after_20/actor/global_step_5"
+
+
 def test_without_a_critic_the_actor_alone_counts(tmp_path: Path) -> None:
     given = settings(tmp_path, "algorithm.adv_estimator=grpo", "do_search=false")
     checkpoint(tmp_path / "search-r1", 20, "actor")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.numpy import save
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -114,6 +115,18 @@ def test_the_layout_does_not_lose_the_program_and_its_variables(tmp_path: Path) 
     command = RECIPE.command(placed, None)
     assert command.argv[1:5] == ("-u", "-m", "verl.trainer.main_ppo", "a.b=1")
     assert command.env["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_the_trained_model_is_there_if_verl_was_asked_for_hf_model(tmp_path: Path) -> None:
+    given = settings(tmp_path, "data.train_batch_size=8")
+    assert RECIPE.exported(given) is None
+    model = checkpoint(tmp_path / "verl", 7) / "actor/huggingface"
+    model.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (model / name).write_text("{}")
+    assert RECIPE.exported(given) is None, "settings and tokenizer, which verl always writes"
+    (model / "model.safetensors").write_bytes(save({}))
+    assert RECIPE.exported(given) == model
 
 
 def test_it_resumes_from_the_newest_complete_checkpoint_whatever_verl_would_take(

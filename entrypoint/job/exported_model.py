@@ -1,0 +1,46 @@
+"""Makes RUN/hf a link to the trained model that a framework has left elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from contract import lease
+from contract.run_dir import RunFiles
+from entrypoint.job.run_context import RunContext
+from entrypoint.run import errors
+
+log = logging.getLogger(__name__)
+
+
+def show(run: RunContext) -> None:
+    """Link the model of a job that has finished, and record it.
+
+    If the storage takes no link, a warning says so: the model is where it was. Raises
+    SupersededError.
+    """
+    try:
+        lease.check(run.journal.claim)
+        model = run.recipe.exported(run.settings)
+        if model is not None and linked(run.files, model):
+            run.journal.record("export", f"{run.files.exported} is the trained model, {model}")
+    except OSError as error:
+        log.warning("%s is no link to the model: %s", run.files.exported, errors.describe(error))
+
+
+def linked(files: RunFiles, model: Path) -> bool:
+    """Make RUN/hf a link to the model's directory, and return whether it is one now.
+
+    What the job itself has written to RUN/hf stays. A path below the run directory is relative, so
+    that the link outlives a move of that directory. Raises OSError.
+    """
+    place = files.exported
+    if place.exists() and not place.is_symlink():
+        return False
+    fresh = place.with_name(f".{place.name}-link")
+    fresh.unlink(missing_ok=True)
+    below = model.is_relative_to(files.root)
+    fresh.symlink_to(os.path.relpath(model, files.root) if below else model)
+    fresh.replace(place)
+    return True
