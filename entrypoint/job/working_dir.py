@@ -64,6 +64,11 @@ def expanded(path: str) -> Path:
     return Path(path)
 
 
+def below(run_dir: Path, given: str) -> Path:
+    """Return the path as the job is to have it: a relative one is below the run directory."""
+    return run_dir / expanded(given)
+
+
 def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
     """Return the archive of the local working directory, in `into` unless it is packed already.
 

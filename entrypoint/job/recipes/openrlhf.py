@@ -16,7 +16,7 @@ from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import openrlhf_checkpoints
+from entrypoint.job import openrlhf_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.openrlhf_checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
 from entrypoint.job.recipes import openrlhf_flags, openrlhf_layout, openrlhf_words
@@ -179,7 +179,7 @@ class OpenRLHF(AnyCommand):
 
 
 def _directory(settings: Settings, command: OpenRLHFCommand) -> Path:
-    return Path(openrlhf_words.directory(command, settings.run_dir))
+    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or PACKAGE)
 
 
 def _places(settings: Settings, command: OpenRLHFCommand) -> list[Path]:
@@ -219,7 +219,8 @@ def _completed(
 
 def _output(settings: Settings, command: OpenRLHFCommand) -> Path:
     given = command.value(OUTPUT)
-    return settings.run_dir / given if given else RunFiles(settings.run_dir).exported
+    run = settings.run_dir
+    return working_dir.below(run, given) if given else RunFiles(run).exported
 
 
 def _launch(command: OpenRLHFCommand) -> tuple[str, ...]:
@@ -309,7 +310,7 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
         (OUTPUT, _output(settings, command)),
     ):
         value = command.value(key)
-        if value and value != str(path):
+        if value and not working_dir.expanded(value).is_absolute():
             yield f"--{command.given(key)[-1].name} {value} is relative: it is {path}"
     if command.on_ranks:
         yield from parse_launch(_launch(command)).warnings

@@ -188,11 +188,6 @@ def less_memory(command: OpenRLHFCommand) -> MemoryAdvice:
     )
 
 
-def directory(command: OpenRLHFCommand, run_dir: PurePath) -> PurePath:
-    """Return where checkpoints lie: a relative directory is below the run directory."""
-    return run_dir / (command.value(DIRECTORY) or "openrlhf")
-
-
 def _place_of_program(words: Sequence[str]) -> int | None:
     """Return the place of the module or the script; None if the words are flags alone."""
     named = (n for n, word in enumerate(words) if MODULE.fullmatch(word))

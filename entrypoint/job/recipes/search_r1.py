@@ -16,7 +16,7 @@ from contract.resources import NodeResources
 from entrypoint.config.parsers import ServiceOn
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import search_r1_checkpoints
+from entrypoint.job import search_r1_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import verl, verl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
@@ -137,7 +137,7 @@ class SearchR1(AnyCommand):
 
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
-    return Path(verl_words.directory(command, settings.run_dir, NAME))
+    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or NAME)
 
 
 def _has_critic(command: VerlCommand) -> bool:
@@ -202,7 +202,7 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     if command.number(TOTAL) is None:
         yield f"without {TOTAL}, a new attempt trains all epochs again: give the number of steps"
     directory, given = _directory(settings, command), command.value(DIRECTORY)
-    if given and given != str(directory):
+    if given and not working_dir.expanded(given).is_absolute():
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
     if (every := command.number(FREQUENCY)) is not None and every < 1:
         yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"

@@ -12,7 +12,7 @@ from pathlib import Path
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import verl_checkpoints
+from entrypoint.job import verl_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.recipes import verl_words
@@ -130,7 +130,7 @@ class Verl(AnyCommand):
 
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
-    return Path(verl_words.directory(command, settings.run_dir))
+    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or "verl")
 
 
 def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
@@ -165,7 +165,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     yield from no_effect(command.dropped)
     directory, given = _directory(settings, command), command.value(DIRECTORY)
-    if given and given != str(directory):
+    if given and not working_dir.expanded(given).is_absolute():
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
     if (every := command.number(FREQUENCY)) is not None and every < 1:
         yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"

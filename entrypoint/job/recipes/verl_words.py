@@ -180,11 +180,6 @@ def lacking(command: VerlCommand, gpus: Sequence[int]) -> str:
     return f"verl wants {each} GPUs on each of {nodes} nodes; the nodes offer {offered}"
 
 
-def directory(command: VerlCommand, run_dir: PurePath, default: str = "verl") -> PurePath:
-    """Return where checkpoints lie: a relative directory is below the run directory."""
-    return run_dir / (command.value(DIRECTORY) or default)
-
-
 def console_added(command: VerlCommand, *, wandb: bool) -> VerlCommand:
     """Return the command with the logger `console`, whose lines tell the steps."""
     logger = command.value(LOGGER)

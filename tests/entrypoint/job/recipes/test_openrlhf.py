@@ -91,6 +91,18 @@ def test_it_resumes_from_the_newest_step_that_actor_and_critic_have(tmp_path: Pa
     assert "the recipe adds it when there is" in "".join(RECIPE.warnings(given))
 
 
+def test_directories_below_the_home_directory_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ROLLCALL_JOB, which no shell reads."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    given = settings(tmp_path, *SHORT, "--ckpt.path=~/out", "--ckpt.output_dir", "~/model")
+    words = flags(given)
+    assert words[words.index("--ckpt.path") + 1] == f"{tmp_path}/home/out"
+    assert words[words.index("--ckpt.output_dir") + 1] == f"{tmp_path}/home/model"
+    assert not any("relative" in warning for warning in RECIPE.warnings(given))
+
+
 def test_a_half_written_checkpoint_does_not_count(tmp_path: Path) -> None:
     given = settings(tmp_path, *SHORT, "--algo.advantage.estimator", "group_norm")
     checkpoint(tmp_path / "openrlhf", 2, "_actor")

@@ -135,6 +135,15 @@ def test_the_newest_weights_of_the_actor_are_the_trained_model(tmp_path: Path) -
     assert RECIPE.exported(given) == tmp_path / "search-r1/after_20/actor/global_step_5"
 
 
+def test_a_directory_below_the_home_directory_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    given = settings(tmp_path, "trainer.default_local_dir=~/out")
+    assert overrides(given)["trainer.default_local_dir"] == f"{tmp_path}/home/out"
+    assert not any("relative" in warning for warning in RECIPE.warnings(given))
+
+
 def test_without_a_critic_the_actor_alone_counts(tmp_path: Path) -> None:
     given = settings(tmp_path, "algorithm.adv_estimator=grpo", "do_search=false")
     checkpoint(tmp_path / "search-r1", 20, "actor")

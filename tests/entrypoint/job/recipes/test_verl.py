@@ -117,6 +117,18 @@ def test_the_layout_does_not_lose_the_program_and_its_variables(tmp_path: Path) 
     assert command.env["HYDRA_FULL_ERROR"] == "1"
 
 
+def test_a_directory_below_the_home_directory_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shell reads the override; verl itself would take `~` for a name."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    given = settings(tmp_path, "trainer.default_local_dir=~/out")
+    assert overrides(given)["trainer.default_local_dir"] == f"{tmp_path}/home/out"
+    checkpoint(tmp_path / "home/out", 5)
+    assert RECIPE.latest(given) == 5
+    assert not any("relative" in warning for warning in RECIPE.warnings(given))
+
+
 def test_the_trained_model_is_there_if_verl_was_asked_for_hf_model(tmp_path: Path) -> None:
     given = settings(tmp_path, "data.train_batch_size=8")
     assert RECIPE.exported(given) is None
