@@ -254,10 +254,10 @@ def test_stop_strings_that_cannot_be_read_fail_the_episode_alone() -> None:
     with pytest.raises(EnvironmentFailedError, match=r"Unready\.stops raised LookupError: no"):
         run(environment, ["a"])
     assert environment.closed == 1
-    environment = Answering(Turn(done=True))
-    environment.stops = 3  # type: ignore[assignment]
+    other = Answering(Turn(done=True))
+    other.stops = 3  # type: ignore[assignment]
     with pytest.raises(EnvironmentFailedError, match=r"Answering\.stops raised TypeError"):
-        run(environment, ["a"])
+        run(other, ["a"])
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])
