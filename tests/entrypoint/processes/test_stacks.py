@@ -60,7 +60,9 @@ def test_the_stacks_of_a_nodes_processes_are_kept_or_why_they_cannot_be(
 
 def test_a_frozen_process_is_read_too(stuck: tuple[Settings, Process], tmp_path: Path) -> None:
     settings, child = stuck
-    psutil.Process(child.pid).suspend()
+    frozen = psutil.Process(child.pid)
+    frozen.suspend()
+    eventually(lambda: frozen.status() == psutil.STATUS_STOPPED)  # a busy kernel takes its time
     stacks.collect(settings, tmp_path / "stacks.txt")
     text = (tmp_path / "stacks.txt").read_text()
     assert "waits_for_ever (<string>:4)" in text or "stopped, 1 threads" in text
