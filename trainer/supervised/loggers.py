@@ -1,4 +1,4 @@
-"""Where a stage's metrics go: variables that transformers' callbacks read; W&B's callback."""
+"""Where a stage's metrics go: variables that transformers' callbacks read, and the callbacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers.integrations import WandbCallback
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback, WandbCallback
 
 from contract.redaction import redact, secret_texts
 from trainer.config.values import FALSE, TRUE
@@ -58,12 +59,11 @@ def run_id(run_dir: Path) -> str:
     return file.read_text()
 
 
-class Wandb(WandbCallback):  # type: ignore[misc]  # transformers has no types
-    """W&B as transformers has it, except that training goes on if W&B fails, which is said once."""
+class _Forgiving(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Before a tracker's callback: training goes on if the tracker fails, which is said once."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_lost = False
+    name = ""
+    _is_lost = False
 
     def on_train_begin(self, *args: Any, **given: Any) -> None:
         self._do(super().on_train_begin, *args, **given)
@@ -85,4 +85,20 @@ class Wandb(WandbCallback):  # type: ignore[misc]  # transformers has no types
         except Exception as error:
             self._is_lost = True
             why = redact(f"{type(error).__name__}: {error}", secret_texts(os.environ))
-            print(f"W&B takes no further rows in this attempt: {why}", flush=True)
+            print(f"{self.name} takes no further rows in this attempt: {why}", flush=True)
+
+
+class Wandb(_Forgiving, WandbCallback):  # type: ignore[misc]
+    """W&B as transformers has it, except that training goes on if W&B fails."""
+
+    name = "W&B"
+
+
+class TensorBoard(_Forgiving, TensorBoardCallback):  # type: ignore[misc]
+    """TensorBoard as transformers has it, except that training goes on if its disk fails."""
+
+    name = "TensorBoard"
+
+
+FORGIVING = {WandbCallback: Wandb, TensorBoardCallback: TensorBoard}
+"""transformers' callback -> the one in its place."""

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from datasets import Dataset, disable_progress_bars
 from transformers import AutoTokenizer
-from transformers.integrations import WandbCallback
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
@@ -75,8 +74,9 @@ def run(command: Command) -> None:
             raise PromptError(
                 f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
             )
-        if trainer.pop_callback(WandbCallback):
-            trainer.add_callback(loggers.Wandb())
+        for callback, forgiving in loggers.FORGIVING.items():
+            if trainer.pop_callback(callback):
+                trainer.add_callback(forgiving())
         if flags.run_dir:
             trainer.add_callback(MetricRows(RunFiles(flags.run_dir).metrics))
         resume = flags.resume_from_checkpoint

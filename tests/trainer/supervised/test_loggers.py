@@ -78,20 +78,36 @@ def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)  # W&B writes there
     wandb.teardown()  # W&B reads its variables once in a process; a test before may have used it
-    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    stage = {
-        "pretrain": tiny.model,
-        "dataset": tmp_path / "rows.jsonl",
-        "save_path": tmp_path / "model",
-        "train_batch_size": 8,
-        "max_steps": 2,
-        "max_epochs": 2,
-        "logging_steps": 1,
-        "use_wandb": True,
-    }
-    assert main(["sft", *to_argv(stage)]) == ExitCode.FINISHED
+    assert main(sft(tiny, tmp_path, use_wandb=True)) == ExitCode.FINISHED
     assert (tmp_path / "model" / "model.safetensors").is_file()
     said = capsys.readouterr().out
     assert said.count("W&B takes no further rows in this attempt: ") == 1
     assert "URL scheme should be" in said
+
+
+def test_a_disk_that_fails_tensorboard_costs_a_stage_its_rows_alone(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").write_text("a file where a directory is to be")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "")  # the stage sets it in this process
+    given = sft(tiny, tmp_path, use_tensorboard=tmp_path / "full" / "rows")
+    assert main(given) == ExitCode.FINISHED
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    said = capsys.readouterr().out
+    assert said.count("TensorBoard takes no further rows in this attempt: NotADirectoryError") == 1
+
+
+def sft(tiny: Tiny, directory: Path, **more: Any) -> list[str]:
+    """The words of a stage of two steps, whose model is to be in `directory`/model."""
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
+    (directory / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    stage = {
+        "pretrain": tiny.model,
+        "dataset": directory / "rows.jsonl",
+        "save_path": directory / "model",
+        "train_batch_size": 8,
+        "max_steps": 2,
+        "max_epochs": 2,
+        "logging_steps": 1,
+    }
+    return ["sft", *to_argv(stage | more)]
