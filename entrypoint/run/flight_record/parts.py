@@ -60,7 +60,7 @@ class Part:
 def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
     events = list(_masked(read_events(run.journal), secrets))
-    record = _without_head(from_journal(events), lease.silence(run.leases))
+    record = _without_head(from_journal(events), _silence_of_head(run))
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
@@ -101,6 +101,16 @@ def _entries(run: RunFiles) -> list[tuple[str, Row]]:
         if row is not None and number.isdecimal():
             found.append((int(number), path.parent.name, row))
     return [(name, row) for _, name, row in sorted(found, key=lambda one: one[0])]
+
+
+def _silence_of_head(run: RunFiles) -> float | None:
+    """Return the seconds since the head's last sign of life; None if there is no lease.
+
+    A job that was submitted has no lease: the lease is in the run directory of its cluster.
+    """
+    is_job = (run.root / ENTRY).is_file()
+    owner = RunFiles(run.root.resolve().parents[1]) if is_job else run
+    return lease.silence(owner.leases)
 
 
 def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:

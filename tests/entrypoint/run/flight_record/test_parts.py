@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
 from entrypoint.run.flight_record import colours, parts
 from entrypoint.run.flight_record import record as report
@@ -95,9 +96,7 @@ def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(
     clock.begins(1)
     clock.then(9, "step", 1, step=1)
     run = reported_runs.written(tmp_path / "run", clock)
-    run.leases.mkdir()
-    lease = run.leases / "1"
-    lease.write_text("{}")
+    lease = kept_lease(run)
     assert report_command.main([str(run.root)]) == 0
     assert capsys.readouterr().out.startswith("running: ")
     long_ago = time.time() - 7500
@@ -110,3 +109,26 @@ def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(
     assert "running" not in page.read_text()
     assert report_command.main([str(run.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "head_lost"
+
+
+def test_a_job_given_by_its_path_does_not_run_if_the_head_of_its_cluster_is_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    job = reported_runs.written(tmp_path / "run" / "jobs" / "job-1", clock)
+    (job.root / "job.json").write_text("{}")
+    lease = kept_lease(RunFiles(tmp_path / "run"))
+    monkeypatch.chdir(job.root)
+    assert report_command.main(["."]) == 0
+    assert capsys.readouterr().out.startswith("running: ")
+    os.utime(lease, (0, 0))
+    assert report_command.main(["."]) == 0
+    assert capsys.readouterr().out.startswith("head_lost: ")
+
+
+def kept_lease(run: RunFiles) -> Path:
+    run.leases.mkdir()
+    lease = run.leases / "1"
+    lease.write_text("{}")
+    return lease
