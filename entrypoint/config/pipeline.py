@@ -9,11 +9,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.config.parsers import STAGES
 from entrypoint.config.variables import ParseError
 
@@ -23,6 +24,7 @@ MEANT = re.compile(r"\{stage\b[^{}]*\}?")
 """A reference, right or wrong."""
 OUTPUT = ("--save_path", "--ckpt.output_dir", "--output_dir")
 """Flags that put a trained model elsewhere than into RUN/hf."""
+OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+")
 FIELDS = ("name", "job", "runtime_env")
 EXAMPLE = "give `stages:`, a list such as [{name: sft, job: sft --pretrain …}]"
 
@@ -179,13 +181,19 @@ def _moved(found: str, stages: Sequence[Stage]) -> str:
     """Return why a right reference to a model finds none; "" if it does."""
     match = REFERENCE.fullmatch(found)
     assert match is not None
-    words = next(stage.words for stage in stages if stage.name == match[1])
-    is_known = bool(words) and (words[0].startswith("-") or words[0] in (*STAGES, "trl"))
-    if match[2] != "model" or not is_known:
+    _, words = variables_before(next(one.words for one in stages if one.name == match[1]))
+    if match[2] != "model" or not _exports_by_itself(words):
         return ""
     flags = [word.partition("=")[0] for word in words]
     moved = next((flag for flag in flags if flag in OUTPUT), None)
     return f"is RUN/hf, and {match[1]} has {moved}: leave that flag out there" if moved else ""
+
+
+def _exports_by_itself(words: Sequence[str]) -> bool:
+    """Return whether the job writes its model to RUN/hf, unless one of OUTPUT says otherwise."""
+    first = words[0] if words else ""
+    is_ours = first.startswith("-") or first in STAGES
+    return is_ours or PurePath(first).name == "trl" or any(map(OPENRLHF.fullmatch, words))
 
 
 def _unknown(label: str, key: object, known: Sequence[str]) -> str:

@@ -14,8 +14,14 @@ from entrypoint.processes import process
 PLACES = ("opt/*/bin/python", "root/*/bin/python", "venv/bin/python", "workspace/*/bin/python")
 """Where images have their environments, below the root directory."""
 PROBE_SECONDS = 20.0
+_unanswered: dict[str, str] = {}
+"""Pythons that had no answer to the newest question, and why."""
 VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
 FOUND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]).name)"
+PLACE = (
+    "import sys; from importlib.util import find_spec; "
+    "print(find_spec(sys.argv[1]).submodule_search_locations[0])"
+)
 
 
 def version_in(python: str, package: str) -> str | None:
@@ -28,12 +34,26 @@ def has_module(python: str, module: str) -> bool:
     return _said(python, FOUND, module) is not None
 
 
+def package_in(python: str, package: str) -> Path | None:
+    """Return the directory of a package of that Python; None if it has none."""
+    found = _said(python, PLACE, package)
+    return Path(found.splitlines()[-1]) if found else None
+
+
+def unanswered(what: str, *pythons: str | None) -> str:
+    """Return a sentence for the first Python that could not say whether it has this; else ""."""
+    why = next((_unanswered[python] for python in pythons if python in _unanswered), "")
+    return f"{why}, asked whether it has {what}: try again, or give another Python" if why else ""
+
+
 def _said(python: str, program: str, name: str) -> str | None:
     """Return what a program prints; None if it fails, or has no answer in time."""
+    _unanswered.pop(python, None)
     try:
         return _answer(python, program, name)
-    except process.StartError:
-        return None  # the next call asks again: a slow start is none of the interpreter's answers
+    except process.StartError as error:  # a slow start is no answer: the next call asks again
+        _unanswered[python] = str(error)
+        return None
 
 
 @cache

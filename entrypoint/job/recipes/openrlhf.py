@@ -7,6 +7,7 @@ each GPU of all nodes.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from entrypoint.job.recipes.interpreters import (
     for_actors,
     interpreter_for,
     others_with,
+    unanswered,
     version_in,
 )
 from entrypoint.job.recipes.openrlhf_flags import Flag
@@ -270,6 +272,9 @@ def _no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
         return ""
     module = openrlhf_words.MODULE.fullmatch(command.program[-1])
     if module and version_in(python, PACKAGE) is None:
+        on_path = shutil.which(command.interpreter or "python3")
+        if slow := unanswered("OpenRLHF", python, on_path):
+            return slow
         others = others_with(PACKAGE)
         has = f"{others[0]} has it" if others else "the image `cuda` has it"
         return (

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.job.recipes import openrlhf_flags
 from entrypoint.job.recipes.base import MemoryAdvice
 from entrypoint.job.recipes.openrlhf_flags import Flag, flags_in
 from entrypoint.job.recipes.torchrun import starts_all_nodes
-from entrypoint.job.recipes.typed_words import PYTHON, unwrapped, variables_before
+from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 PPO = "openrlhf.cli.train_ppo_ray"
 MODULE = re.compile(r"openrlhf\.cli\.(?P<name>\w+)")

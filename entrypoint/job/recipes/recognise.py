@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.config.parsers import BUILTIN, STAGES, SUPERVISED
 from entrypoint.job.recipes.torchrun import script_place, starts_all_nodes
-from entrypoint.job.recipes.typed_words import PYTHON, unwrapped, variables_before
+from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 from trainer.cluster.launch.words import LaunchError, parse
 
 VERL = ["-m", "verl.trainer.main_ppo"]
@@ -37,7 +39,7 @@ def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:
 
 def _knowing(words: Sequence[str]) -> tuple[str, ...]:
     """Return the recipes that know the program, the likeliest first."""
-    if variables_before(words)[1][:1] == ["trl"]:
+    if PurePath(next(iter(variables_before(words)[1]), "")).name == "trl":
         return ("trl",)
     typed = variables_before(unwrapped(words)[0])[1]
     program = _program(typed)

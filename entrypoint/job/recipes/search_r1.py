@@ -7,6 +7,7 @@ schedule, order of the data and the reference of the KL begin anew.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from entrypoint.job.recipes.interpreters import (
     has_module,
     interpreter_for,
     others_with,
+    unanswered,
 )
 from entrypoint.job.recipes.typed_words import no_effect
 from entrypoint.job.recipes.verl_words import (
@@ -224,6 +226,8 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
         return ""
     if has_module(python, MODULE):
         return ""
+    if slow := unanswered("Search-R1", python, shutil.which(command.interpreter or "python3")):
+        return slow
     others = others_with(MODULE)
     has = f", and {others[0]} has it" if others else ""
     return (

@@ -15,6 +15,7 @@ import yaml
 
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints, working_dir
 from entrypoint.job.checkpoint_files import UNREADABLE
@@ -23,10 +24,9 @@ from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
-from entrypoint.job.recipes.interpreters import has_module
+from entrypoint.job.recipes.interpreters import has_module, package_in, unanswered
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME, Script
-from entrypoint.job.recipes.typed_words import variables_before
 from trainer.cluster.launch import ranks
 from trainer.cluster.launch.words import PYTHON, WITH_STEPS, LaunchError, parse, telling_steps
 
@@ -43,6 +43,8 @@ USAGE = re.compile(
 )
 TEMPLATE, TEMPLATE_FILES = "chat_template_path", (".jinja", ".j2")
 """A flag of `trl sft`; it may also be the name of a model whose template counts."""
+CONFIGS = "accelerate_configs"
+"""Directory of TRL's own configurations of accelerate."""
 NOT_SCRIPTS = frozenset({"__init__", "_hf_argparser", "env", "utils", "vllm_serve"})
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=trl has nothing to train: give TRL's command "
@@ -62,12 +64,14 @@ class Trl(TorchRun):
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
             return (NO_JOB,)
-        if (scripts := _scripts()) is None:
-            return (NOT_HERE,)
+        if (scripts := _scripts(settings)) is None:
+            return (_no_trl(_python(settings)),)
         script = _script(settings, scripts)
         if script and script.name not in scripts:
             known = ", ".join(sorted(scripts))
             return (f"trl has no training script {script.name}: it has {known}",)
+        if script and (fault := _launcher_of_another(settings, script)):
+            return (fault,)
         try:
             found = [*super().faults(_launched(settings))]
             telling = telling_steps(parse(_launched(settings).job))
@@ -112,18 +116,49 @@ class Trl(TorchRun):
         return "It holds from the next step on; the Trainer restores optimizer and schedule"
 
 
-def _scripts() -> frozenset[str] | None:
-    """Return the names of TRL's training scripts; None if this image has no TRL."""
-    if (directory := _trl("scripts")) is None:
+def _scripts(settings: Settings) -> frozenset[str] | None:
+    """Return the names of TRL's training scripts; None if the job's Python has no TRL."""
+    if (directory := _trl(settings)) is None:
         return None
-    return frozenset(file.stem for file in directory.glob("*.py")) - NOT_SCRIPTS
+    return frozenset(file.stem for file in (directory / "scripts").glob("*.py")) - NOT_SCRIPTS
 
 
-def _trl(name: str) -> Path | None:
-    """Return a directory of the package TRL, which is not imported."""
+def _python(settings: Settings) -> str | None:
+    """Return the path of the Python that has the TRL of the job; None: it is Rollcall's own."""
+    beside = trl_words.python_beside(variables_before(settings.job)[1])
+    is_own = beside is not None and Path(beside).parent == Path(sys.executable).parent
+    return None if is_own else beside
+
+
+def _trl(settings: Settings) -> Path | None:
+    """Return the directory of the package TRL, which is not imported; None without TRL."""
+    if python := _python(settings):
+        return package_in(python, "trl")
     spec = find_spec("trl")
     places = spec.submodule_search_locations if spec else None
-    return Path(places[0]) / name if places else None
+    return Path(places[0]) if places else None
+
+
+def _no_trl(python: str | None) -> str:
+    """Return why there is no TRL. `python`: the path of another Python than Rollcall's."""
+    if python is None:
+        return NOT_HERE
+    if shutil.which(python) is None:
+        return f"{python} is not there: give the `trl` of an environment with its Python beside it"
+    none = f"{python} has no TRL: give the `trl` of an environment that has it"
+    return unanswered("TRL", python) or none
+
+
+def _launcher_of_another(settings: Settings, script: Script) -> str:
+    """Return a fault if accelerate's launcher, which is Rollcall's, is to run another Python."""
+    flags = trl_words.with_file(script, _file(settings)).accelerate
+    if (python := _python(settings)) is None or not flags:
+        return ""
+    return (
+        f"{flags[0]} is of accelerate's launcher, which runs with Rollcall's Python and not with "
+        f"{python}: give `trl` without a path, or leave the flag out and give --deepspeed or "
+        "--fsdp, which the script reads itself"
+    )
 
 
 def _script(settings: Settings, scripts: Collection[str]) -> Script | None:
@@ -133,13 +168,14 @@ def _script(settings: Settings, scripts: Collection[str]) -> Script | None:
 
 def _launched(settings: Settings) -> Settings:
     """Return settings whose job has the words of the launch."""
-    script = _script(settings, _scripts() or ())
+    script = _script(settings, _scripts(settings) or ())
     if script is None:
         return settings
-    configs, script = str(_trl("accelerate_configs")), trl_words.with_file(script, _file(settings))
+    configs, script = f"{_trl(settings)}/{CONFIGS}", trl_words.with_file(script, _file(settings))
     variables = variables_before(settings.job)[0].items()
     assigned = (f"{name}={value}" for name, value in variables)
-    return replace(settings, job=(*assigned, *trl_words.launched(script, configs)))
+    words = trl_words.launched(script, configs, _python(settings))
+    return replace(settings, job=(*assigned, *words))
 
 
 def _no_rollcall(python: str) -> Iterator[str]:
@@ -148,6 +184,9 @@ def _no_rollcall(python: str) -> Iterator[str]:
         return
     if shutil.which(python) is None:
         yield f"{python} is not there: give the path of a Python"
+        return
+    if slow := unanswered("Rollcall", python):
+        yield slow
         return
     yield (
         f"{python} has no Rollcall, which tells the steps of the script: give python3, which is "
@@ -204,7 +243,7 @@ def _faults_of_arguments(settings: Settings) -> Iterator[str]:
         )
     template = _argument(settings, TEMPLATE) or ""
     files = {TEMPLATE: template if template.endswith(TEMPLATE_FILES) else ""}
-    if _script(settings, _scripts() or ()):  # another script's --config may be anything
+    if _script(settings, _scripts(settings) or ()):  # another script's --config may be anything
         files[CONFIG] = trl_words.option(settings.job, CONFIG) or ""
     for name, file in files.items():
         if file and _lacks(settings, Path(file)):

@@ -67,14 +67,21 @@ def with_file(script: Script, file: Mapping[str, object]) -> Script:
     return replace(script, accelerate=(*flags, *script.accelerate))
 
 
-def launched(script: Script, accelerate_configs: str) -> tuple[str, ...]:
+def python_beside(words: Sequence[str]) -> str | None:
+    """Return the path of the Python beside `trl`, if `trl` has a path, as /opt/x/bin/trl has."""
+    directory, slash, name = (words[0] if words else "").rpartition("/")
+    return f"{directory}/python" if slash and name == "trl" else None
+
+
+def launched(script: Script, accelerate_configs: str, python: str | None) -> tuple[str, ...]:
     """Return the words that start TRL's script: with accelerate's launcher if a flag is for it.
 
-    `accelerate_configs`: the directory of TRL's own configurations, such as zero3.
+    `accelerate_configs`: the directory of TRL's own configurations, such as zero3; `python`: the
+    path of another Python than Rollcall's.
     """
     module = ("-m", f"trl.scripts.{script.name}", *script.arguments)
     if not script.accelerate:
-        return module
+        return (python, *module) if python else module
     return ("accelerate", "launch", *_configured(script.accelerate, accelerate_configs), *module)
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.job.recipes.command import OPERATOR
 
 PYTHON = re.compile(r"(?:[^=]*/)?python[0-9.]*")
-ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 RUNTIME_ENV = ("--runtime-env", "--working-dir")
 """What flags of `ray job submit` begin with that say the job's runtime environment."""
 
@@ -42,12 +42,3 @@ def no_effect(dropped: Sequence[str]) -> list[str]:
     if any(word.startswith(RUNTIME_ENV) for word in dropped):
         instead += ", and a runtime environment is given in ROLLCALL_RUNTIME_ENV"
     return [f"{' '.join(dropped)}: no effect here; {instead}"]
-
-
-def variables_before(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the assignments before a program, as in `NCCL_DEBUG=INFO python3 …`, and the rest."""
-    variables, rest = {}, list(words)
-    while rest and (match := ASSIGNMENT.fullmatch(rest[0])):
-        variables[match["name"]] = match["value"]
-        rest.pop(0)
-    return variables, rest

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from entrypoint.config.job_parsers import ASSIGNMENT
 from entrypoint.job.recipes.torchrun import script_place
-from entrypoint.job.recipes.typed_words import ASSIGNMENT, PYTHON, unwrapped
+from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 MODULE = "verl.trainer.main_ppo"
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)

@@ -64,6 +64,9 @@ def test_a_file_of_requirements_lies_beside_the_file_of_the_pipeline(tmp_path: P
         ("sft --save_path /models/sft", "--save_path"),
         ("--pretrain m --ckpt.output_dir=/models/ppo", "--ckpt.output_dir"),
         ("trl sft --output_dir out", "--output_dir"),
+        ("A=b NCCL_DEBUG=INFO trl sft --output_dir out", "--output_dir"),
+        ("/opt/x/bin/trl sft --output_dir=out", "--output_dir"),
+        ("python3 -m openrlhf.cli.train_sft --save_path out", "--save_path"),
     ],
 )
 def test_a_model_that_its_stage_writes_elsewhere_cannot_be_named(job: str, flag: str) -> None:

@@ -37,10 +37,16 @@ def test_an_interpreter_that_was_too_slow_is_asked_again_and_then_no_more(
     python.chmod(0o755)
     monkeypatch.setattr(interpreters, "PROBE_SECONDS", 1.0)
     assert interpreters.version_in(str(python), "pytest") is None
+    assert interpreters.unanswered("Pytest", None, str(python)) == (
+        f"{python} did not end within 1 s, asked whether it has Pytest: try again, or give another "
+        "Python"
+    )
     monkeypatch.setattr(interpreters, "PROBE_SECONDS", 60.0)
     for _ in range(2):
         assert interpreters.version_in(str(python), "pytest") == version("pytest")
-    assert len(calls.read_text().splitlines()) == 2
+    assert interpreters.version_in(str(python), "no-such-package") is None
+    assert interpreters.unanswered("Pytest", str(python)) == "", "it has said that it has none"
+    assert len(calls.read_text().splitlines()) == 3
 
 
 def test_the_python_on_the_path_runs_what_only_it_has(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes import openrlhf
+from entrypoint.job.recipes import interpreters, openrlhf
 from entrypoint.job.recipes.openrlhf import RECIPE
 from tests.support.hf_checkpoints import torch_file
 from tests.support.openrlhf_checkpoints import checkpoint
@@ -160,6 +160,19 @@ def test_another_python_runs_the_driver_and_its_actors(
         f"{sys.executable} has no OpenRLHF, and /opt/rl/bin/python has it: give the path of a "
         "Python that has it, as in /opt/rl/bin/python -m openrlhf.cli.train_sft"
     )
+
+
+def test_a_python_that_does_not_answer_is_not_said_to_lack_openrlhf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(openrlhf, "version_in", interpreters.version_in)
+    given = settings(tmp_path, str(python), "-m", "openrlhf.cli.train_ppo_ray", *SHORT)
+    (fault,) = RECIPE.faults(given)
+    assert fault.startswith(f"{python} did not end within 0.5 s, asked whether it has OpenRLHF")
 
 
 @pytest.mark.parametrize(

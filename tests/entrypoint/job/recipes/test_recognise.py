@@ -44,6 +44,7 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("A=b python3 -W ignore -m verl.trainer.main_ppo retriever.topk=3", "search-r1"),
         ("python3 -m verl.trainer.main_ppo max_turns=4", "search-r1"),
         ("python3 -m verl.trainer.main_ppo x.max_turns=4", "verl"),
+        ("A=b /opt/x/bin/trl sft", "trl"),
     ],
 )
 def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:

@@ -15,7 +15,7 @@ from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes import trl
+from entrypoint.job.recipes import interpreters, trl
 from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.trl import RECIPE
 from tests.support.begun import begun
@@ -73,6 +73,43 @@ def test_a_script_runs_with_the_python_that_is_named_if_that_one_can_tell_steps(
     assert f"give python3, which is {sys.executable}" in fault
     (fault,) = RECIPE.faults(settings("/none/python3", "train.py"))
     assert fault == "/none/python3 is not there: give the path of a Python"
+
+
+def other_trl(program: str) -> str:
+    """Make an environment's `trl`, and beside it a Python that runs this program."""
+    python = Path.cwd() / "env/bin/python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+    python.chmod(0o755)
+    return str(python.with_name("trl"))
+
+
+def test_trl_of_another_environment_runs_with_the_python_beside_it() -> None:
+    typed = other_trl(sys.executable)
+    given = settings("A=b", typed, *SFT[1:])
+    assert RECIPE.faults(given) == []
+    python = str(Path(typed).with_name("python"))
+    assert words(given)[: len(SFT) + 3] == ["A=b", python, "-m", "trl.scripts.sft", *SFT[2:]]
+    (fault,) = RECIPE.faults(settings(typed, "ppo"))
+    assert "trl has no training script ppo" in fault
+    (fault,) = RECIPE.faults(settings(typed, *SFT[1:], "--accelerate_config", "zero3"))
+    assert fault.startswith("--accelerate_config is of accelerate's launcher, which runs with")
+    own = str(Path(sys.executable).with_name("trl"))
+    assert words(settings(own, *SFT[1:])) == words(settings(*SFT))
+
+
+def test_trl_of_an_environment_that_cannot_run_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (fault,) = RECIPE.faults(settings("/none/bin/trl", *SFT[1:]))
+    assert fault.startswith("/none/bin/python is not there: give the `trl` of an environment")
+    typed = other_trl(f"{sys.executable} -S -I")
+    (fault,) = RECIPE.faults(settings(typed, *SFT[1:]))
+    assert fault.startswith(f"{Path(typed).with_name('python')} has no TRL: give the `trl` of an")
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", 0.5)
+    interpreters._answer.cache_clear()
+    (fault,) = RECIPE.faults(settings(other_trl("sleep 60 #"), *SFT[1:]))
+    assert "did not end within 0.5 s, asked whether it has TRL: try again" in fault
 
 
 def test_flags_of_accelerate_among_those_of_trl_go_to_its_launcher() -> None:
