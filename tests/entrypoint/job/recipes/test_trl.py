@@ -89,7 +89,7 @@ def test_trl_of_another_environment_runs_with_the_python_beside_it() -> None:
     given = settings("A=b", typed, *SFT[1:])
     assert RECIPE.faults(given) == []
     python = str(Path(typed).with_name("python"))
-    assert words(given)[: len(SFT) + 3] == ["A=b", python, "-m", "trl.scripts.sft", *SFT[2:]]
+    assert words(given)[: len(SFT) + 2] == ["A=b", python, "-m", "trl.scripts.sft", *SFT[2:]]
     (fault,) = RECIPE.faults(settings(typed, "ppo"))
     assert "trl has no training script ppo" in fault
     (fault,) = RECIPE.faults(settings(typed, *SFT[1:], "--accelerate_config", "zero3"))
