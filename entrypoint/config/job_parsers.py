@@ -11,6 +11,8 @@ from entrypoint.config.parsers import arguments
 from entrypoint.config.variables import ParseError
 
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+")
+"""OpenRLHF's training modules."""
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""
 STEPS_MEANING = (

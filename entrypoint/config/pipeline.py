@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
-from entrypoint.config.job_parsers import variables_before
+from entrypoint.config.job_parsers import OPENRLHF, variables_before
 from entrypoint.config.parsers import STAGES
 from entrypoint.config.variables import ParseError
 
@@ -24,7 +24,6 @@ MEANT = re.compile(r"\{stage\b[^{}]*\}?")
 """A reference, right or wrong."""
 OUTPUT = ("--save_path", "--ckpt.output_dir", "--output_dir")
 """Flags that put a trained model elsewhere than into RUN/hf."""
-OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+")
 FIELDS = ("name", "job", "runtime_env")
 EXAMPLE = "give `stages:`, a list such as [{name: sft, job: sft --pretrain …}]"
 

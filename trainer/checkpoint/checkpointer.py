@@ -199,7 +199,7 @@ class Checkpointer:
             groups, to = self._learners.values(), file_store.place(self._config, directory)
             shares = [group.call_background(Checkpointable.save, step, to) for group in groups]
         if self._config.save_hf_ckpt:
-            alone = retention.model_path(self._config.checkpoints, step)
+            alone = self._config.checkpoints / f"global_step_{step}_hf"
             model = file_store.place(
                 self._config, directory / writer.EXPORTED if directory else alone
             )
@@ -227,15 +227,13 @@ class Checkpointer:
         self._under_way, self._last_failed = None, True  # until it is complete
         files = [file for part in under_way.shares for file in part.result()]
         exported = [one for part in under_way.exported for rank in part.result() for one in rank]
-        rule = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
-        step = under_way.driver.run.step
         if under_way.directory:
             below = (replace(one, name=f"{writer.EXPORTED}/{one.name}") for one in exported)
             writer.commit(under_way.directory, under_way.driver, [*files, *below])
+            rule = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
+            step = under_way.driver.run.step
             retention.apply(under_way.directory.parent, rule, newest=step)
             self._tell(under_way, files)
-        else:
-            retention.apply_to_models(self._config.checkpoints, rule, newest=step)
         self._last_failed = False
 
     def _tell(self, under_way: _UnderWay, files: Sequence[WrittenFile]) -> None:

@@ -9,21 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.manifest import (
-    CHECKPOINT_NAME,
-    MANIFEST,
-    checkpoint_path,
-    fault_of,
-    steps_on_disk,
-)
+from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
 from contract.run_dir import sync_directory
 from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Exportable
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
-
-MODEL = "_hf"
-"""Ends the name of a Hugging Face model that is written without a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +64,11 @@ def apply(checkpoints: Path, rule: Retention, newest: int) -> None:
 
 
 def _examined(directory: Path) -> OnDisk:
-    # Sizes suffice: the newest was written just now, and checksums cost a full read.
-    return OnDisk(fault_of(directory, checksums=False) is None, _bytes(directory))
-
-
-def _bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
-def model_path(checkpoints: Path, step: int) -> Path:
-    """Return the directory of a Hugging Face model that is written without a checkpoint."""
-    return checkpoints / f"global_step_{step}{MODEL}"
-
-
-def apply_to_models(checkpoints: Path, rule: Retention, newest: int) -> None:
-    """Delete superfluous models of `model_path`. `newest`: the step of the model just written."""
-    names = (path.name.removesuffix(MODEL) for path in checkpoints.glob(f"*{MODEL}"))
-    steps = [int(match[1]) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]
-    found = {
-        step: OnDisk(True, _bytes(model_path(checkpoints, step)))  # a model appears as a whole
-        for step in steps
-        if step <= newest
-    }
-    for step in superfluous(found, rule):
-        shutil.rmtree(model_path(checkpoints, step), ignore_errors=True)
+    return OnDisk(
+        # Sizes suffice: the newest was written just now, and checksums cost a full read.
+        whole=fault_of(directory, checksums=False) is None,
+        bytes=sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()),
+    )
 
 
 def keep_best(config: Config, policy: WorkerGroup[Exportable], step: int) -> None:

@@ -59,8 +59,8 @@ def run_id(run_dir: Path) -> str:
     return file.read_text()
 
 
-class _Forgiving(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Before a tracker's callback: training goes on if the tracker fails, which is said once."""
+class _BestEffort(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """A tracker's callback that gets no further rows after a failure, which is said once."""
 
     name = ""
     _is_lost = False
@@ -88,17 +88,17 @@ class _Forgiving(TrainerCallback):  # type: ignore[misc]  # transformers has no 
             print(f"{self.name} takes no further rows in this attempt: {why}", flush=True)
 
 
-class Wandb(_Forgiving, WandbCallback):  # type: ignore[misc]
+class Wandb(_BestEffort, WandbCallback):  # type: ignore[misc]
     """W&B as transformers has it, except that training goes on if W&B fails."""
 
     name = "W&B"
 
 
-class TensorBoard(_Forgiving, TensorBoardCallback):  # type: ignore[misc]
+class TensorBoard(_BestEffort, TensorBoardCallback):  # type: ignore[misc]
     """TensorBoard as transformers has it, except that training goes on if its disk fails."""
 
     name = "TensorBoard"
 
 
-FORGIVING = {WandbCallback: Wandb, TensorBoardCallback: TensorBoard}
-"""transformers' callback -> the one in its place."""
+BEST_EFFORT = {WandbCallback: Wandb, TensorBoardCallback: TensorBoard}
+"""Maps transformers' callback to the one in its place."""

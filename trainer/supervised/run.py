@@ -74,9 +74,9 @@ def run(command: Command) -> None:
             raise PromptError(
                 f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
             )
-        for callback, forgiving in loggers.FORGIVING.items():
+        for callback, best_effort in loggers.BEST_EFFORT.items():
             if trainer.pop_callback(callback):
-                trainer.add_callback(forgiving())
+                trainer.add_callback(best_effort())
         if flags.run_dir:
             trainer.add_callback(MetricRows(RunFiles(flags.run_dir).metrics))
         resume = flags.resume_from_checkpoint

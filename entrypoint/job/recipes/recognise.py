@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from entrypoint.config.job_parsers import variables_before
+from entrypoint.config.job_parsers import OPENRLHF, variables_before
 from entrypoint.config.parsers import BUILTIN, STAGES, SUPERVISED
+from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.torchrun import script_place, starts_all_nodes
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 from trainer.cluster.launch.words import LaunchError, parse
 
-VERL = ["-m", "verl.trainer.main_ppo"]
-OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+")
 OF_SEARCH_R1 = re.compile(
     r"\+{0,2}(?:retriever\.\w+|max_turns|do_search|data\.max_(?:start|obs)_length"
     r"|actor_rollout_ref\.actor\.state_masking)=.*",
@@ -43,7 +42,7 @@ def _knowing(words: Sequence[str]) -> tuple[str, ...]:
         return ("trl",)
     typed = variables_before(unwrapped(words)[0])[1]
     program = _program(typed)
-    if program == VERL:
+    if program == ["-m", verl_words.MODULE]:
         is_search_r1 = any(OF_SEARCH_R1.fullmatch(word) for word in typed)
         return ("search-r1", "verl") if is_search_r1 else ("verl", "search-r1")
     launchers = ("torchrun", "trl") if starts_all_nodes(words) else ()
