@@ -22,8 +22,12 @@ Benches = dict[int, WorkerGroup[Workbench]]
 """By the number of their ranks."""
 RANKS = {Role.POLICY: 1, Role.CRITIC: 2, Role.REFERENCE: 4}
 """The name that a bench has in Ray → the number of its ranks; each takes any role's part."""
-PATIENCE = 60.0
-"""Seconds that ranks wait for each other, also while they start."""
+PATIENCE = 180.0
+"""Seconds that ranks wait for each other, also while they start.
+
+A rank that does not answer for a third of it counts as stopped. With 60 s here, a rank that loaded
+its libraries on a busy machine was stopped after 20 s, and all tests after it failed.
+"""
 
 
 def started() -> Iterator[Benches]:
