@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from entrypoint.commands import cli, plan
+from entrypoint.config import pipeline
+from entrypoint.config.parsers import STAGES
 from entrypoint.config.read import read_settings
 from tests.support import qwen
 from tests.support.repository import ROOT
+from trainer.supervised import batches
+from trainer.supervised.parse import unchecked
 
 PAGE = ROOT / "docs" / "quickstart-gpu.md"
 CLUSTERS = {
@@ -42,6 +46,17 @@ def test_every_example_is_planned() -> None:
     of_stages = {"pipeline.yaml", "sums.yaml"}  # tests/scenarios/test_pipeline.py: to a head
     names = {path.name for path in (ROOT / "examples").iterdir()}
     assert names == CLUSTERS.keys() | of_stages
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_the_stages_of_sums_fit_one_to_three_nodes_as_the_file_says(
+    nodes: int, tmp_path: Path
+) -> None:
+    read = pipeline.parsed((ROOT / "examples" / "sums.yaml").read_text(), tmp_path)
+    supervised = [stage.words for stage in read if stage.words[0] in STAGES]
+    assert [words[0] for words in supervised] == ["sft", "rm"]
+    for stage, *flags in supervised:
+        assert [*batches.faults(unchecked(stage, flags, tmp_path), nodes)] == []
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
