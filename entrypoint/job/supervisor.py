@@ -98,11 +98,7 @@ class Supervisor:
     def supervise(self) -> Outcome:
         try:
             self.rendezvous.await_files()
-            self._hang = HangWatch(
-                hang.given_timeout(self.run.settings),
-                self.run.recipe.service_outage(self.run.settings),
-                tells_phases=self.run.recipe.tells_phases,
-            )
+            self._hang = self._hang_watch()
             while True:
                 if (stop := self.rendezvous.complete()) is not None:
                     return Outcome.of(stop)
@@ -128,6 +124,18 @@ class Supervisor:
             return Outcome.of_error(error, self.run.settings.run_dir)
         finally:
             self.rendezvous.collective.close()
+
+    def _hang_watch(self) -> HangWatch:
+        """Return a watch that knows the starts that earlier heads have seen. Raises OSError."""
+        run = self.run
+        tells_phases = run.recipe.tells_phases
+        events = () if tells_phases else run.journal.events("attempt", "resume", "step")
+        return HangWatch(
+            hang.given_timeout(run.settings),
+            run.recipe.service_outage(run.settings),
+            tells_phases=tells_phases,
+            starts=hang.start_seconds(events, run.fingerprint),
+        )
 
     def _pause(self, gone: FilesGoneError) -> None:
         """Wait a moment after an attempt that could not start.

@@ -12,11 +12,14 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from contract.durations import duration
 from contract.progress import RESTORE, Phase, Progress
 from entrypoint.config.settings import DebugRay, Settings
+from entrypoint.job.command_identity import is_same
 
 START_SECONDS = 1800.0
 """Limit until the first sign of life: models are loaded, perhaps from a slow disk."""
@@ -55,16 +58,20 @@ class HangWatch:
         clock: Callable[[], float] = time.monotonic,
         *,
         tells_phases: bool = True,
+        starts: Iterable[float] = (),
     ) -> None:
         """`timeout`: the user's limit, in seconds without a step; None: learn it.
 
-        `service_outage`: seconds for which the trainer itself waits for a service that is down.
+        `service_outage`: seconds for which the trainer itself waits for a service that is down;
+        `starts`: seconds until the first step of attempts that an earlier head has watched.
         """
         self._timeout = timeout
         self._service_outage = service_outage
         self._tells_phases = tells_phases
         self._clock = clock
         self._gaps: dict[str, deque[float]] = {}
+        if known := deque(starts, maxlen=50):
+            self._gaps[START] = known
         self._seen: tuple[int | None, Phase | None] | None = None
         self._lines = 0
         self.begin()
@@ -129,6 +136,24 @@ class HangWatch:
         where = "since the start" if self._after == START else where
         usual = f", which took at most {duration(max(gaps))} before" if gaps else ""
         return f"nothing {where} for {duration(silent)}{usual}"
+
+
+def start_seconds(events: Iterable[Mapping[str, Any]], command: str) -> list[float]:
+    """Pure: return the seconds from start to first step of each attempt that reported a step.
+
+    `events`: of the run's journal; `command`: a fingerprint, attempts of other commands are left
+    out.
+    """
+    started: dict[int | None, datetime] = {}
+    found = []
+    for event in events:
+        number, at = event["attempt"], datetime.fromisoformat(event["at"])
+        if event["kind"] == "attempt":
+            if is_same(event["details"].get("command"), command):
+                started[number] = at
+        elif event["kind"] in ("resume", "step") and number in started:
+            found.append(max(0.0, (at - started.pop(number)).total_seconds()))
+    return found
 
 
 def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> float:

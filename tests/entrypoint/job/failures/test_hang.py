@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from contract.progress import Phase, Progress
 from entrypoint.config.read import read_settings
+from entrypoint.job.failures import hang
 from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
     SHORTEST_SECONDS,
@@ -13,7 +16,11 @@ from entrypoint.job.failures.hang import (
     HangWatch,
     given_timeout,
     limit,
+    start_seconds,
 )
+from entrypoint.job.ray_jobs import JobInfo
+from tests.support.flight_events import Clock
+from tests.support.world import FINISHED, STOPPED, World, ends
 
 PARTS = ("generate", "reward", "forward", "update", "publish", "step")
 
@@ -201,3 +208,34 @@ def test_a_given_time_counts_steps_alone() -> None:
         run.phase = Phase(1, 9, PARTS[int(run.now) % 5])
         run.after(1)
     assert run.after(1) == "no step for 31 s"
+
+
+def test_the_journal_tells_how_long_the_starts_of_a_command_took() -> None:
+    journal = Clock()
+    journal.then(10, "attempt", 1, command="ours", resume_from=0)
+    journal.then(600, "resume", 1, step=0)
+    journal.steps(1, 1, 2, 3)
+    journal.then(10, "attempt", 2, command="ours", resume_from=3)
+    journal.then(10, "failure", 2, failure="crash")  # it told no step
+    journal.then(10, "attempt", 3, command="another", resume_from=3)
+    journal.steps(3, 4, seconds=7_000)
+    journal.then(10, "attempt", 4, command="ours", resume_from=3)
+    journal.steps(4, 4, seconds=900)
+    assert start_seconds(journal.rows, "ours") == [600, 900]
+
+
+def test_a_head_that_restarts_watches_the_first_start_of_a_program_that_told_steps_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang, "START_SECONDS", 1.0)
+    monkeypatch.setattr(hang, "SHORTEST_SECONDS", 1.0)
+    assert World(tmp_path, ends(FINISHED, at_step=3)).lives().name == "finished"
+
+    def hangs(world: World) -> JobInfo:
+        assert world.jobs.stopped.wait(60)
+        return STOPPED
+
+    world = World(tmp_path, hangs, ends(FINISHED, at_step=4), ROLLCALL_REWARD_TIMEOUT="1s")
+    world.run.logs.mkdir(exist_ok=True)
+    assert world.lives().name == "finished"
+    assert world.sentences("failure")[0].startswith("hang: nothing since the start for ")
