@@ -30,7 +30,7 @@ from entrypoint.config.parsers import OURS
 from entrypoint.config.pipeline import Stage
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.recognise import recipe_of
+from entrypoint.job.recipes.recognise import recipe_of, settings_for
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -182,9 +182,7 @@ class JobQueue:
     def settings_of(self, job: Job) -> Settings:
         """Return the head's settings, with the job and its run directory."""
         return replace(
-            self._settings,
-            job=job.words,
-            recipe=recipe_of(job.words, self._settings.recipe),
+            settings_for(self._settings, job.words),
             runtime_env=dict(job.runtime_env),
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
         )

@@ -163,8 +163,11 @@ class LogProgress:
             return
         if self.clock() - self._heard_at > UNMATCHED_SECONDS:
             self._matched = True  # said once
-            name = f"the recipe {self.settings.recipe}'s own pattern of a step"
-            remedy = " Set ROLLCALL_STEP_PATTERN if its steps look otherwise."
+            recipe = self.settings.recipe
+            name = f"the recipe {recipe}'s own pattern of a step"
+            waits = self.settings.waits_for_jobs
+            on_head = f" and ROLLCALL_RECIPE={recipe} on the head" if waits else ""
+            remedy = f" Set ROLLCALL_STEP_PATTERN{on_head} if its steps look otherwise."
             if self.settings.step_pattern is not None:
                 name, remedy = "ROLLCALL_STEP_PATTERN", ""
             sentence = (

@@ -326,7 +326,9 @@ def test_a_guides_command_has_its_recipe_unless_that_of_the_head_says_otherwise(
     queue = JobQueue(read_settings(environ), Journal(RunFiles(tmp_path).journal, "head"), Inbox())
     words = [sys.executable, "-m", "verl.trainer.main_ppo", "data.train_batch_size=8"]
     row = queue.submit(words, {"py_executable": sys.executable})
-    assert (row["recipe"], queue.settings_of(queue._jobs["job-1"]).recipe) == (recipe, recipe)
+    settings = queue.settings_of(queue._jobs["job-1"])
+    assert (row["recipe"], settings.recipe) == (recipe, recipe)
+    assert (settings.checkpoints is None) == (recipe != given)
 
 
 @pytest.mark.parametrize(

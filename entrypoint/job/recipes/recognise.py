@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 from entrypoint.config.job_parsers import OPENRLHF, variables_before
-from entrypoint.config.parsers import BUILTIN, STAGES, SUPERVISED
+from entrypoint.config.parsers import BUILTIN, OURS, STAGES, SUPERVISED
+from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.torchrun import script_place, starts_all_nodes
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
@@ -19,6 +22,22 @@ OF_SEARCH_R1 = re.compile(
     re.DOTALL,
 )
 """Overrides that Search-R1's copy of verl has, and verl itself has not."""
+
+OF_NO_PROGRAM: Mapping[str, Any] = {"step_pattern": None, "checkpoints": None, "resume_args": ()}
+OF_ANY_PROGRAM = ("command", "torchrun")
+"""Recipes whose jobs the head's variables of steps, checkpoints and resume are for."""
+
+
+def settings_for(head: Settings, words: Sequence[str]) -> Settings:
+    """Return the head's settings with a submitted job and its recipe.
+
+    What says how any program is read, such as ROLLCALL_STEP_PATTERN, is left out for a recipe that
+    knows its program, unless the head's ROLLCALL_RECIPE names that recipe.
+    """
+    recipe = recipe_of(words, head.recipe)
+    settings = replace(head, job=tuple(words), recipe=recipe)
+    is_meant = recipe in OF_ANY_PROGRAM or (recipe == head.recipe and recipe not in OURS)
+    return settings if is_meant else replace(settings, **OF_NO_PROGRAM)
 
 
 def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:

@@ -99,9 +99,7 @@ class Supervised(TorchRun):
         if found is not None:
             added += ["--resume_from_checkpoint", str(found.path)]
         job = with_flags(_words(settings), *added)
-        # a head that waits for jobs may have words of resume for its other jobs
-        launched = replace(settings, job=job, checkpoints=None, resume_args=())
-        command = super().command(launched, resume_from)
+        command = super().command(replace(settings, job=job), resume_from)
         at = command.argv.index("trainer.cluster.launch") + 1
         return replace(command, argv=(*command.argv[:at], "--steps", *command.argv[at:]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,17 @@ def test_a_recipes_own_pattern_that_never_matches_names_the_recipe(tmp_path: Pat
     (event,) = steps.journal.events("step-pattern")
     assert event["sentence"].startswith("the recipe verl's own pattern of a step has matched no")
     assert "Set ROLLCALL_STEP_PATTERN if its steps look otherwise." in event["sentence"]
+
+
+def test_a_submitted_job_has_its_pattern_from_a_head_that_names_its_recipe(tmp_path: Path) -> None:
+    steps = reader(tmp_path, ROLLCALL_RECIPE="verl", ROLLCALL_STEP_PATTERN="")
+    steps.settings = replace(steps.settings, waits_for_jobs=True)
+    steps.read("Loading checkpoint shards")
+    later(steps, log_progress.UNMATCHED_SECONDS + 1)
+    steps.publish()
+    (event,) = steps.journal.events("step-pattern")
+    said = "Set ROLLCALL_STEP_PATTERN and ROLLCALL_RECIPE=verl on the head if its steps look"
+    assert said in event["sentence"]
 
 
 def test_a_pattern_that_never_ends_holds_up_nothing_and_is_given_up(

@@ -6,7 +6,9 @@ import shlex
 
 import pytest
 
-from entrypoint.job.recipes.recognise import recipe_of
+from entrypoint.config.read import read_settings
+from entrypoint.job.recipes import base as recipes
+from entrypoint.job.recipes.recognise import recipe_of, settings_for
 from tests.support.repository import DATA
 
 
@@ -83,3 +85,56 @@ def test_rollcall_recipe_counts_if_it_knows_the_command() -> None:
         assert recipe_of(("python", "prepare.py"), other) == "command"
     assert recipe_of(("--pretrain", "m"), "verl") == "builtin"
     assert recipe_of(("sft", "--pretrain", "m"), "command") == "supervised"
+
+
+OF_PROGRAMS = {
+    "ROLLCALL_STEP_PATTERN": r"^step (?P<step>\d+)",
+    "ROLLCALL_CHECKPOINTS": "out/c-{step}",
+    "ROLLCALL_RESUME_ARGS": "--load {checkpoint}",
+}
+"""Variables of a head whose jobs are `command` and `torchrun`."""
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "python3 -m verl.trainer.main_ppo trainer.nnodes=1",
+        "python3 -m verl.trainer.main_ppo max_turns=4",
+        f"python3 {PPO}",
+        "torchrun -m openrlhf.cli.train_sft --bf16",
+        "trl sft --model_name_or_path m",
+        "sft --pretrain m --dataset d",
+    ],
+)
+@pytest.mark.parametrize("given", ["builtin", "command"])
+def test_what_the_head_says_of_any_program_replaces_nothing_that_a_recipe_knows(
+    job: str, given: str
+) -> None:
+    head = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RECIPE": given}
+    bare = settings_for(read_settings(head), job.split())
+    settings = settings_for(read_settings({**head, **OF_PROGRAMS}), job.split())
+    pattern = recipes.load(bare.recipe).step_pattern(bare)
+    if bare.recipe == "command":
+        assert settings.step_pattern is not None
+        return
+    assert recipes.load(settings.recipe).step_pattern(settings) == pattern
+    assert (settings.checkpoints, settings.resume_args) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("job", "given"),
+    [
+        ("python3 train.py", "builtin"),
+        ("torchrun train.py", "builtin"),
+        ("torchrun train.py", "trl"),
+        ("python3 -m verl.trainer.main_ppo", "verl"),
+    ],
+)
+def test_it_holds_for_any_program_and_for_the_recipe_that_the_head_names(
+    job: str, given: str
+) -> None:
+    head = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RECIPE": given, **OF_PROGRAMS}
+    settings = settings_for(read_settings(head), job.split())
+    assert settings.step_pattern is not None
+    assert settings.checkpoints == "out/c-{step}"
+    assert settings.resume_args == ("--load", "{checkpoint}")

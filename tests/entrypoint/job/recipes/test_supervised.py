@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,21 +69,6 @@ def test_its_checkpoints_are_known_while_the_rows_are_away() -> None:
     given = settings(*SFT, "--ckpt_path", "own")
     (Path.cwd() / "rows.jsonl").unlink()
     assert RECIPE.latest(given) == 5
-
-
-def test_words_that_resume_other_jobs_of_the_head_are_no_flags_of_a_stage() -> None:
-    saved = checkpoint(Path.cwd() / "checkpoints", 5)
-    head = read_settings(
-        {
-            "ROLLCALL_WAIT_FOR_JOBS": "1",
-            "ROLLCALL_RUN_DIR": str(Path.cwd()),
-            "ROLLCALL_CHECKPOINTS": "out/c-{step}",
-            "ROLLCALL_RESUME_ARGS": "--load {checkpoint}",
-        }
-    )
-    given = replace(head, job=SFT, recipe="supervised")
-    assert RECIPE.latest(given) == 5
-    assert words(given, 5)[-2:] == ["--resume_from_checkpoint", str(saved)]
 
 
 def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (
