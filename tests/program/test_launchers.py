@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def said(root: Path, script: str, *words: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["--cpu", pytest.param("", marks=pytest.mark.faults)])
 def test_accelerates_ranks_gather(tmp_path: Path, mode: str) -> None:
     """With --cpu it starts no ranks; else its launcher does, as on GPUs."""
-    words = ["ACCELERATE_USE_CPU=true", "accelerate", "launch", *mode.split()]
+    launcher = str(Path(sys.executable).with_name("accelerate"))
+    words = ["ACCELERATE_USE_CPU=true", launcher, "launch", *mode.split()]
     lines = said(tmp_path, ACCELERATED, *words, "--mixed_precision", "bf16")
     ranks = ["", ""] if mode else ["[default0]:", "[default0]:"]
     assert lines == [f"{rank}gathered [0.0, 1.0] in bf16" for rank in ranks]

@@ -77,6 +77,12 @@ def interpreter_for(typed: str | None, module: str) -> str:
     return sys.executable
 
 
+def is_own(python: str) -> bool:
+    """Return whether a path is that of Rollcall's own Python, under any of its names."""
+    own, other = Path(sys.executable), Path(python)
+    return own.parent == other.parent and own.resolve() == other.resolve()
+
+
 def for_actors(environment: Mapping[str, Any], python: str) -> dict[str, Any]:
     """Return the runtime environment with the driver's Python for Ray's actors, too.
 

@@ -31,6 +31,7 @@ from entrypoint.job.recipes.command import (
 from entrypoint.job.recipes.interpreters import (
     for_actors,
     interpreter_for,
+    is_own,
     others_with,
     unanswered,
     version_in,
@@ -149,7 +150,7 @@ class OpenRLHF(AnyCommand):
             job = RANKS.command(launched, resume_from)
             at = job.argv.index("trainer.cluster.launch") + 1
             return replace(job, argv=(*job.argv[:at], "--steps", *job.argv[at:]))
-        python = interpreter_for(command.interpreter, PACKAGE)
+        python = interpreter_for(command.python, PACKAGE)
         env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
         # its own runtime environment may have variables of the job's
         env["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
@@ -257,7 +258,7 @@ def _version(settings: Settings, command: OpenRLHFCommand) -> str | None:
     """Return the version that will run; None if the runtime environment brings its own."""
     if set(NEEDS_INSTALL) & set(settings.runtime_env):
         return None
-    return version_in(interpreter_for(command.interpreter, PACKAGE), PACKAGE)
+    return version_in(interpreter_for(command.python, PACKAGE), PACKAGE)
 
 
 def _number_of(version: str) -> tuple[int, ...]:
@@ -265,14 +266,14 @@ def _number_of(version: str) -> tuple[int, ...]:
 
 
 def _no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
-    python = interpreter_for(command.interpreter, PACKAGE)
+    python = interpreter_for(command.python, PACKAGE)
     if not Path(python).is_file():
         return f"{python} is not there: give the path of a Python"
     if set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     module = openrlhf_words.MODULE.fullmatch(command.program[-1])
     if module and version_in(python, PACKAGE) is None:
-        on_path = shutil.which(command.interpreter or "python3")
+        on_path = shutil.which(command.python or "python3")
         if slow := unanswered("OpenRLHF", python, on_path):
             return slow
         others = others_with(PACKAGE)
@@ -281,7 +282,7 @@ def _no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
             f"{python} has no OpenRLHF, and {has}: give the path of a Python that has it, as in "
             f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {module[0]}"
         )
-    if command.on_ranks and python != sys.executable:
+    if command.on_ranks and not is_own(python):
         return (
             f"{command.program[-1]} runs on every node with Rollcall's Python, {sys.executable}, "
             f"and not with {python}: install Rollcall in that one (docs/platforms/jobs.md)"

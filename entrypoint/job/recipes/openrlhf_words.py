@@ -11,7 +11,7 @@ from entrypoint.config.job_parsers import variables_before
 from entrypoint.job.recipes import openrlhf_flags
 from entrypoint.job.recipes.base import MemoryAdvice
 from entrypoint.job.recipes.openrlhf_flags import Flag, flags_in
-from entrypoint.job.recipes.torchrun import starts_all_nodes
+from entrypoint.job.recipes.torchrun import python_of, starts_all_nodes
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 PPO = "openrlhf.cli.train_ppo_ray"
@@ -40,6 +40,12 @@ class OpenRLHFCommand:
     """Words of a client and of a shell, which have no effect here."""
     strange: tuple[str, ...] = ()
     """Words that belong to nothing."""
+
+    @property
+    def python(self) -> str | None:
+        """A Python as it was typed, or the one beside a launcher with a path; else None."""
+        beside = python_of(self.launcher)
+        return self.interpreter or (beside if "/" in beside else None)
 
     @property
     def on_ranks(self) -> bool:

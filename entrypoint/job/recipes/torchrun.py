@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from contract.resources import NodeResources
+from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import resume_faults, resumed_words
 from entrypoint.job.recipes.base import JobCommand, PlacedJob
@@ -17,11 +20,12 @@ from trainer.cluster.launch.words import (
     Launch,
     LaunchError,
     parse,
+    python_of,
     script_place,
     starts_all_nodes,
 )
 
-__all__ = ["RECIPE", "script_place", "starts_all_nodes"]
+__all__ = ["RECIPE", "python_of", "script_place", "starts_all_nodes"]
 
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after the "
@@ -38,7 +42,7 @@ class TorchRun(AnyCommand):
             launch = parse(settings.job)
         except LaunchError as error:
             return error.faults
-        found = (no_directory(settings), _no_script(settings, launch))
+        found = (no_directory(settings), _no_python(settings, launch), _no_script(settings, launch))
         return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
@@ -57,6 +61,19 @@ class TorchRun(AnyCommand):
         words = resumed_words(settings, resume_from)
         argv = program("trainer.cluster.launch", *threads, "--", *words)
         return JobCommand(argv, env, runtime_environment(settings))
+
+
+def _no_python(settings: Settings, launch: Launch) -> str:
+    """Return a fault if the Python of the launch is not there, unless the job may bring it."""
+    brings = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if brings == {"working_dir"} and Path(launch.python).is_absolute():
+        brings = set()
+    if launch.python == PYTHON or brings or shutil.which(launch.python):
+        return ""
+    return (
+        f"{launch.python} is not there: give the path of a Python or of a launcher beside one, or "
+        f"a launcher without its path, which runs with {sys.executable}"
+    )
 
 
 def _no_script(settings: Settings, launch: Launch) -> str:

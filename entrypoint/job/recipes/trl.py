@@ -24,7 +24,7 @@ from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
-from entrypoint.job.recipes.interpreters import has_module, package_in, unanswered
+from entrypoint.job.recipes.interpreters import has_module, is_own, package_in, unanswered
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME, Script
 from trainer.cluster.launch import ranks
@@ -70,14 +70,12 @@ class Trl(TorchRun):
         if script and script.name not in scripts:
             known = ", ".join(sorted(scripts))
             return (f"trl has no training script {script.name}: it has {known}",)
-        if script and (fault := _launcher_of_another(settings, script)):
-            return (fault,)
         try:
             found = [*super().faults(_launched(settings))]
             telling = telling_steps(parse(_launched(settings).job))
         except LaunchError as error:
             return error.faults
-        return [*found, *_no_rollcall(telling.program[0]), *_faults_of_arguments(settings)]
+        return [*found, *_no_rollcall(telling.python), *_faults_of_arguments(settings)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return [*super().warnings(_launched(settings)), *_warnings(settings)]
@@ -126,8 +124,7 @@ def _scripts(settings: Settings) -> frozenset[str] | None:
 def _python(settings: Settings) -> str | None:
     """Return the path of the Python that has the TRL of the job; None: it is Rollcall's own."""
     beside = trl_words.python_beside(variables_before(settings.job)[1])
-    is_own = beside is not None and Path(beside).parent == Path(sys.executable).parent
-    return None if is_own else beside
+    return None if beside is None or is_own(beside) else beside
 
 
 def _trl(settings: Settings) -> Path | None:
@@ -149,18 +146,6 @@ def _no_trl(python: str | None) -> str:
     return unanswered("TRL", python) or none
 
 
-def _launcher_of_another(settings: Settings, script: Script) -> str:
-    """Return a fault if accelerate's launcher, which is Rollcall's, is to run another Python."""
-    flags = trl_words.with_file(script, _file(settings)).accelerate
-    if (python := _python(settings)) is None or not flags:
-        return ""
-    return (
-        f"{flags[0]} is of accelerate's launcher, which runs with Rollcall's Python and not with "
-        f"{python}: give `trl` without a path, or leave the flag out and give --deepspeed or "
-        "--fsdp, which the script reads itself"
-    )
-
-
 def _script(settings: Settings, scripts: Collection[str]) -> Script | None:
     """Return TRL's own script that the job runs; None for another program."""
     return trl_words.script_of(variables_before(settings.job)[1], scripts)
@@ -180,10 +165,7 @@ def _launched(settings: Settings) -> Settings:
 
 def _no_rollcall(python: str) -> Iterator[str]:
     """Yield a fault if the script's Python is one that cannot tell steps."""
-    if python == PYTHON or has_module(python, WITH_STEPS):
-        return
-    if shutil.which(python) is None:
-        yield f"{python} is not there: give the path of a Python"
+    if python == PYTHON or shutil.which(python) is None or has_module(python, WITH_STEPS):
         return
     if slow := unanswered("Rollcall", python):
         yield slow

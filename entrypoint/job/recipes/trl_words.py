@@ -15,6 +15,8 @@ WITH_VALUE = frozenset(
 )
 WITHOUT_VALUE = frozenset({"multi_gpu", "use_deepspeed", "use_fsdp", "same_network", "cpu"})
 """Flags of `accelerate launch` that `trl sft …` takes between those of the script."""
+LAUNCHER = "accelerate.commands.launch"
+"""The module of `accelerate launch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def launched(script: Script, accelerate_configs: str, python: str | None) -> tup
     module = ("-m", f"trl.scripts.{script.name}", *script.arguments)
     if not script.accelerate:
         return (python, *module) if python else module
-    return ("accelerate", "launch", *_configured(script.accelerate, accelerate_configs), *module)
+    launcher = (python, "-m", LAUNCHER) if python else ("accelerate", "launch")
+    return (*launcher, *_configured(script.accelerate, accelerate_configs), *module)
 
 
 def option(words: Sequence[str], name: str) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.resources import NodeResources
-from trainer.cluster.launch.words import PYTHON, Launch
+from trainer.cluster.launch.words import Launch
 
-ACCELERATE = (PYTHON, "-m", "accelerate.commands.accelerate_cli", "launch")
+ACCELERATE = ("-m", "accelerate.commands.accelerate_cli", "launch")
 MODES = ("--multi", "--use", "--config")
 """What the flags of `accelerate launch` begin with that choose how it starts processes."""
 
@@ -128,7 +128,7 @@ def _rank(launch: Launch, env: Mapping[str, str], first: int, local: int) -> Ran
     rank = str(first + local)
     own = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}
     flag = (f"--local_rank={local}",) if launch.local_rank else ()
-    by = () if launch.accelerate is None else (*ACCELERATE, *launch.accelerate)
+    by = () if launch.accelerate is None else (launch.python, *ACCELERATE, *launch.accelerate)
     argv = (*by, *launch.program, *flag, *launch.arguments)
     return RankProcess(f"rank {rank}", argv, {**env, **own})
 
@@ -151,5 +151,5 @@ def _of_accelerate(
     )
     last = first + count - 1
     name = f"rank {first}" if count == 1 else f"ranks {first} to {last}"
-    argv = (*ACCELERATE, *given, *ours, *launch.program, *launch.arguments)
+    argv = (launch.python, *ACCELERATE, *given, *ours, *launch.program, *launch.arguments)
     return RankProcess(name, argv, env)

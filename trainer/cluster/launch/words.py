@@ -51,6 +51,8 @@ class Launch:
     """Processes of a node; None: one for each GPU, or one on a node without GPUs."""
     local_rank: bool = False
     """Each rank gets `--local_rank=N` before its arguments, as from DeepSpeed's launcher."""
+    python: str = PYTHON
+    """What runs the script, and accelerate's launcher."""
     accelerate: tuple[str, ...] | None = None
     """Flags of `accelerate launch`, which starts a node's ranks; None: Rollcall starts them."""
     warnings: tuple[str, ...] = ()
@@ -137,6 +139,18 @@ def starts_all_nodes(words: Sequence[str]) -> bool:
     return _launcher(_split_variables(words)[1]) is not None
 
 
+def python_of(words: Sequence[str]) -> str:
+    """Return the path of the Python that a launcher's words have; PYTHON if they have none.
+
+    It is the one beside a launcher with a path, as /opt/x/bin/torchrun has.
+    """
+    _, command = _split_variables(words)
+    directory, slash, name = (command[0] if command else "").rpartition("/")
+    if not slash or _launcher(command) is None:
+        return PYTHON
+    return command[0] if INTERPRETER.fullmatch(name) else f"{directory}/{PYTHON}"
+
+
 def parse(words: Sequence[str]) -> Launch:
     """Return what the words launch. Raises LaunchError."""
     variables, command = _split_variables(words)
@@ -146,24 +160,26 @@ def parse(words: Sequence[str]) -> Launch:
         raise LaunchError("torch.distributed.launch is deprecated: give torchrun instead")
     found = _launcher(command)
     if found is None:
-        return Launch(program=_program(command), variables=variables)
+        return _plain(_program(command), variables)
+    python = python_of(words)
     launcher, rest = found
     flags, script = _flags(launcher, rest)
     if not script:
         raise LaunchError(f"{launcher.name} has no script: give one after its flags")
     if launcher is ACCELERATE:
-        return _accelerate(flags, script, variables)
+        return replace(_accelerate(flags, script, variables), python=python)
     names = {name for name, _, _ in flags}
     if names & {"-m", "--module"}:
-        program: tuple[str, ...] = (PYTHON, "-m", script[0])
+        program: tuple[str, ...] = (python, "-m", script[0])
     else:
-        program = (script[0],) if "--no-python" in names else (PYTHON, script[0])
+        program = (script[0],) if "--no-python" in names else (python, script[0])
     return Launch(
         program=program,
         arguments=tuple(script[1:]),
         variables=variables,
         per_node=_per_node(launcher, flags),
         local_rank=launcher is DEEPSPEED and "--no-local-rank" not in names,
+        python=python,
         warnings=_warnings(launcher, flags),
     )
 
@@ -246,6 +262,11 @@ def _program(command: Sequence[str]) -> tuple[str, ...]:
     if first.endswith(".py") or first == "-m":
         return (PYTHON, *command)
     return (PYTHON, *command[1:]) if first == "python3" else tuple(command)
+
+
+def _plain(program: tuple[str, ...], variables: Mapping[str, str]) -> Launch:
+    python = program[0] if INTERPRETER.fullmatch(program[0]) else PYTHON
+    return Launch(program=program, variables=variables, python=python)
 
 
 def _flags(launcher: _Launcher, words: Sequence[str]) -> tuple[list[Flag], list[str]]:

@@ -153,6 +153,11 @@ def test_another_python_runs_the_driver_and_its_actors(
     assert "py_executable" not in RECIPE.command(settings(tmp_path, *SHORT), None).runtime_env
     (fault,) = RECIPE.faults(settings(tmp_path, str(python), "-m", "openrlhf.cli.train_sft"))
     assert "install Rollcall in that one (docs/platforms/jobs.md)" in fault
+    torchrun = str(python.with_name("torchrun"))
+    (fault,) = RECIPE.faults(settings(tmp_path, torchrun, "-m", "openrlhf.cli.train_sft"))
+    assert f"and not with {python.with_name('python')}: install Rollcall in that one" in fault
+    own = str(Path(sys.executable).with_name("torchrun"))
+    assert RECIPE.faults(settings(tmp_path, own, "-m", "openrlhf.cli.train_sft")) == []
     monkeypatch.setattr(openrlhf, "version_in", lambda *_: None)
     monkeypatch.setattr(openrlhf, "others_with", lambda _: ["/opt/rl/bin/python"])
     (fault,) = RECIPE.faults(settings(tmp_path, "python3", "-m", "openrlhf.cli.train_sft"))

@@ -60,6 +60,8 @@ def test_the_users_number_of_threads_is_passed_on() -> None:
         (("trian.py",), "trian.py is no file in "),
         (("torchrun", "--nproc-per-node", "2"), "torchrun has no script"),
         (("deepspeed", "--include", "a:0", "train.py"), "set CUDA_VISIBLE_DEVICES"),
+        (("/none/bin/torchrun", "train.py"), "/none/bin/python is not there: give the path of a"),
+        (("/none/accelerate", "launch", "train.py"), "/none/python is not there: give the path of"),
     ],
 )
 def test_what_cannot_run_is_a_fault_before_anything_starts(
@@ -72,6 +74,10 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
 def test_a_script_in_a_working_directory_or_on_the_path_is_not_looked_for_here() -> None:
     environment = json.dumps({"working_dir": "https://example.org/code.zip"})
     assert RECIPE.faults(settings("other.py", ROLLCALL_RUNTIME_ENV=environment)) == []
+    brought = settings("env/bin/torchrun", "other.py", ROLLCALL_RUNTIME_ENV=environment)
+    assert RECIPE.faults(brought) == []
+    elsewhere = settings("/none/torchrun", "other.py", ROLLCALL_RUNTIME_ENV=environment)
+    assert len(RECIPE.faults(elsewhere)) == 1
     assert RECIPE.faults(settings("-m", "trl.scripts.sft")) == []
     assert RECIPE.faults(settings("train.py")) == []
 

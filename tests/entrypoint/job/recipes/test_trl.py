@@ -72,7 +72,25 @@ def test_a_script_runs_with_the_python_that_is_named_if_that_one_can_tell_steps(
     assert fault.startswith(f"{Path.cwd()}/bin/python3 has no Rollcall, which tells the steps")
     assert f"give python3, which is {sys.executable}" in fault
     (fault,) = RECIPE.faults(settings("/none/python3", "train.py"))
-    assert fault == "/none/python3 is not there: give the path of a Python"
+    assert fault.startswith(
+        "/none/python3 is not there: give the path of a Python or of a launcher"
+    )
+    (fault,) = RECIPE.faults(settings("/none/accelerate", "launch", "train.py"))
+    assert fault.startswith("/none/python is not there: give the path of a Python or of a")
+    (fault,) = RECIPE.faults(settings(f"{bare.parent}/accelerate", "launch", "train.py"))
+    assert fault.startswith("bin/python is not there")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("accelerate", "launch", "--num_processes", "2", "train.py"),
+        (*SFT, "--accelerate_config", "zero3"),
+        ("torchrun", "train.py"),
+    ],
+)
+def test_what_a_launcher_starts_with_rollcalls_python_tells_steps(job: tuple[str, ...]) -> None:
+    assert RECIPE.faults(settings(*job)) == []
 
 
 def other_trl(program: str) -> str:
@@ -92,8 +110,10 @@ def test_trl_of_another_environment_runs_with_the_python_beside_it() -> None:
     assert words(given)[: len(SFT) + 2] == ["A=b", python, "-m", "trl.scripts.sft", *SFT[2:]]
     (fault,) = RECIPE.faults(settings(typed, "ppo"))
     assert "trl has no training script ppo" in fault
-    (fault,) = RECIPE.faults(settings(typed, *SFT[1:], "--accelerate_config", "zero3"))
-    assert fault.startswith("--accelerate_config is of accelerate's launcher, which runs with")
+    zero3 = settings(typed, *SFT[1:], "--accelerate_config", "zero3")
+    assert RECIPE.faults(zero3) == []
+    assert words(zero3)[:3] == [python, "-m", "accelerate.commands.launch"]
+    assert parse(words(zero3)).python == python
     own = str(Path(sys.executable).with_name("trl"))
     assert words(settings(own, *SFT[1:])) == words(settings(*SFT))
 

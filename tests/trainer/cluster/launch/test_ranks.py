@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from itertools import pairwise
 
+import pytest
+
 from contract.resources import NodeResources
 from trainer.cluster.launch import ranks
 from trainer.cluster.launch.ranks import Meeting, RankProcess
 from trainer.cluster.launch.words import parse
 
+LAUNCHER = "accelerate.commands.launch"
 MEETING = Meeting("10.0.0.1", 29400, "rollcall-2")
 
 
@@ -67,7 +70,7 @@ def test_accelerate_starts_a_nodes_ranks_and_knows_the_machine() -> None:
     (process,) = second
     assert process.name == "ranks 8 to 15"
     words = list(process.argv)
-    assert words[:6] == [*ranks.ACCELERATE, "--config_file", "a.yaml"]
+    assert words[:6] == ["python", *ranks.ACCELERATE, "--config_file", "a.yaml"]
     assert words[-3:] == ["train.py", "--lr", "1"]
     given = dict(pairwise(words))
     assert given["--num_machines"] == "2"
@@ -85,7 +88,14 @@ def test_accelerate_starts_a_nodes_ranks_and_knows_the_machine() -> None:
 def test_accelerate_on_cpus_runs_once_for_each_rank() -> None:
     (first,), (second,) = processes("accelerate launch --cpu train.py", 0, 0)
     assert (first.env["RANK"], second.env["RANK"]) == ("0", "1")
-    assert second.argv == (*ranks.ACCELERATE, "--cpu", "train.py")
+    assert second.argv == ("python", *ranks.ACCELERATE, "--cpu", "train.py")
+
+
+@pytest.mark.parametrize("flags", ["", "--cpu "])
+@pytest.mark.parametrize("by", ["/opt/x/bin/accelerate launch", f"/opt/x/bin/python -m {LAUNCHER}"])
+def test_accelerate_with_a_path_runs_with_the_python_beside_it(by: str, flags: str) -> None:
+    ((process,),) = processes(f"{by} {flags}train.py", 0)
+    assert process.argv[: len(ranks.ACCELERATE) + 1] == ("/opt/x/bin/python", *ranks.ACCELERATE)
 
 
 def test_more_processes_than_gpus_cannot_be_placed() -> None:

@@ -73,6 +73,30 @@ def test_torchrun_has_two_names(line: str) -> None:
     assert (found.program, found.arguments, found.per_node) == (("./train.sh",), ("a",), None)
 
 
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("A=b /opt/x/bin/torchrun", ("/opt/x/bin/python", "train.py")),
+        ("./env/bin/torchrun -m", ("./env/bin/python", "-m", "train.py")),
+        ("/opt/x/bin/deepspeed", ("/opt/x/bin/python", "train.py")),
+        (
+            "/opt/x/bin/python3.11 -u -m torch.distributed.run",
+            ("/opt/x/bin/python3.11", "train.py"),
+        ),
+        ("python3.11 -m torch.distributed.run", ("python", "train.py")),
+        ("/opt/x/bin/accelerate launch", ("train.py",)),
+        ("/opt/x/bin/accelerate-launch", ("train.py",)),
+    ],
+)
+def test_a_launcher_with_a_path_runs_with_the_python_beside_it(
+    line: str, program: tuple[str, ...]
+) -> None:
+    found = launched(f"{line} train.py")
+    assert found.program == program
+    assert found.python == (program[0] if len(program) > 1 else "/opt/x/bin/python")
+    assert launched(f"{line.replace('/opt/x/bin/', '')} train.py").python != "/opt/x/bin/python"
+
+
 def test_deepspeeds_script_gets_its_local_rank() -> None:
     found = launched("deepspeed --num_gpus 4 --hostfile h train.py --deepspeed ds.json")
     assert found.program == ("python", "train.py")
