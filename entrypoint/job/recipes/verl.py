@@ -150,6 +150,9 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
         return command.having(**values)
     if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
         return command.having(trainer__resume_mode="disable")
+    path = command.value(RESUME_PATH) or ""
+    if path.startswith("~"):  # no shell has expanded it, and verl does not
+        return command.having(trainer__resume_from_path=working_dir.expanded(path))
     return command
 
 
@@ -159,7 +162,8 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
         return []
     words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
     found = verl_checkpoints.newest(_directory(settings, command))
-    return start_faults(settings, words, Path(path) if path else None, found, DIRECTORY)
+    named = working_dir.expanded(path) if path else None
+    return start_faults(settings, words, named, found, DIRECTORY)
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:

@@ -129,6 +129,18 @@ def test_a_directory_below_the_home_directory_is_there(
     assert not any("relative" in warning for warning in RECIPE.warnings(given))
 
 
+def test_a_checkpoint_to_begin_from_may_lie_below_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    named = ["trainer.resume_mode=resume_path", "trainer.resume_from_path=~/out/global_step_5"]
+    found = overrides(settings(tmp_path, *named))
+    assert found["trainer.resume_from_path"] == f"{tmp_path}/home/out/global_step_5"
+    checkpoint(tmp_path / "home/out", 5)
+    own = settings(tmp_path, *named, "trainer.default_local_dir=~/out", **VERL)
+    assert RECIPE.faults(own) == [], "the newest one there is the named one"
+
+
 def test_the_trained_model_is_there_if_verl_was_asked_for_hf_model(tmp_path: Path) -> None:
     given = settings(tmp_path, "data.train_batch_size=8")
     assert RECIPE.exported(given) is None
