@@ -109,6 +109,14 @@ def filled(words: Sequence[str], runs: Mapping[str, Path]) -> tuple[str, ...]:
     return tuple(REFERENCE.sub(path, word) for word in words)
 
 
+def models_named(words: Sequence[str]) -> list[str]:
+    """Return the names of the stages whose models the words name, each once."""
+    found = (
+        match[1] for word in words for match in REFERENCE.finditer(word) if match[2] == "model"
+    )
+    return list(dict.fromkeys(found))
+
+
 def keyed(stages: Sequence[Stage]) -> list[Stage]:
     """Return the stages with keys: a hash of each stage and of all stages before it."""
     key, result = "", []

@@ -119,6 +119,7 @@ class JobQueue:
         for place, job in enumerate(jobs):
             if self._is_to_take(job):
                 found = self._faults_now(job, jobs[:place])
+                found += self._without_model(stages[place], jobs[:place])
                 faults += [f"stage {job.stage}: {fault}" for fault in found]
         if faults:
             raise SubmissionError(faults)
@@ -288,6 +289,17 @@ class JobQueue:
         runs = [str(self.settings_of(one).run_dir) for one in before if not one.over]
         to_write = re.compile("|".join(rf"{re.escape(run)}\b" for run in runs) or r"(?!)")
         return [fault for fault in self._faults(job) if not to_write.search(fault)]
+
+    def _without_model(self, stage: Stage, before: Sequence[Job]) -> list[str]:
+        """Return a sentence for each model that the stage names, and its job will not leave."""
+        found = []
+        for name in pipeline.models_named(stage.words):
+            settings = self.settings_of(next(job for job in before if job.stage == name))
+            recipe = recipes.load(settings.recipe)
+            why = recipe.without_model(settings)
+            if why and not RunFiles(settings.run_dir).exported.exists():
+                found.append(f"{{stage.{name}.model}} will not be there: in {name}, {why}")
+        return found
 
     def _end(self, job: Job, state: JobState, exit_code: ExitCode, sentence: str) -> None:
         sentence = redact(sentence, self.settings_of(job).secrets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_stages_run_in_their_order_and_get_the_paths_of_earlier_ones(tmp_path: P
     jobs = tmp_path / "jobs"
     assert seen[1:] == [("true",), ("echo", f"{jobs}/job-2/hf"), ("echo", f"{jobs}/job-2/made")]
     assert [row["after"] for row in head.queue.rows()] == ["", "", "job-2", "job-3"]
+
+
+def test_a_model_that_its_stage_will_not_leave_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    verl = f"{sys.executable} -m verl.trainer.main_ppo data.train_batch_size=8"
+    jobs = stages(verl, "echo {stage.one.model} {stage.one.run}", "echo a{stage.one.model}")
+    jobs = [replace(jobs[0], runtime_env={"py_executable": sys.executable}), *jobs[1:]]
+    head = JobHead(tmp_path)
+    with pytest.raises(SubmissionError) as caught:
+        head.queue.submit_stages(jobs)
+    assert [fault[:65] for fault in caught.value.faults] == [
+        "stage two: {stage.one.model} will not be there: in one, its check",
+        "stage three: {stage.one.model} will not be there: in one, its che",
+    ]
+    assert head.queue.rows() == []
+    (tmp_path / "jobs/job-1/hf").mkdir(parents=True)  # merged by hand, and submitted again
+    assert len(head.queue.submit_stages(jobs)) == 3
 
 
 @pytest.mark.parametrize(("how", "verb"), [("failed", "failed"), ("stopped", "been stopped")])

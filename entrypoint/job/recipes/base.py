@@ -149,6 +149,10 @@ class Recipe(Protocol):
         """
         ...
 
+    def without_model(self, settings: Settings) -> str:
+        """Return why a finished job leaves no RUN/hf; "" if it leaves one, or nobody can know."""
+        ...
+
     def service_outage(self, settings: Settings) -> float:
         """Return for how many seconds the job itself waits for a service that is down."""
         ...

@@ -149,6 +149,9 @@ class Builtin:
     def exported(self, settings: Settings) -> None:
         return None
 
+    def without_model(self, settings: Settings) -> str:
+        return ""
+
     def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).longest_service_wait
 

@@ -102,6 +102,9 @@ class AnyCommand:
     def exported(self, settings: Settings) -> Path | None:
         return None
 
+    def without_model(self, settings: Settings) -> str:
+        return ""
+
     def service_outage(self, settings: Settings) -> float:
         return settings.service_timeout
 

@@ -128,6 +128,9 @@ class Verl(AnyCommand):
         found = verl_checkpoints.newest(_directory(settings, parse(settings.job)))
         return verl_checkpoints.model_of(found) if found else None
 
+    def without_model(self, settings: Settings) -> str:
+        return verl_words.without_model(parse(settings.job))
+
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
     return working_dir.below(settings.run_dir, command.value(DIRECTORY) or "verl")

@@ -29,6 +29,7 @@ ASYNC_SAVES = tuple(
 )
 KEEPS = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 REMOVE_PREVIOUS = "trainer.remove_previous_ckpt_in_save"
+CONTENTS, HF_MODEL = "actor_rollout_ref.actor.checkpoint.save_contents", "hf_model"
 HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 
 
@@ -157,6 +158,25 @@ def risks(command: VerlCommand) -> Iterator[str]:
             f"{', '.join(ones)}: verl deletes the only complete checkpoint before the next one is "
             f"complete, so a crash meanwhile leaves none: give {' and '.join(KEEPS)} 2 or more"
         )
+
+
+def without_model(command: VerlCommand) -> str:
+    """Return why the checkpoints have no model for Hugging Face; "" if they may have one.
+
+    They may if the settings are in a file, or of an engine that writes one by itself, as Megatron.
+    """
+    is_elsewhere = any(word.startswith("-") or "@" in _key(word) for word in command.overrides)
+    engines = (("model_engine", ("dp",)), ("actor_rollout_ref.actor.strategy", ("fsdp", "fsdp2")))
+    is_other = any(command.value(key) not in (None, *names) for key, names in engines)
+    if command.program[-1] != MODULE or is_elsewhere or is_other:
+        return ""
+    if (every := command.number(FREQUENCY)) is not None and every < 1:
+        return f"{FREQUENCY}={every} writes no checkpoint: give 1 or more"
+    if any(HF_MODEL in word for word in command.overrides) or "$" in (
+        command.value(CONTENTS) or ""
+    ):
+        return ""
+    return f"its checkpoints have no {HF_MODEL}: give {CONTENTS}=[model,optimizer,extra,{HF_MODEL}]"
 
 
 def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:

@@ -153,6 +153,39 @@ def test_the_trained_model_is_there_if_verl_was_asked_for_hf_model(tmp_path: Pat
     assert RECIPE.exported(given) == model
 
 
+CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "data.train_batch_size=8",
+            f"no hf_model: give {CONTENTS}=[model,optimizer,extra,hf_model]",
+        ),
+        (f"{CONTENTS}=[model]", "its checkpoints have no hf_model"),
+        (
+            f"{CONTENTS}=[hf_model] trainer.save_freq=-1",
+            "trainer.save_freq=-1 writes no checkpoint",
+        ),
+        ("actor_rollout_ref.actor.strategy=fsdp2", "its checkpoints have no hf_model"),
+        (f"{CONTENTS}=['model','hf_model']", ""),
+        ("actor_rollout_ref.actor.checkpoint.contents=[hf_model]", ""),
+        (f"{CONTENTS}=${{x}}", ""),
+        ("model_engine=megatron", ""),
+        ("actor_rollout_ref.actor.strategy=megatron", ""),
+        ("actor@actor_rollout_ref.actor=megatron_actor", ""),
+        ("--config-name=ppo_megatron_trainer a.b=1", ""),
+        ("python3 train.py a.b=1", ""),
+    ],
+)
+def test_whether_a_run_leaves_a_model_is_known_from_its_overrides(
+    tmp_path: Path, words: str, said: str
+) -> None:
+    given = RECIPE.without_model(settings(tmp_path, *words.split()))
+    assert (said in given) if said else not given
+
+
 def test_it_resumes_from_the_newest_complete_checkpoint_whatever_verl_would_take(
     tmp_path: Path,
 ) -> None:
