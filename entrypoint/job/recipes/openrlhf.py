@@ -310,7 +310,7 @@ def _of_another_release(settings: Settings, command: OpenRLHFCommand) -> Iterato
 
 
 def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped)
+    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     for key, path in (
         (DIRECTORY, _directory(settings, command)),
         (OUTPUT, _output(settings, command)),

@@ -199,7 +199,7 @@ def _searches(command: VerlCommand) -> bool:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped)
+    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     yield WEIGHTS_ALONE
     if command.number(TOTAL) is None:
         yield f"without {TOTAL}, a new attempt trains all epochs again: give the number of steps"

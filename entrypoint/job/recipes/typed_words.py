@@ -34,11 +34,15 @@ def unwrapped(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return rest, tuple(dropped)
 
 
-def no_effect(dropped: Sequence[str]) -> list[str]:
-    """Return a sentence that names the dropped words, and what replaces them."""
+def no_effect(dropped: Sequence[str], *, submitted: bool) -> list[str]:
+    """Return a sentence that names the dropped words, and what replaces them.
+
+    `submitted`: the job is one of a head that waits for jobs.
+    """
     if not dropped:
         return []
     instead = "the log is in RUN/logs"
     if any(word.startswith(RUNTIME_ENV) for word in dropped):
-        instead += ", and a runtime environment is given in ROLLCALL_RUNTIME_ENV"
+        where = "with `rollcall submit --runtime-env`" if submitted else "in ROLLCALL_RUNTIME_ENV"
+        instead += f", and a runtime environment is given {where}"
     return [f"{' '.join(dropped)}: no effect here; {instead}"]

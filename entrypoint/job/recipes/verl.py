@@ -94,10 +94,9 @@ class Verl(AnyCommand):
         command = verl_words.placed(given, gpus)
         found = (verl_words.lacking(command, gpus), _other_world(settings, command))
         lacking = tuple(sentence for sentence in found if sentence)
-        if command == given:
-            return PlacedJob(settings=settings, lacking=lacking)
-        job = replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(no_effect(given.dropped)))
+        warnings = tuple(self.warnings(settings))
+        job = settings if command == given else replace(settings, job=command.words)
+        return PlacedJob(settings=job, lacking=lacking, warnings=warnings)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))
@@ -170,7 +169,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped)
+    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     directory, given = _directory(settings, command), command.value(DIRECTORY)
     if given and not working_dir.expanded(given).is_absolute():
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
