@@ -84,7 +84,7 @@ def parse(words: Sequence[str]) -> VerlCommand:
     assigned = [match for word in rest[:place] if (match := ASSIGNMENT.fullmatch(word))]
     variables = {match["name"]: match["value"] for match in assigned}
     wrapper = [word for word in rest[:place] if not ASSIGNMENT.fullmatch(word)]
-    dropped = (*wrapper, *dropped)  # such as `uv run`
+    dropped = (*wrapper, *dropped)  # such as `nohup`
     interpreter = rest[place] if "/" in rest[place] else None
     rest = rest[place + 1 :]
     first = script_place(rest)

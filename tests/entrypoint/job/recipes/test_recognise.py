@@ -47,6 +47,12 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("python3 -m verl.trainer.main_ppo max_turns=4", "search-r1"),
         ("python3 -m verl.trainer.main_ppo x.max_turns=4", "verl"),
         ("A=b /opt/x/bin/trl sft", "trl"),
+        ("uv run python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),
+        (
+            "A=b /bin/uv run --extra gpu -- python3 -m verl.trainer.main_ppo do_search=1",
+            "search-r1",
+        ),
+        (f"ray job submit -- uv run --no-sync python {PPO}", "openrlhf"),
     ],
 )
 def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
@@ -66,6 +72,9 @@ def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
         ("python3", "-m", "verl.model_merger", "merge"),
         ("python3", "-m", "openrlhf.cli.lora_combiner", "--bf16"),
         ("python3", "-m"),
+        ("uv", "run", "train.py"),
+        ("uv", "run", "python", "train.py"),
+        ("uv", "pip", "install", "python", "-m", "verl.trainer.main_ppo"),
         ("ray", "job", "submit", "--", "torchrun", "train.py"),
         ("A=b",),
     ],

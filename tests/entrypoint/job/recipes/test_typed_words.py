@@ -32,3 +32,19 @@ def test_a_runtime_environment_of_rays_client_is_given_where_it_counts(
     warning = recipes.load(recipe).warnings(replace(given, waits_for_jobs=waits))[0]
     assert warning.startswith("ray job submit --runtime-env-json=")
     assert warning.endswith(f"the log is in RUN/logs, and a runtime environment is given {where}")
+
+
+@pytest.mark.parametrize("recipe", JOBS)
+def test_uv_run_is_left_out_and_the_warning_says_which_python_it_is(
+    tmp_path: Path, recipe: str
+) -> None:
+    environ = {"ROLLCALL_RECIPE": recipe, "ROLLCALL_RUN_DIR": str(tmp_path)}
+    command = recipes.load(recipe).command
+    typed, bare = (
+        read_settings(environ, f"A=b {wrapper}{JOBS[recipe]}".split())
+        for wrapper in ("uv run --extra gpu ", "")
+    )
+    assert command(typed, None) == command(bare, None)
+    warning = recipes.load(recipe).warnings(typed)[0]
+    assert warning.startswith("uv run --extra gpu: no effect here")
+    assert warning.endswith("the Python is Rollcall's own, or one that is given by its path")
