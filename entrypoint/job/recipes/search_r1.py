@@ -184,7 +184,11 @@ def _retriever_faults(settings: Settings, command: VerlCommand) -> Iterator[str]
         yield (
             f"{URL}={own} and ROLLCALL_RETRIEVER_URL={ours} contradict each other: leave {URL} out"
         )
-    host = urlsplit((own or ours or "").strip("'\"")).hostname
+    try:
+        host = urlsplit((own or ours or "").strip("'\"")).hostname
+    except ValueError as error:
+        yield f"{URL}={own} is no address of a server ({error})"
+        return
     on_head = settings.retriever_command and settings.retriever_on is ServiceOn.HEAD
     if on_head and host in LOOPBACK:
         yield (
@@ -222,7 +226,7 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
     python = interpreter_for(command.interpreter, MODULE)
     if not Path(python).is_file():
         return f"{python} is not there: give the path of a Python"
-    if command.program[0] != "-m" or set(NEEDS_INSTALL) & set(settings.runtime_env):
+    if command.program[:1] != ("-m",) or set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     if has_module(python, MODULE):
         return ""

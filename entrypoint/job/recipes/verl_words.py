@@ -126,6 +126,9 @@ def faults(command: VerlCommand) -> list[str]:
 def common_faults(command: VerlCommand, recipe: str) -> list[str]:
     """Return the faults of overrides that verl and what is built on its code have."""
     found = []
+    if not command.program:
+        python = command.interpreter or "python3"
+        found.append(f"{python} has nothing to run: give a module behind it, such as -m {MODULE}")
     if (given := command.value(DIRECTORY)) and (wrong := NOT_A_PATH.search(given)):
         found.append(
             f"{DIRECTORY}={given} has {wrong[0]}, which Hydra resolves, and the recipe "
@@ -168,7 +171,7 @@ def without_model(command: VerlCommand) -> str:
     is_elsewhere = any(word.startswith("-") or "@" in _key(word) for word in command.overrides)
     engines = (("model_engine", ("dp",)), ("actor_rollout_ref.actor.strategy", ("fsdp", "fsdp2")))
     is_other = any(command.value(key) not in (None, *names) for key, names in engines)
-    if command.program[-1] != MODULE or is_elsewhere or is_other:
+    if command.program[-1:] != (MODULE,) or is_elsewhere or is_other:
         return ""
     if (every := command.number(FREQUENCY)) is not None and every < 1:
         return f"{FREQUENCY}={every} writes no checkpoint: give 1 or more"
