@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -80,7 +81,8 @@ class Verl(AnyCommand):
         if not settings.job:
             return (NO_JOB,)
         command = parse(settings.job)
-        found = [_no_interpreter(settings, command), no_directory(settings)]
+        found = [_no_interpreter(settings, command), _no_workers_python(settings, command)]
+        found.append(no_directory(settings))
         found += needless_variables(settings, "verl")
         found += [*verl_words.faults(command), *_start_faults(settings, command)]
         return [sentence for sentence in found if sentence]
@@ -193,6 +195,19 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
         return "" if there else f"{command.interpreter} is not there: give the path of a Python"
     installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
     return "" if installs or find_spec("verl") else NOT_HERE
+
+
+def _no_workers_python(settings: Settings, command: VerlCommand) -> str:
+    """Return a fault if the override for the workers' Python names a program that is not there."""
+    value = (command.value(WORKERS_PYTHON) or "").strip("'\"")
+    program = next(iter(value.split()), "")
+    brings = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if not program or "$" in value or brings or shutil.which(program):
+        return ""
+    return (
+        f"{WORKERS_PYTHON}={value}: this image has no program {program}, so that no worker could "
+        "start: leave it out, and begin the command with the path of a Python that has verl"
+    )
 
 
 def _other_world(settings: Settings, command: VerlCommand) -> str:

@@ -340,6 +340,11 @@ VERL = {"ROLLCALL_RUNTIME_ENV": '{"pip": ["verl"]}'}
         (f"{sys.executable} -m x trainer.default_hdfs_dir=hdfs://a", {}, "cannot resume from"),
         (f"{sys.executable} -m x ray_kwargs.ray_init.num_cpus=16", {}, "Ray refuses it"),
         (f"{sys.executable} -m x trainer.nnodes=0", {}, "is not a number of 1 or more"),
+        (
+            f"{sys.executable} -m x '{PYTHON}=no-such-uv run --frozen --extra vllm'",
+            {},
+            "this image has no program no-such-uv, so that no worker could start: leave it out",
+        ),
         (sys.executable, {}, "has nothing to run: give a module behind it, such as -m verl."),
         (f"{sys.executable} -m x", {"ROLLCALL_CHECKPOINTS": "c-{step}"}, "leave it out"),
     ],
