@@ -9,6 +9,11 @@ from contract.resources import NodeResources
 from trainer.cluster.launch.words import Launch
 
 ACCELERATE = ("-m", "accelerate.commands.accelerate_cli", "launch")
+LAUNCHERS_PATIENCE = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(24 * 3600)}
+"""How many seconds accelerate's launcher gives its ranks after SIGTERM; torch's default is 30.
+
+ROLLCALL_GRACE_SECONDS counts, at whose end the launcher is killed with its ranks.
+"""
 MODES = ("--multi", "--use", "--config")
 """What the flags of `accelerate launch` begin with that choose how it starts processes."""
 
@@ -152,4 +157,4 @@ def _of_accelerate(
     last = first + count - 1
     name = f"rank {first}" if count == 1 else f"ranks {first} to {last}"
     argv = (launch.python, *ACCELERATE, *given, *ours, *launch.program, *launch.arguments)
-    return RankProcess(name, argv, env)
+    return RankProcess(name, argv, {**LAUNCHERS_PATIENCE, **env})

@@ -85,6 +85,16 @@ def test_accelerate_starts_a_nodes_ranks_and_knows_the_machine() -> None:
     assert first[0].name == "ranks 0 to 7"
 
 
+def test_accelerates_launcher_leaves_its_ranks_their_time_to_save() -> None:
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    ((process,),) = processes("accelerate launch train.py", 8)
+    assert int(process.env[name]) == 86400
+    ((own,),) = processes(f"{name}=7 accelerate launch train.py", 8)
+    assert own.env[name] == "7"
+    ((rank,),) = processes("torchrun train.py", 1)
+    assert name not in rank.env
+
+
 def test_accelerate_on_cpus_runs_once_for_each_rank() -> None:
     (first,), (second,) = processes("accelerate launch --cpu train.py", 0, 0)
     assert (first.env["RANK"], second.env["RANK"]) == ("0", "1")
