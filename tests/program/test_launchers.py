@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,6 +53,35 @@ def test_accelerates_ranks_gather(tmp_path: Path, mode: str) -> None:
     lines = said(tmp_path, ACCELERATED, *words, "--mixed_precision", "bf16")
     ranks = ["", ""] if mode else ["[default0]:", "[default0]:"]
     assert lines == [f"{rank}gathered [0.0, 1.0] in bf16" for rank in ranks]
+
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_rank_for_which_accelerates_launcher_only_waits_saves_when_it_is_asked(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    stop, log = StopRequest(), tmp_path / "logs/attempt-1-rank-0.log"
+    words = ["accelerate", "launch", "--cpu", "--quiet", "train.py"]
+    ranks = start(LocalAgents(1), words, tmp_path, stop)
+
+    def ask() -> None:
+        eventually(lambda: log.exists() and "ready" in log.read_text(), 100)
+        stop.requested = True
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert ranks.follow() is ExitCode.STOPPED
+    assert "saved" in log.read_text()
 
 
 @pytest.mark.faults

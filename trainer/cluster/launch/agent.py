@@ -79,7 +79,7 @@ class NodeAgent:
             "cwd": directory,
             "directory_of_node": _directory_of_node(),
             "processes": [
-                (_resolved(process.argv), base | dict(process.env), output)
+                (_resolved(process.argv), base | dict(process.env), output, process.only_waits)
                 for process, output in zip(processes, descriptors, strict=True)
             ],
         }

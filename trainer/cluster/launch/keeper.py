@@ -1,9 +1,10 @@
 """Starts the ranks of one node, and ends them: `python -m trainer.cluster.launch.keeper`.
 
 The node's agent talks to it over standard input: first a line of JSON, then the words `stop`
-(SIGTERM to each rank) and `end` (SIGTERM, then SIGKILL). If the input closes, the agent is gone,
-and the keeper kills everything at once. It adopts what its ranks have started, so that nothing of
-them remains. Standard output has a line of JSON for each rank that has ended.
+(SIGTERM to each rank, also behind a launcher that only waits for it) and `end` (SIGTERM, then
+SIGKILL). If the input closes, the agent is gone, and the keeper kills everything at once. It adopts
+what its ranks have started, so that nothing of them remains. Standard output has a line of JSON for
+each rank that has ended.
 
 The next keeper of the node waits until this one has ended: then no rank holds GPU memory any more.
 """
@@ -40,11 +41,15 @@ class Keeper:
         self._spec = spec
         self._numbers: dict[int, int] = {}
         """Process id → number of the rank process, of those that run."""
+        self._only_wait: set[int] = set()
+        """Ids of launchers that start a rank and wait for it."""
         self._kill_at: float | None = None
 
     def run(self) -> None:
-        for number, (argv, env, output) in enumerate(self._spec["processes"]):
-            self._start(number, argv, env, output)
+        for number, (argv, env, output, only_waits) in enumerate(self._spec["processes"]):
+            pid = self._start(number, argv, env, output)
+            if only_waits and pid is not None:
+                self._only_wait.add(pid)
         while self._numbers:
             self._hear()
             self._reap()
@@ -52,7 +57,8 @@ class Keeper:
                 self._signal(signal.SIGKILL)
         self._kill_rest()
 
-    def _start(self, number: int, argv: list[str], env: dict[str, str], output: int) -> None:
+    def _start(self, number: int, argv: list[str], env: dict[str, str], output: int) -> int | None:
+        """Return the id of the process; None if it cannot start."""
         try:
             started = subprocess.Popen(
                 argv,
@@ -68,9 +74,10 @@ class Keeper:
             reason = f"{error.filename or argv[0]}: {error.strerror}\n"
             os.write(output, f"it cannot start: {reason}".encode())
             _tell(number, NOT_STARTED)
-            return
+            return None
         self._numbers[started.pid] = number
         started.returncode = 0  # `_reap` waits for it, not subprocess
+        return started.pid
 
     def _hear(self) -> None:
         if not select.select([0], [], [], TICK_SECONDS)[0]:
@@ -96,7 +103,9 @@ class Keeper:
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:  # not reaped yet, so that the number is still its own
-            os.kill(pid, number)
+            asks = number is signal.SIGTERM and pid in self._only_wait
+            if not (asks and _ask_children(pid)):
+                os.kill(pid, number)
 
     def _kill_rest(self) -> None:
         """Kill what the ranks have left: servers, launchers' ranks, loaders of data."""
@@ -107,6 +116,17 @@ class Keeper:
                 except psutil.NoSuchProcess:
                     continue
             psutil.wait_procs(left, timeout=1.0)
+
+
+def _ask_children(pid: int) -> bool:
+    """Send SIGTERM to the children of a process; return whether there is one."""
+    asked = False
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
+                asked = True
+    return asked
 
 
 def _tell(number: int, code: int) -> None:
@@ -170,7 +190,7 @@ def main() -> int:
         if alone:
             Keeper(spec).run()
         else:
-            _refuse([output for _, _, output in spec["processes"]])
+            _refuse([output for _, _, output, _ in spec["processes"]])
     return 0
 
 

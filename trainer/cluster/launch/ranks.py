@@ -35,6 +35,8 @@ class RankProcess:
     """Such as "rank 3"; "ranks 8 to 15" if accelerate's launcher starts them."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    only_waits: bool = False
+    """It starts the rank, waits for it, and would end at SIGTERM without a word to it."""
 
     @property
     def log(self) -> str:
@@ -135,7 +137,7 @@ def _rank(launch: Launch, env: Mapping[str, str], first: int, local: int) -> Ran
     flag = (f"--local_rank={local}",) if launch.local_rank else ()
     by = () if launch.accelerate is None else (launch.python, *ACCELERATE, *launch.accelerate)
     argv = (*by, *launch.program, *flag, *launch.arguments)
-    return RankProcess(f"rank {rank}", argv, {**env, **own})
+    return RankProcess(f"rank {rank}", argv, {**env, **own}, only_waits=bool(by))
 
 
 def _of_accelerate(
@@ -157,4 +159,4 @@ def _of_accelerate(
     last = first + count - 1
     name = f"rank {first}" if count == 1 else f"ranks {first} to {last}"
     argv = (launch.python, *ACCELERATE, *given, *ours, *launch.program, *launch.arguments)
-    return RankProcess(name, argv, {**LAUNCHERS_PATIENCE, **env})
+    return RankProcess(name, argv, {**LAUNCHERS_PATIENCE, **env}, only_waits=not several)
