@@ -72,6 +72,10 @@ class MissingModelError(TrainingError):
     """A checkpoint has no state of a model that the run trains; the message names the role."""
 
 
+class UnknownShardError(TrainingError):
+    """Another version wrote a shard that this one cannot read; the message names the file."""
+
+
 class NotSharedError(TrainingError):
     """A directory of the run is not the same on all nodes; the message names the nodes."""
 

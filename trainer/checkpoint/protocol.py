@@ -110,7 +110,7 @@ class Checkpointable(Protocol):
         """Restore the state.
 
         Raises ModelMismatchError if it is another model's, MissingModelError if there is none,
-        SnapshotLostError if a shard is gone.
+        UnknownShardError if it is of another version, SnapshotLostError if a shard is gone.
         """
 
     def restored_rate(self) -> float | None:

@@ -26,13 +26,13 @@ class RemoteFile:
     """A file on the head's node."""
 
     def __init__(self, directory: HeadDirectory, name: str, reader: Reader) -> None:
-        self._path = directory.path / name
+        self.path = directory.path / name
         self._store = directory.store
-        source = answer(self._store.serve.remote(self._path))
-        self._stream = FileStream(source, self._path, reader)
+        source = answer(self._store.serve.remote(self.path))
+        self._stream = FileStream(source, self.path, reader)
 
     def index(self) -> Content:
-        content: Content = answer(self._store.index.remote(self._path))
+        content: Content = answer(self._store.index.remote(self.path))
         return content
 
     def read(self, start: int, size: int) -> bytearray:
@@ -42,21 +42,25 @@ class RemoteFile:
             for offset in range(0, size, PIECE_BYTES):
                 with whole[offset : offset + PIECE_BYTES] as piece:
                     self._stream.read(start + offset, piece)
-                    sent = self._store.digest.remote(self._path, start + offset, len(piece))
+                    sent = self._store.digest.remote(self.path, start + offset, len(piece))
                     if digest_of(piece) != answer(sent):
                         why = "the checksum of what arrived differs"
-                        raise OSError(errno.EIO, why, str(self._path))
+                        raise OSError(errno.EIO, why, str(self.path))
         return content
 
 
 @contextmanager
 def opened(directory: HeadDirectory, role: str) -> Iterator[State]:
-    """Yield the state that all ranks of `role` saved, with remote tensors. Raises OSError."""
+    """Yield the state that all ranks of `role` saved, with remote tensors.
+
+    Raises OSError, and what `state.load` raises.
+    """
     files = answer(directory.store.files.remote(directory.path))
     names = sorted(file.name for file in files if state.is_of(role, file.name))
     with closing(Reader()) as reader:
         remote = [RemoteFile(directory, name, reader) for name in names]
-        yield state.merged([State(**_remote(file.index(), file)) for file in remote], role)
+        parts = [state.of_content(_remote(file.index(), file), file.path) for file in remote]
+        yield state.merged(parts, role)
 
 
 def _remote(content: Any, file: RemoteFile) -> Any:

@@ -27,8 +27,14 @@ from trainer.checkpoint.writer import IN_FLIGHT, RUN_STATE, DriverState, RunStat
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.layout import Role
-from trainer.types import MissingModelError, ModelMismatchError, SnapshotLostError
+from trainer.types import (
+    MissingModelError,
+    ModelMismatchError,
+    SnapshotLostError,
+    UnknownShardError,
+)
 
+OTHER_VERSION = "Go on with the version of Rollcall that wrote it, or give another --run_dir"
 Learners = Mapping[str, WorkerGroup[Checkpointable]]
 
 
@@ -155,8 +161,7 @@ def _run_state(directory: Path) -> RunState:
         return RunState.read(directory)
     except ValueError as error:
         raise ResumeError(
-            f"{directory / RUN_STATE} cannot be read: {error}. Go on with the version of Rollcall "
-            "that wrote it, or give another --run_dir"
+            f"{directory / RUN_STATE} cannot be read: {error}. {OTHER_VERSION}"
         ) from None
 
 
@@ -189,7 +194,10 @@ def restore_learners(learners: Learners, source: Source) -> None:
 
 
 def _restore(config: Config, learners: Learners, source: Source) -> None:
-    """Raises ResumeError for another model's state or none, SnapshotLostError for a lost shard."""
+    """Raises SnapshotLostError for a lost shard.
+
+    Raises ResumeError if the state is another model's or another version's, or if there is none.
+    """
     try:
         restore_learners(learners, source)
     except ModelMismatchError as error:
@@ -202,6 +210,8 @@ def _restore(config: Config, learners: Learners, source: Source) -> None:
             f"{_named(source)} has no {error}: the run had none until now. Leave out the flag that "
             "asks for it, such as --advantage_estimator gae, or give another --run_dir"
         ) from None
+    except UnknownShardError as error:
+        raise ResumeError(f"{error}. {OTHER_VERSION}") from None
     _tell_of_rates(config, learners)
 
 

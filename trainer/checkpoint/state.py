@@ -21,7 +21,7 @@ from torch import Tensor
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
-from trainer.types import MissingModelError, ModelMismatchError, Rank
+from trainer.types import MissingModelError, ModelMismatchError, Rank, UnknownShardError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Tensors that Adam keeps for each parameter."""
@@ -97,12 +97,28 @@ def is_of(role: str, name: str) -> bool:
 
 
 def load(directory: Path, role: str) -> State:
-    """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it."""
+    """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it.
+
+    Raises MissingModelError if there is none, UnknownShardError if it is of another version.
+    """
     parts = [
-        State(**torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        of_content(torch.load(path, map_location="cpu", weights_only=True, mmap=True), path)
         for path in sorted(path for path in directory.iterdir() if is_of(role, path.name))
     ]
     return merged(parts, role)
+
+
+def of_content(content: Mapping[str, Any], path: Path) -> State:
+    """Return the state that `save` wrote to the file `path`, perhaps in another version.
+
+    Raises UnknownShardError if this version would leave out a part of it, or lacks one.
+    """
+    if unknown := sorted(content.keys() - State.__slots__):
+        raise UnknownShardError(f"{path} has the part {unknown[0]!r}, which is unknown here")
+    try:
+        return State(**content)
+    except TypeError as error:
+        raise UnknownShardError(f"{path} is incomplete: {error}") from None
 
 
 def merged(parts: Sequence[State], role: str) -> State:

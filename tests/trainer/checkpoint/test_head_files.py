@@ -31,7 +31,7 @@ from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
 from trainer.cluster import tcp_stream
 from trainer.cluster.tcp_stream import StreamSource
-from trainer.types import Rank, TrainingError
+from trainer.types import Rank, TrainingError, UnknownShardError
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -292,6 +292,19 @@ def test_a_rank_reads_parts_of_tensors_and_nothing_else(
     # The server counts a part after the last of its bytes has arrived.
     eventually(lambda: store.inner.sent() == half + moments)
     assert not own.exists(), "nothing was written on this node"
+
+
+def test_a_shard_of_another_version_is_named(store: Store, own: Path, step: Path) -> None:
+    saved_by(step, 1)
+    content = torch.load(step / "policy.pt", weights_only=True)
+    torch.save(content | {"later": {}}, step / "policy.pt")
+    write_manifest(step, 3)
+    directory = HeadDirectory(step, store, "the head")
+    with (
+        pytest.raises(UnknownShardError, match=f"{step / 'policy.pt'} has the part 'later'"),
+        remote_state.opened(directory, "policy"),
+    ):
+        pass
 
 
 def test_values_that_were_not_fetched_are_an_error_and_no_zeros(

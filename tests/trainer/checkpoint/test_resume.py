@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from contract.manifest import checkpoint_path, write_manifest
 from tests.support.tiny_run import GRPO, Tiny, train
@@ -30,6 +32,26 @@ def test_a_checkpoint_of_another_version_is_resumed_from_or_named(
     write_manifest(directory, 2)
     with pytest.raises(ResumeError, match=f"{directory / RUN_STATE} cannot be read: .*'prompts'"):
         train(tiny.config(run_dir, max_steps=3, **GRPO))
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        ({"later": 1}, "has the part 'later', which is unknown here. Go on with the version of"),
+        ({"adam": None}, "is incomplete: .* 'adam'. Go on with the version of Rollcall that wrote"),
+    ],
+)
+def test_a_shard_of_another_version_is_named(
+    tiny: Tiny, run_dir: Path, later: dict[str, Any], says: str
+) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO))
+    directory = checkpoint_path(run_dir / "checkpoints", 1)
+    content = torch.load(directory / "policy.pt", weights_only=True) | later
+    known = {part: value for part, value in content.items() if value is not None}
+    torch.save(known, directory / "policy.pt")
+    write_manifest(directory, 1)
+    with pytest.raises(ResumeError, match=f"{directory / 'policy.pt'} {says}"):
+        train(tiny.config(run_dir, max_steps=2, **GRPO))
 
 
 def test_a_checkpoint_without_a_critic_is_refused_in_a_sentence(tiny: Tiny, run_dir: Path) -> None:
