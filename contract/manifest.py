@@ -52,13 +52,18 @@ def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = 
     found = (
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and path.name != MANIFEST
+        if path.is_file() and path.name != MANIFEST and not is_deleted(path)
     )
     # A list of a directory on NFS may be old, and lack a file of another node that is there.
     names = sorted({*found, *known})
     files = {name: known.get(name) or _entry(directory / name) for name in names}
     lease.check(lease.mine())
     write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
+
+
+def is_deleted(path: Path) -> bool:
+    """Return whether NFS keeps the file only because a process of this node has it open."""
+    return path.name.startswith(".nfs")
 
 
 def _look_for(path: Path, size: int) -> None:

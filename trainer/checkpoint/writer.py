@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 
 from contract.files import stored_json
 from contract.files.os_errors import with_path
-from contract.manifest import WrittenFile, checkpoint_path, write_manifest
+from contract.manifest import WrittenFile, checkpoint_path, is_deleted, write_manifest
 from contract.run_dir import sync_directory, write_atomically
 from trainer.algorithms.reward_shaping import RunningMoments
 
@@ -82,10 +83,18 @@ class DriverState:
 
 
 def begin(checkpoints: Path, step: int) -> Path:
-    """Return an empty directory for the checkpoint of `step`. Raises OSError."""
+    """Return an empty directory for the checkpoint of `step`.
+
+    NFS keeps a deleted file there until the last process has closed it. Raises OSError if any other
+    file of an earlier checkpoint of the step cannot be deleted.
+    """
     directory = checkpoint_path(checkpoints, step)
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    for left in directory.rglob("*"):
+        if left.is_file() and not is_deleted(left):
+            why = f"it cannot be deleted, and the checkpoint of step {step} takes its place"
+            raise OSError(errno.ENOTEMPTY, why, str(left))
     return directory
 
 
