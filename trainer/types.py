@@ -68,6 +68,10 @@ class ModelMismatchError(TrainingError):
     """A checkpoint has the weights of another model; the message says where they differ."""
 
 
+class AdapterMismatchError(ModelMismatchError):
+    """A checkpoint has other adapters than the flags of LoRA give; the message says how."""
+
+
 class MissingModelError(TrainingError):
     """A checkpoint has no state of a model that the run trains; the message names the role."""
 

@@ -28,6 +28,7 @@ from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.types import (
+    AdapterMismatchError,
     MissingModelError,
     ModelMismatchError,
     SnapshotLostError,
@@ -200,6 +201,11 @@ def _restore(config: Config, learners: Learners, source: Source) -> None:
     """
     try:
         restore_learners(learners, source)
+    except AdapterMismatchError as error:
+        raise ResumeError(
+            f"{_named(source)} does not fit the flags of LoRA: {error}. Give the flags of that "
+            "run, or another --run_dir"
+        ) from None
     except ModelMismatchError as error:
         raise ResumeError(
             f"--pretrain {config.pretrain} is not the model that {_named(source)} was made with: "

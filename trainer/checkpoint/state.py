@@ -21,7 +21,14 @@ from torch import Tensor
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
-from trainer.types import MissingModelError, ModelMismatchError, Rank, UnknownShardError
+from trainer.models import lora
+from trainer.types import (
+    AdapterMismatchError,
+    MissingModelError,
+    ModelMismatchError,
+    Rank,
+    UnknownShardError,
+)
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Tensors that Adam keeps for each parameter."""
@@ -40,15 +47,21 @@ class State:
     """The moving average, where there is one."""
 
     def check_fits(self, model: Mapping[str, Tensor]) -> None:
-        """Raises ModelMismatchError if names or shapes of parameters differ."""
+        """Raises ModelMismatchError if names or shapes of parameters differ.
+
+        It is an AdapterMismatchError if the flags of LoRA are the reason.
+        """
+        # ZeRO-3 empties tensors
+        shapes = {name: getattr(tensor, "ds_shape", tensor.shape) for name, tensor in model.items()}
+        if why := lora.difference({name: t.shape for name, t in self.model.items()}, shapes):
+            raise AdapterMismatchError(why)
         if unknown := sorted(self.model.keys() ^ model.keys()):
             where = "the checkpoint" if unknown[0] in self.model else "the model"
             raise ModelMismatchError(f"only {where} has {unknown[0]}")
         for name, tensor in self.model.items():
-            shape = getattr(model[name], "ds_shape", model[name].shape)  # ZeRO-3 empties tensors
-            if tensor.shape != shape:
-                shapes = f"{list(tensor.shape)} in the checkpoint, {list(shape)} in the model"
-                raise ModelMismatchError(f"{name} is {shapes}")
+            if tensor.shape != (shape := shapes[name]):
+                both = f"{list(tensor.shape)} in the checkpoint, {list(shape)} in the model"
+                raise ModelMismatchError(f"{name} is {both}")
 
 
 def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from trainer.config.options.training import LoRASettings
 from trainer.types import UnfitModelError
 
 ALL_LINEAR = "all-linear"
+Shapes = Mapping[str, Sequence[int]]
+"""Shapes of tensors, by name."""
 
 
 class Adapted(nn.Module):
@@ -108,6 +110,31 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
     frozen = {name for name, parameter in named if not parameter.requires_grad}
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if name not in frozen}
+
+
+def difference(saved: Shapes, model: Shapes) -> str:
+    """Return how the adapters of a saved state differ from those of a model; "" if they fit.
+
+    Both are shapes of trained tensors, by name.
+    """
+    before, now = _ranks(saved), _ranks(model)
+    if {*before.values()} != {*now.values()}:
+        has = f"adapters of rank {max(before.values())}" if before else "no adapters"
+        return f"it has {has}, and --lora_rank is {max(now.values(), default=0)}"
+    kinds = [sorted({name.rpartition(".")[2] for name in names}) for names in (before, now)]
+    if kinds[0] != kinds[1]:
+        old, new = map(" ".join, kinds)
+        return f"its adapters are on {old}, and --target_modules puts them on {new}"
+    return ""
+
+
+def _ranks(shapes: Shapes) -> dict[str, int]:
+    """Return the name of each adapted layer → the rank of its adapter."""
+    return {
+        name.removesuffix(".lora_a"): shape[0]
+        for name, shape in shapes.items()
+        if name.endswith(".lora_a")
+    }
 
 
 def _plain(model: nn.Module, name: str) -> str:

@@ -54,6 +54,27 @@ def test_a_shard_of_another_version_is_named(
         train(tiny.config(run_dir, max_steps=2, **GRPO))
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        ({"lora_rank": 2}, {}, "it has adapters of rank 2, and --lora_rank is 0"),
+        ({}, {"lora_rank": 2}, "it has no adapters, and --lora_rank is 2"),
+        ({"lora_rank": 2}, {"lora_rank": 4}, "it has adapters of rank 2, and --lora_rank is 4"),
+        (
+            {"lora_rank": 2, "target_modules": "q_proj"},
+            {"lora_rank": 2, "target_modules": ("q_proj", "v_proj")},
+            "its adapters are on q_proj, and --target_modules puts them on q_proj v_proj",
+        ),
+    ],
+)
+def test_a_checkpoint_with_other_adapters_names_the_flag(
+    tiny: Tiny, run_dir: Path, before: dict[str, Any], now: dict[str, Any], says: str
+) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO, **before))
+    with pytest.raises(ResumeError, match=f"global_step_1 does not fit .* of LoRA: {says}"):
+        train(tiny.config(run_dir, max_steps=2, **GRPO, **now))
+
+
 def test_a_checkpoint_without_a_critic_is_refused_in_a_sentence(tiny: Tiny, run_dir: Path) -> None:
     train(tiny.config(run_dir, max_steps=1, **GRPO))
     with pytest.raises(ResumeError, match="global_step_1 has no critic: the run had none until"):
