@@ -152,28 +152,39 @@ class BackgroundScoring:
     def work(self) -> list[PromptGroup]:
         """Returns the groups whose scores have come.
 
-        Raises what the reward function raised; the groups of that call wait to be scored again.
+        Raises what the reward function raised. The groups of that call wait to be scored again, and
+        no other group gets scores that the caller has not seen.
         """
-        scored = [group for group in self._waiting if not group.unscored]
-        for group in scored:  # their environments gave all scores
-            self._waiting.remove(group)
-            group.add_scores(iter(()))
-        if self._waiting and len(self._calls) < self._concurrency:
-            groups, self._waiting = self._waiting, []
-            written = [(group.prompt, c) for group in groups for c in group.unscored]
-            call = in_background("reward", lambda: scores(self._reward, written))
-            self._calls[call] = groups
+        self._begin_call()
         done = [call for call in self._calls if call.done()]
-        return [*scored, *(group for call in done for group in self._scored(call))]
+        for call in done:
+            if error := call.exception():
+                self._waiting += self._calls.pop(call)  # the groups are nowhere else
+                raise error
+        return [*self._given(), *(group for call in done for group in self._scored(call))]
 
     def wait(self, seconds: float) -> None:
         """Wait until a call ends, at most `seconds`."""
         wait(self._calls, seconds, FIRST_COMPLETED)
 
+    def _begin_call(self) -> None:
+        groups = [group for group in self._waiting if group.unscored]
+        if groups and len(self._calls) < self._concurrency:
+            self._waiting = [group for group in self._waiting if not group.unscored]
+            written = [(group.prompt, c) for group in groups for c in group.unscored]
+            call = in_background("reward", lambda: scores(self._reward, written))
+            self._calls[call] = groups
+
+    def _given(self) -> list[PromptGroup]:
+        """Returns the waiting groups whose environments gave all scores."""
+        given = [group for group in self._waiting if not group.unscored]
+        self._waiting = [group for group in self._waiting if group.unscored]
+        for group in given:
+            group.add_scores(iter(()))
+        return given
+
     def _scored(self, call: Future[list[Score]]) -> list[PromptGroup]:
         groups = self._calls.pop(call)
-        if call.exception():
-            self._waiting += groups  # the run may recover, and the groups are nowhere else
         found = iter(call.result())
         for group in groups:
             group.add_scores(found)

@@ -8,23 +8,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from env.registry import reward_function
-from env.types import RewardRequest, Score
+from env.types import Prompt, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
+from tests.support.waiting import eventually
 from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
 from trainer.rollout import prompts
-from trainer.rollout.rewards import ModelReward
-from trainer.types import TrainingError
+from trainer.rollout.rewards import BackgroundScoring, ModelReward
+from trainer.rollout.rollout_state import PromptGroup
+from trainer.types import Completion, FinishedRollout, LostWorkerError, TrainingError
 from trainer.workers import groups
 from trainer.workers.reward import RewardActor
 
@@ -224,3 +228,56 @@ def test_calls_of_the_reward_are_measured_and_logged_with_each_step(
     train(config, slow)
     assert [0.3 <= row["perf/reward_call_seconds"] < 5 for row in metric_rows(config)] == [True] * 2
     assert [event["details"]["tokens"] > 0 for event in events(config, "step")] == [True] * 2
+
+
+class TwoAtOnce:
+    """A reward whose calls wait for `go`; one of them loses its process once."""
+
+    concurrency = 2
+
+    def __init__(self) -> None:
+        self.go = Event()
+        self.losses = [LostWorkerError("reward-0 is lost", "reward")]
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
+        assert self.go.wait(60)
+        if requests[0].prompt == "1+1=" and self.losses:
+            raise self.losses.pop()
+        return [Score.of(1.0)] * len(requests)
+
+
+def written(number: int, given: Score | None = None) -> PromptGroup:
+    """A group of one completion; `given`: the score that its environment gave."""
+    completion = Completion(
+        text="2",
+        tokens=np.arange(2),
+        action_mask=np.array([False, True]),
+        log_probs=np.zeros(2, np.float32),
+        finished=True,
+        versions=np.array([-1, 0]),
+    )
+    group = PromptGroup(number=number, prompt=Prompt(number, f"{number}+1="), version=0)
+    group.finish(FinishedRollout((number, 0), completion, given))
+    return group
+
+
+def test_a_failed_call_leaves_no_scores_that_nobody_filters() -> None:
+    reward, groups = TwoAtOnce(), [written(0), written(1), written(2, Score.of(0.5))]
+    scoring = BackgroundScoring(reward)
+    for group in groups[:2]:
+        scoring.give([group])
+        assert scoring.work() == []
+    scoring.give(groups[2:])
+    reward.go.set()
+    eventually(lambda: all(call.done() for call in scoring._calls))
+    with pytest.raises(LostWorkerError):
+        scoring.work()
+    assert [group.scores for group in groups] == [None] * 3
+    found: list[int] = []
+
+    def all_found() -> bool:
+        found.extend(group.number for group in scoring.work())
+        return sorted(found) == [0, 1, 2]
+
+    eventually(all_found)
+    assert not scoring.busy
