@@ -18,15 +18,21 @@ class JsonLines:
     """Appends rows, each with its step. Rows after a resumed step are dropped first."""
 
     def __init__(self, path: Path, resumed_step: int, *, largest: float = math.inf) -> None:
-        """`largest`: bytes of the file. Above it, some of the older steps are dropped."""
+        """`largest`: bytes of the file. Above it, some of the older steps are dropped.
+
+        They are dropped once for each step: rows of one step may be larger than `largest`.
+        """
         self._path = path
         self._largest = largest
+        self._thinned: int | None = None
+        """The step at which steps were last dropped."""
         if path.exists():
             _keep(path, lambda row: row["step"] <= resumed_step)
 
     def log(self, step: int, row: Mapping[str, Any]) -> None:
         append_line(self._path, json.dumps({"step": step, "at": time.time(), **row}).encode())
-        if self._path.stat().st_size > self._largest:
+        if step != self._thinned and self._path.stat().st_size > self._largest:
+            self._thinned = step
             thin(self._path)
 
     def replace(self, step: int, row: Mapping[str, Any], name: str) -> None:

@@ -173,6 +173,25 @@ def test_the_file_is_bounded_and_keeps_the_newest_steps(tmp_path: Path) -> None:
     assert set(Counter(steps).values()) == {2}
 
 
+def test_a_step_that_is_larger_than_the_file_may_be_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads, read = tmp_path / "samples.jsonl", list[Path](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    lines = JsonLines(path, 0, largest=20_000)
+    for step in range(1, 5):
+        for _ in range(300):
+            lines.log(step, {"text": "x" * 100})
+    assert len(reads) <= 2 * 4, "each thinning reads the file twice"
+    steps = Counter(json.loads(line)["step"] for line in path.read_text().splitlines())
+    assert steps == {4: 300}
+
+
 def test_a_torn_line_is_ended_before_the_next_and_short_writes_are_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
