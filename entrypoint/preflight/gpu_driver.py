@@ -61,6 +61,7 @@ def devices(context: Context) -> Finding:
     if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
     if discover.is_amd(context.machine):
+        # ROCm opens all of them, also those of unused graphics; a forbidden one hides every GPU.
         needed = [dev / "kfd", *amd.render_nodes(dev, context.machine.sys)]
         remedy = AMD_GROUPS
     elif discover.is_wsl(context.machine):
