@@ -11,7 +11,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -55,7 +55,23 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
             signal.signal(one, handler)
     if environment.requires_group_rollouts:
         raise ValueError("its rubric compares the rollouts of a group; each is scored alone here")
+    environment.init_state = _shown_to_client(environment.init_state)
     return environment
+
+
+def _shown_to_client(init_state: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return `init_state` that also gives the state to its client.
+
+    A rollout that raises, or is ended, returns no state, and its rubric may hold something for it.
+    """
+
+    async def shown(*arguments: Any, **named: Any) -> Any:
+        state = await init_state(*arguments, **named)
+        if isinstance(client := state.get("client"), PolicyClient):
+            client.state = state
+        return state
+
+    return shown
 
 
 class PolicyClient(OpenAIChatCompletionsClient):
@@ -68,7 +84,7 @@ class PolicyClient(OpenAIChatCompletionsClient):
         self._tools: Sequence[ToolSpec] = ()
         self._start = 0
         self.state: Any = None
-        """verifiers' state of the episode, once it has asked for a reply."""
+        """verifiers' state of the episode, once the rollout has made it."""
         self.failure: EnvironmentFailedError | None = None
         self.last: Generated | None = None
         self.waited, self.waits_since = 0.0, None  # type: float, float | None
@@ -206,7 +222,7 @@ class VerifiersAttempt:
                 state = await self._within(rollout, client)
             except TimeoutError:
                 state = client.state
-                if state is None or client.last is None:
+                if client.last is None:
                     raise EnvironmentFailedError(
                         f"the environment took {self.limits.seconds:g} s before a reply"
                     ) from None

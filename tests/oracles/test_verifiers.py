@@ -66,6 +66,10 @@ class Guess(vf.MultiTurnEnv):
     async def setup_state(self, state):
         if self.how == "setup":
             raise vf.SandboxError("no sandbox")
+        if self.how == "setup raises":
+            raise KeyError("broken")
+        if self.how == "setup waits":
+            await asyncio.sleep(9)
         return state
 
     @vf.cleanup
@@ -243,13 +247,15 @@ def test_an_environment_that_fails_is_a_failed_episode(how: str, reason: str) ->
         ("error", ["environment", "rubric"]),
         ("change", ["environment", "rubric"]),
         ("setup", ["environment", "rubric"]),
+        ("setup raises", ["environment", "rubric"]),
+        ("setup waits", ["environment", "rubric"]),
     ],
 )
 def test_the_clean_ups_run_as_in_verifiers_after_a_failure_too(how: str, order: list[str]) -> None:
     """A clean-up that fails costs a line in the log."""
     called = import_module("own_env").ORDER
     called.clear()
-    limits = replace(LIMITS, seconds=2.0) if how == "wait" else LIMITS
+    limits = replace(LIMITS, seconds=2.0) if "wait" in how else LIMITS
     with suppress(EnvironmentFailedError):
         run(["4", "5"], limits, kind="turns", how=how)
     assert called == order
