@@ -1,4 +1,4 @@
-"""The end of a job's driver, also if Ray does not let go of it."""
+"""The end of a process, also if Ray or W&B does not let go of it."""
 
 from __future__ import annotations
 

@@ -24,6 +24,15 @@ FINISH_SECONDS = 30
 wait without end."""
 
 
+def finish_limit(environ: Mapping[str, str]) -> float | None:
+    """Return for how many seconds the end of a process waits for W&B; None: without limit."""
+    try:
+        seconds = float(environ.get(FINISH_TIMEOUT, "0"))
+    except ValueError:
+        return None  # W&B refuses it
+    return seconds if seconds > 0 else None
+
+
 def connect(config: Config, run_id: str | None) -> Wandb | None:
     """Returns the W&B run of `run_id`, or a new run. If W&B does not begin one, says so: None.
 

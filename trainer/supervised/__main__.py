@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.config.schema import ConfigError
+from trainer.metrics.sinks import finish_limit
 from trainer.supervised.parse import content_faults, parse
 from trainer.supervised.stages import DESCRIPTIONS, STAGES
 
@@ -60,4 +62,11 @@ def _end(error: Exception | str, code: ExitCode) -> ExitCode:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = 1
+    try:
+        code = main()
+    finally:
+        # W&B keeps its limit itself, unless its process is frozen.
+        if (limit := finish_limit(os.environ)) is not None:
+            exit_within(limit + LEAVE_SECONDS, code)
+    sys.exit(code)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import wandb
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
+from trainer.metrics.sinks import finish_limit
 from trainer.supervised.__main__ import main
 from trainer.supervised.loggers import reports, run_id, variables
 from trainer.supervised.options import StageFlags
@@ -59,7 +64,9 @@ def test_the_flags_become_the_variables_of_wandb() -> None:
 def test_the_end_of_a_stage_waits_for_wandb_as_long_as_the_user_says(
     environ: dict[str, str], limit: str | None
 ) -> None:
-    assert variables(flags(use_wandb=True), None, environ).get("WANDB_FINISH_TIMEOUT") == limit
+    given = variables(flags(use_wandb=True), None, environ)
+    assert given.get("WANDB_FINISH_TIMEOUT") == limit
+    assert finish_limit(environ | given) == (float(limit) if limit else None)
 
 
 def test_all_attempts_are_one_run_of_wandb(tmp_path: Path) -> None:
@@ -83,6 +90,50 @@ def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
     said = capsys.readouterr().out
     assert said.count("W&B takes no further rows in this attempt: ") == 1
     assert "URL scheme should be" in said
+
+
+FREEZES_WANDB = """
+import psutil, runpy
+from trainer.supervised import run
+
+export, frozen = run._export, []
+
+
+def freeze(*given):
+    for process in psutil.Process().children(recursive=True):
+        if "wandb-core" in process.name():
+            process.suspend()
+            frozen.append(process.pid)
+    print(f"frozen: {frozen}", flush=True)
+    export(*given)
+
+
+run._export = freeze
+runpy.run_module("trainer.supervised", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limit(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    given = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_FINISH_TIMEOUT": "1"}
+    words = [sys.executable, "-c", FREEZES_WANDB, *sft(tiny, tmp_path, use_wandb=True)]
+    stage = subprocess.Popen(
+        words, cwd=tmp_path, env=os.environ | given, stdout=subprocess.PIPE, text=True
+    )
+    assert stage.stdout is not None
+    frozen: list[int] = []
+    try:
+        frozen = next(
+            json.loads(line.partition(":")[2]) for line in stage.stdout if "frozen" in line
+        )
+        assert frozen
+        assert stage.wait(240) == ExitCode.FINISHED
+        assert (tmp_path / "model" / "model.safetensors").is_file()
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGKILL)
+        stage.kill()
 
 
 def test_a_disk_that_fails_tensorboard_costs_a_stage_its_rows_alone(
