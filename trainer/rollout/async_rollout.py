@@ -292,9 +292,11 @@ class AsyncRollouts:
         self._filtered += 1
         needed, bounds = self._limits.batch, self._config.filtering.reward_range
         if self._filtered >= dynamic_sampling.ROUNDS * needed:
-            rewards.require_one(group.samples)  # the scores are at fault, and not the prompts
             scored = [one for one in self._groups.values() if one.scores is not None]
             kept = sum(map(self._has_signal, scored))
+            if kept >= needed:
+                return  # the others were replaced for later steps
+            rewards.require_one(group.samples)  # the scores are at fault, and not the prompts
             raise dynamic_sampling.hopeless(self._filtered + kept, kept, needed, bounds)
 
     def _has_signal(self, group: PromptGroup) -> bool:

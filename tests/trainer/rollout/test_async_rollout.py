@@ -26,6 +26,7 @@ from tests.support.tiny_run import (
     share_of,
     train,
 )
+from tests.support.waiting import eventually
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import IN_FLIGHT, RunState
 from trainer.config.config import Config
@@ -215,8 +216,8 @@ def test_prompts_without_signal_are_replaced_while_training_goes_on(
     assert 0 < max(row["train/staleness_max"] for row in rows) <= 2
 
 
-def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction) -> AsyncRollouts:
-    config = tiny.config(run, **AHEAD, max_staleness=2)
+def rollouts_of(tiny: Tiny, run: Path, reward: RewardFunction, **flags: Any) -> AsyncRollouts:
+    config = tiny.config(run, **{**AHEAD, "max_staleness": 2, **flags})
     engines = EnginePool(LocalWorkerGroup([HFEngine(settings(tiny))]))
     rollouts = Generator.of(config, engines)
     return AsyncRollouts(config, rollouts, prompts.load(config).stream, reward, step=0)
@@ -240,6 +241,26 @@ def test_prompts_that_all_have_no_signal_end_the_run_and_the_reason_is_said(
     config = tiny.config(run_dir, async_train=True, **filtering, **GRPO)
     with pytest.raises(TrainingError, match=reason):
         train(config, lambda requests: [score] * len(requests))
+
+
+def test_groups_that_are_replaced_for_later_steps_do_not_end_the_run(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    scored: list[Score] = []
+
+    def every_fifth_group(requests: Sequence[RewardRequest]) -> list[Score]:
+        first = len(scored)
+        numbers = range(first, first + len(requests))
+        scored.extend(Score.of(0.0 if number % 10 == 0 else 1.0) for number in numbers)
+        return scored[first:]
+
+    flags = {"max_staleness": 3, "dynamic_filtering": True}
+    rollouts = rollouts_of(tiny, run_dir, every_fifth_group, **flags)
+    rollouts.step(1)
+    with rollouts.meanwhile():  # 4 groups of 20 for each of 3 more steps
+        eventually(lambda: len(scored) >= 2 * 76)
+    for step in (2, 3, 4):
+        assert len(rollouts.step(step).written) == 8
 
 
 def test_a_step_that_is_done_again_has_the_samples_that_it_had(tiny: Tiny, run_dir: Path) -> None:
