@@ -291,7 +291,7 @@ class AsyncRollouts:
         del self._groups[group.number]
         self._filtered += 1
         needed, bounds = self._limits.batch, self._config.filtering.reward_range
-        if self._filtered >= dynamic_sampling.ROUNDS * needed:
+        if self._filtered >= dynamic_sampling.MOST_FILTERED * needed:
             scored = [one for one in self._groups.values() if one.scores is not None]
             kept = sum(map(self._has_signal, scored))
             if kept >= needed:

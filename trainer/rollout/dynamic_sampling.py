@@ -10,8 +10,8 @@ import numpy as np
 from trainer.rollout import rewards
 from trainer.types import Sample, TrainingError
 
-ROUNDS = 10
-"""Rounds of new prompts for a step before the run fails."""
+MOST_FILTERED = 10
+"""Times a step's prompts: with so many prompts without a signal, the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ def collect(
     """Returns the samples of `prompts` prompts with a signal. `draw(n)` samples the next n prompts.
 
     A draw may have no score at all, for example if a single prompt is missing and its label is
-    broken. Raises TrainingError if ROUNDS draws do not give enough prompts.
+    broken. Raises TrainingError if MOST_FILTERED times `prompts` have no signal.
     """
     kept: list[list[Sample]] = []
     drawn: list[Sample] = []
-    for _ in range(ROUNDS):
+    while len(drawn) // size - len(kept) < MOST_FILTERED * prompts:
         samples = draw(prompts - len(kept))
         kept += with_signal(samples, size, bounds)
         drawn += samples

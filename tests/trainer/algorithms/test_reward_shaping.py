@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -171,6 +172,19 @@ def test_prompts_without_signal_are_replaced_until_the_batch_is_full() -> None:
     assert [sample.prompt.index for sample in found.samples] == [0, 0, 4, 4, 5, 5]
     assert asked == [3, 2, 1]
     assert found.pass_rate == 3 / 6
+
+
+def test_the_last_prompts_of_a_step_may_take_many_small_draws() -> None:
+    numbers, asked = itertools.count(1), list[int]()
+
+    def draw(count: int) -> list[Sample]:
+        asked.append(count)
+        drawn = [next(numbers) for _ in range(count)]
+        return [s for n in drawn for s in group(n, *(EASY if n % 4 else SIGNAL))]
+
+    found = dynamic_sampling.collect(draw, 16, 2, (0.0, 1.0))
+    assert found.pass_rate == 16 / 64
+    assert asked[-4:] == [1] * 4
 
 
 def test_where_no_prompt_can_be_scored_the_error_says_why() -> None:
