@@ -16,6 +16,9 @@ from trainer.config.values import FALSE, TRUE
 from trainer.metrics.sinks import FINISH_SECONDS, FINISH_TIMEOUT
 from trainer.supervised.options import StageFlags
 
+TAKES_MODEL = ("checkpoint", "end")
+"""The values of WANDB_LOG_MODEL with which transformers gives W&B the model."""
+
 
 def wandb_wanted(flags: StageFlags, environ: Mapping[str, str]) -> bool:
     """Return whether metrics go to W&B: a flag says so, or the environment has a key."""
@@ -43,7 +46,7 @@ def variables(flags: StageFlags, run_id: str | None, environ: Mapping[str, str])
         "WANDB_API_KEY": flags.use_wandb if flags.use_wandb.lower() not in TRUE + FALSE else None,
         "WANDB_RUN_ID": run_id,
         "WANDB_RESUME": "allow" if run_id else None,
-        FINISH_TIMEOUT: None if environ.get("WANDB_LOG_MODEL") else limit,
+        FINISH_TIMEOUT: None if environ.get("WANDB_LOG_MODEL") in TAKES_MODEL else limit,
         "WANDB_DIR": str(flags.run_dir) if flags.run_dir else None,
         "TENSORBOARD_LOGGING_DIR": str(flags.use_tensorboard) if flags.use_tensorboard else None,
     }

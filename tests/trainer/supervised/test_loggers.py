@@ -59,6 +59,7 @@ def test_the_flags_become_the_variables_of_wandb() -> None:
     [
         ({"WANDB_FINISH_TIMEOUT": "600"}, "600"),
         ({"WANDB_LOG_MODEL": "end"}, None),
+        ({"WANDB_LOG_MODEL": "false"}, "30"),
     ],
 )
 def test_the_end_of_a_stage_waits_for_wandb_as_long_as_the_user_says(
