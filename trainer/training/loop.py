@@ -173,11 +173,13 @@ class _Run:
             self.recorder.step_durable(point.run.step)
         self.recovery.report(state.lost, point, state.run)
         self.rollouts.go_back(point.run)
-        if point.run.step == state.step:
-            return replace(state, lost=None, published=False, awake=False)
-        self.recorder.goes_back(point.run.step)
-        self.checkpointer.roll_back(point.run.step)
-        return LoopState(run=point.run)
+        # The prompts that asynchronous rollouts have dealt since then stay dealt.
+        run = replace(point.run, prompts=self.inputs.data.stream.state_dict())
+        if run.step == state.step:
+            return replace(state, run=run, lost=None, published=False, awake=False)
+        self.recorder.goes_back(run.step)
+        self.checkpointer.roll_back(run.step)
+        return LoopState(run=run)
 
     def _publish(self, state: LoopState) -> LoopState:
         self._publish_weights(state.step)

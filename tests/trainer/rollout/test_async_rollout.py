@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped
+from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.engines import settings
 from tests.support.local_workers import LocalWorkerGroup
@@ -30,12 +30,14 @@ from tests.support.waiting import eventually
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import IN_FLIGHT, RunState
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.rollout import dispatcher, prompts
 from trainer.rollout.async_rollout import AsyncRollouts
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.rollout.rollout_state import PendingRollouts
+from trainer.rollout.source import StepRollouts
 from trainer.types import (
     BeyondRepairError,
     Completion,
@@ -136,6 +138,25 @@ def test_without_partial_rollouts_each_completion_is_of_one_policy(
     config = tiny.config(run_dir, **HALF_WRITTEN | {"partial_rollout": None})
     train(config)
     assert all(len(set(s.completion.versions[s.completion.action_mask])) == 1 for s in trained)
+    assert each_prompt_once(config, trained)
+
+
+def test_a_stop_after_the_loss_of_a_process_repeats_no_prompt(
+    tiny: Tiny, run_dir: Path, trained: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, stop, step_of = tiny.config(run_dir, **AHEAD), StopRequest(), AsyncRollouts.step
+
+    def losing(rollouts: AsyncRollouts, step: int) -> StepRollouts:
+        if step == 2 and not stop.requested:
+            rollouts._begin()  # deals prompts
+            stop.requested = True
+            raise lost(Role.ENGINE)
+        return step_of(rollouts, step)
+
+    monkeypatch.setattr(AsyncRollouts, "step", losing)
+    with pytest.raises(Stopped, match="after step 1"):
+        train(config, stop=stop)
+    train(config)
     assert each_prompt_once(config, trained)
 
 
