@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.background import in_background
 from contract.redaction import redact, secret_texts
+from trainer.cluster.driver_exit import LEAVE_SECONDS
 from trainer.config.config import Config
 
 MetricRow = Mapping[str, float]
@@ -99,12 +101,17 @@ class Wandb:
         self._do(lambda: self._run.alert(title=title, text=sentence, level="ERROR"))
 
     def close(self, exit_code: int) -> None:
-        """Wait until all rows are taken, for the seconds of FINISH_TIMEOUT at most."""
+        """Wait until all rows are taken, for the seconds of FINISH_TIMEOUT at most.
+
+        W&B's process keeps that limit. If it is frozen, the wait is LEAVE_SECONDS longer.
+        """
         self._do(lambda: self._finish(exit_code))
 
     def _finish(self, exit_code: int) -> None:
+        seconds = finish_limit(os.environ)
+        finished = in_background("wandb", lambda: self._run.finish(exit_code=exit_code))
         try:
-            self._run.finish(exit_code=exit_code)
+            finished.result(None if seconds is None else seconds + LEAVE_SECONDS)
         except TimeoutError:
             limit = f"{os.environ[FINISH_TIMEOUT]} s ({FINISH_TIMEOUT})"
             remedy = f"`wandb sync {Path(self._run.dir).parent}` sends them"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.repository import ROOT
@@ -106,6 +107,32 @@ def test_a_wandb_server_that_ceases_to_answer_does_not_hold_the_end_of_a_run(
         finally:
             attempt.kill()
     assert "W&B has not taken the last rows in 2 s (WANDB_FINISH_TIMEOUT): `wandb sync " in said
+    assert said.endswith("the attempt ends\n")
+
+
+def test_a_frozen_process_of_wandb_does_not_hold_the_end_of_a_run(tmp_path: Path) -> None:
+    given = dict(os.environ) | OFFLINE | {"WANDB_FINISH_TIMEOUT": "1"}
+    argv = [sys.executable, "-c", SILENT_AT_THE_END, str(tmp_path)]
+    with subprocess.Popen(
+        argv, env=given, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as attempt:
+        assert attempt.stdout is not None
+        assert attempt.stdout.readline() == "begun\n"
+        cores = psutil.Process(attempt.pid).children(recursive=True)
+        for core in cores:
+            core.suspend()
+        try:
+            assert attempt.stdin is not None
+            attempt.stdin.write("\n")
+            attempt.stdin.flush()
+            assert attempt.wait(END_SECONDS) == 0
+        finally:
+            for core in cores:
+                core.kill()
+            attempt.kill()
+        said = attempt.stdout.read()  # ends when W&B's process has ended, too
+    assert cores
+    assert "W&B has not taken the last rows in 1 s (WANDB_FINISH_TIMEOUT)" in said
     assert said.endswith("the attempt ends\n")
 
 
