@@ -29,6 +29,7 @@ from trainer.metrics import trackers
 root = Path(sys.argv[1])
 (board,) = trackers.connect(Config(run_dir=root, use_tensorboard=root / "board"), 0)
 board.log(1, {"train/reward": 0.5})
+sys.dont_write_bytecode = True  # the limit would cut off the file, and every later import fail
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 for step in range(2, 200):
     board.log(step, {f"train/metric_{number}": 0.5 for number in range(30)})
