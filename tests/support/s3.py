@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,12 @@ from dataclasses import dataclass, field
 import boto3
 import pytest
 from botocore.loaders import create_loader
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import BaseWSGIServer, make_server
 
 from entrypoint.net.port_block import PortBlock
 
@@ -24,18 +30,22 @@ class S3:
 
     port: int
     bucket: str
-    server: ThreadedMotoServer = field(init=False)
+    server: BaseWSGIServer = field(init=False)
 
     @property
     def url(self) -> str:
         return f"s3://{self.bucket}/runs/one"
 
     def stop(self) -> None:
-        self.server.stop()
+        self.server.shutdown()
+        self.server.server_close()
 
     def start(self) -> None:
-        self.server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
-        self.server.start()
+        app = DomainDispatcherApplication(create_backend_app)
+        handler = MotoRequestHandler
+        self.server = make_server("127.0.0.1", self.port, app, True, request_handler=handler)
+        # moto's own thread looks every 0.5 s whether it is to end.
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def names(self) -> dict[str, int]:
         """Name of each file of the run → its bytes."""
