@@ -18,6 +18,7 @@ from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
+from entrypoint.net.http import direct, tls
 from entrypoint.net.sockets import host_port
 from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
 
@@ -58,13 +59,13 @@ class ControlClient:
     def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
         """`url`: where the control port is reached from outside, instead of `host` and `port`."""
         self._base = (url or f"http://{host_port(host, port)}").rstrip("/")
-        direct = httpx.HTTPTransport(socket_options=KEEPALIVE)
         self._http = httpx.Client(
             base_url=self._base,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             # TLS hides the token from a proxy that the user's network needs.
-            transport=None if self._base.startswith("https:") else direct,
+            transport=None if self._base.startswith("https:") else direct(KEEPALIVE),
+            verify=tls(),
         )
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import ssl
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
@@ -15,12 +17,18 @@ NOT_READY = frozenset({500, 502, 503, 504})
 ANSWER_SECONDS = 3.0
 
 
-def direct() -> httpx.HTTPTransport:
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """The certificates. A process loads them once, which takes tens of milliseconds of a CPU."""
+    return httpx.create_ssl_context()
+
+
+def direct(socket_options: Sequence[tuple[int, int, int]] = ()) -> httpx.HTTPTransport:
     """The transport of an httpx.Client that ignores HTTP_PROXY, so no proxy sees the token.
 
     Variables of TLS, such as SSL_CERT_FILE, stay in force.
     """
-    return httpx.HTTPTransport()
+    return httpx.HTTPTransport(verify=tls(), socket_options=socket_options)
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.server import ControlServer
+from entrypoint.net.http import tls
 from entrypoint.net.port_block import PortBlock
 from tests.support.waiting import eventually
 
@@ -89,7 +90,7 @@ class Head:
 
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return httpx.get(url, headers={"Authorization": f"Bearer {token}"})
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, verify=tls())
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def asking(head: Head, node: str) -> Iterator[None]:
 
 def answers(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").is_success
+        return httpx.get(f"http://127.0.0.1:{port}/healthz", verify=tls()).is_success
     except httpx.HTTPError:
         return False
 
