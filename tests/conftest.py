@@ -113,15 +113,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Twice as many processes as CPUs for the whole default level, half of whose time is waiting;
-    one for a level with machines of its own, and for a few files, which would wait longer for the
-    processes than run."""
+    """Three times as many processes as CPUs for the whole default level, most of whose time is
+    waiting; one for a level with machines of its own, and for a few files, which would wait longer
+    for the processes than run."""
     whole = [Path(path).name for path in config.args] == ["tests"]
     default = config.option.markexpr == config.getini("addopts")[1]
     if not (whole and default):
         return 0
     forked_workers.install()
-    return min(4, 2 * (os.cpu_count() or 1))
+    return min(6, 3 * (os.cpu_count() or 1))
 
 
 def no_gpu() -> str | None:

@@ -45,6 +45,7 @@ def said(root: Path, script: str, *words: str) -> list[str]:
     return [path.read_text().splitlines()[-1] for path in sorted((root / "logs").iterdir())]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("mode", ["--cpu", pytest.param("", marks=pytest.mark.faults)])
 def test_accelerates_ranks_gather(tmp_path: Path, mode: str) -> None:
     """With --cpu it starts no ranks; else its launcher does, as on GPUs."""

@@ -82,6 +82,7 @@ def test_a_row_that_cannot_be_used_is_named(
         data.load(given, given.dataset, None)
 
 
+@pytest.mark.cluster
 def test_two_ranks_of_torchrun_read_a_data_set_of_the_hub_once(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     written(tmp_path / "repository" / "train.jsonl", ROWS)

@@ -57,6 +57,7 @@ class Following(threading.Thread):
         return self.code
 
 
+@pytest.mark.cluster
 def test_the_ranks_of_two_nodes_reduce_over_gloo_and_each_has_a_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
