@@ -293,16 +293,18 @@ def test_a_server_that_is_killed_too_often_is_said_once_with_what_it_costs(
     monkeypatch.setattr(client, "PAUSES_SECONDS", (0.01, 0.01))
     mark, words = client.mark(of(tmp_path)), "killed too often.* starts some 4 s slower"
 
-    def kill_it() -> None:
-        (server,) = find_marked(mark)
-        server.kill()
-        eventually(lambda: not server.is_running(), seconds=60)
+    found: list[psutil.Process] = []
+
+    def runs() -> bool:
+        found[:] = find_marked(mark)  # in the moment in which it starts, it has no variables
+        return bool(found)
 
     with client.ForkServer(of(tmp_path), os.environ):
         for _ in range(3):
             assert "no fork server" not in caplog.text
-            eventually(lambda: bool(find_marked(mark)), seconds=60)
-            kill_it()
+            eventually(runs, seconds=60)
+            found[0].kill()
+            eventually(lambda: not found[0].is_running(), seconds=60)
         eventually(lambda: "no fork server" in caplog.text, seconds=60)
         assert find_marked(mark) == []
     assert len(re.findall(words, caplog.text)) == caplog.text.count("no fork server") == 1
