@@ -25,8 +25,8 @@ RANKS = {Role.POLICY: 1, Role.CRITIC: 2, Role.REFERENCE: 4}
 PATIENCE = 180.0
 """Seconds that ranks wait for each other, also while they start.
 
-A rank that does not answer for a third of it counts as stopped. With 60 s here, a rank that was silent
-for 20 s at its first call was stopped, and all tests after it failed.
+A rank that does not answer for a third of it counts as stopped. With 60 s here, a rank that was
+silent for 20 s at its first call was stopped, and all tests after it failed.
 """
 
 
