@@ -114,7 +114,7 @@ class HeadRay:
 
 def _warn(declaring: process.Process, why: str) -> None:
     try:
-        last_words = declaring.tail(1)
+        said = ray_node.last_words(declaring.tail(40))
     except OSError as error:  # of its log
-        last_words = str(error)
-    log.warning("Ray does not learn that %s: %s", why, last_words)
+        said = str(error)
+    log.warning("Ray does not learn that %s: %s", why, said)

@@ -241,6 +241,8 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),
         "DASHBOARD_METRIC_PORT": str(settings.worker_ports.first + 8),
         "PYTHONUNBUFFERED": "1",
+        # torch looks up its peers' names as it connects: 20 s if no DNS server answers.
+        "RES_OPTIONS": "timeout:1 attempts:2",
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }

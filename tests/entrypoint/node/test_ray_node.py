@@ -33,6 +33,11 @@ def environment(**environ: str) -> dict[str, str]:
     return ray_node.environment(settings(**environ), "the-token")
 
 
+def test_a_dead_dns_server_holds_no_process_for_long_unless_the_user_says_so() -> None:
+    assert environment()["RES_OPTIONS"] == "timeout:1 attempts:2"
+    assert environment(RES_OPTIONS="rotate")["RES_OPTIONS"] == "rotate"
+
+
 def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
     given = [*ray_node.head_arguments(settings(), ADDRESS), *arguments()]
     ports = [word.partition("=")[2] for word in given if "-port=" in word]

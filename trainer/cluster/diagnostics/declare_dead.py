@@ -41,9 +41,11 @@ def report(address: str, node: str, why: str) -> None:
         node_id=bytes.fromhex(node), node_death_info=death
     )
     with init_grpc_channel(address) as channel:
-        gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel).UnregisterNode(
-            request, timeout=SECONDS
-        )
+        gcs = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        asked = gcs_service_pb2.CheckAliveRequest(node_ids=[request.node_id])
+        # Of a node that the GCS has found dead itself, it would never answer.
+        if any(gcs.CheckAlive(asked, timeout=SECONDS).raylet_alive):
+            gcs.UnregisterNode(request, timeout=SECONDS)
 
 
 if __name__ == "__main__":
