@@ -6,7 +6,8 @@ last of them has joined: the guides' steps by a hand that never waits too long. 
 the value is the median of the ratios of the pairs.
 
 `--on host` (the default): on the loopback addresses 127.0.0.2 to 127.0.0.4. `--on slurm`: as jobs
-of a real Slurm on this machine, from `sbatch` on.
+of a real Slurm on this machine, from `sbatch` on. `--on compose`: as containers, from
+`podman-compose up` on.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from functools import partial
 from pathlib import Path
 
 from bench.result import report
-from bench.sides import slurm
+from bench.sides import compose, slurm
 from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
 from entrypoint.processes.programs import beside_interpreter
-from tests.support.slurm_site import SCRIPT, SlurmSite, missing
+from tests.support import slurm_site
 
 NODES = 3
 TIMEOUT_SECONDS = 300.0
-TARGETS = {"host": 1.15, "slurm": 1.05}
+TARGETS = {"host": 1.15, "slurm": 1.05, "compose": 1.05}
+LACKING = {"slurm": slurm_site.missing, "compose": compose.missing}
+"""What a place asks of this machine; the host needs nothing."""
 Side = Callable[[Path, list[str]], float]
 """From a directory of its own and the job's flags to seconds."""
 MARK = f"bench-boot-{os.getpid()}"
@@ -47,7 +50,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--on", choices=TARGETS, default="host")
     given = parser.parse_args()
-    lacking = missing() if given.on == "slurm" else None
+    lacking = LACKING[given.on]() if given.on in LACKING else None
     rows = [] if lacking else measured(given.on, given.pairs)
     ok = report(
         "boot" if given.on == "host" else f"boot on {given.on}",
@@ -78,8 +81,17 @@ def measured(place: str, pairs: int) -> list[tuple[float, float]]:
         flags = job(data)
         sides: tuple[Side, Side] = partial(timed, with_rollcall), partial(timed, by_hand)
         if place == "slurm":
-            site = stack.enter_context(SlurmSite(root))
-            sides = partial(slurm.timed, site, SCRIPT), partial(slurm.timed, site, slurm.BY_HAND)
+            site = stack.enter_context(slurm_site.SlurmSite(root))
+            sides = (
+                partial(slurm.timed, site, slurm_site.SCRIPT),
+                partial(slurm.timed, site, slurm.BY_HAND),
+            )
+        elif place == "compose":
+            flags = job(Path(compose.DATA))
+            sides = (
+                partial(compose.timed, compose.shipped, data),
+                partial(compose.timed, compose.by_hand, data),
+            )
         for number in range(pairs + 1):  # the first pair warms the disk cache and is left out
             ours, floor = (
                 side(root / f"{name}-{number}", flags)

@@ -1,0 +1,112 @@
+"""Time from `podman-compose up` to the first finished step: the shipped file, and by hand.
+
+Both sides have the same three services, image and volumes. By hand, each service waits for what it
+needs and no longer: workers for the head's port, the head for both workers.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from tests.support.podman import CONFIGURATION, IMAGE, podman
+from tests.support.podman import missing as without_containers
+from tests.support.repository import ROOT
+
+SHIPPED = ROOT / "compose" / "cpu.yaml"
+WORKERS = ("worker-1", "worker-2")
+RUN, DATA = "/checkpoints", "/data"
+TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 0.05
+RAY_START = "ray start --num-gpus=0 --disable-usage-stats"
+WORKER = f"""
+until (exec 3<>/dev/tcp/head/6379) 2>/dev/null; do sleep 0.05; done
+{RAY_START} --address=head:6379
+touch {RUN}/joined-$HOSTNAME
+sleep infinity
+"""
+HEAD = f"""
+{RAY_START} --head --port=6379
+until [ $(ls {RUN} | grep -c joined-) -eq {len(WORKERS)} ]; do sleep 0.05; done
+ray job submit --no-wait --address=http://localhost:8265 -- python -m trainer {{flags}}
+sleep infinity
+"""
+
+
+def missing() -> str | None:
+    """What this machine lacks for both sides."""
+    program = None if _program() else "no podman-compose here"
+    return program or without_containers()
+
+
+def shipped(flags: list[str]) -> dict[str, Any]:
+    """Return the services of compose/cpu.yaml without those that prepare, and with this job."""
+    given = yaml.safe_load(SHIPPED.read_text())["services"]
+    services = {name: given[name] for name in ("head", *WORKERS)}
+    head = services["head"]
+    del head["depends_on"], head["ports"], head["environment"]["ROLLCALL_REWARD_URL"]
+    head["command"] = flags
+    return services
+
+
+def by_hand(flags: list[str]) -> dict[str, Any]:
+    """Return the same services as a user writes them who has Ray, and no Rollcall."""
+    services = shipped(flags)
+    script = HEAD.format(flags=shlex.join([*flags, "--run_dir", RUN]))
+    for name, service in services.items():
+        service["environment"] = {}
+        service["entrypoint"] = ["tini", "-s", "--"]
+        words = script if name == "head" else WORKER
+        service["command"] = ["bash", "-ec", words.replace("$", "$$")]  # else compose expands it
+    return services
+
+
+def timed(
+    side: Callable[[list[str]], dict[str, Any]], data: Path, root: Path, flags: list[str]
+) -> float:
+    """Return the seconds until the first finished step. Afterwards all containers are removed."""
+    services = side(flags)
+    run = RunFiles(root / "run")
+    run.root.mkdir(parents=True)
+    for service in services.values():
+        service["volumes"] = [f"{run.root}:{RUN}", f"{data}:{DATA}:ro"]
+        service.pop("build", None)
+    file = root / "compose.yaml"
+    file.write_text(yaml.safe_dump({"services": services}))
+    name = f"rollcall-{uuid.uuid4().hex[:8]}"
+    began = time.monotonic()
+    try:
+        _compose(name, file, "up", "--detach", "--no-build")
+        while Progress.read(run.progress) is None:
+            if time.monotonic() - began > TIMEOUT_SECONDS:
+                said = podman("logs", f"{name}_head_1", check=False).stderr
+                raise SystemExit(f"no step within {TIMEOUT_SECONDS:.0f} s:\n{said}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - began
+    finally:
+        _compose(name, file, "down", "--timeout", "0")
+
+
+def _compose(name: str, file: Path, *words: str) -> None:
+    env = {**os.environ, "IMAGE": IMAGE, "CONTAINERS_CONF": str(CONFIGURATION)}
+    command = [str(_program()), "--project-name", name, "--file", str(file), *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+
+
+def _program() -> str | None:
+    beside = Path(sys.executable).with_name("podman-compose")
+    return str(beside) if beside.exists() else shutil.which("podman-compose")
