@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from contract.resources import NodeResources
 from entrypoint.cluster import differences, roll
 from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.gpu_history import GpuHistory
@@ -112,6 +113,11 @@ class NodeRegistry:
             now = time.monotonic()
             entries = [entry for _, entry in sorted(self._entries.items())]
             return [self.me, *(e.info for e in entries if e.info.joined and e.present(now))]
+
+    def offers(self) -> list[NodeResources]:
+        """Return what the nodes offer to a job, the head's first; [] until the roll is complete."""
+        state = self.roll_state()
+        return [info.offer for info in (self.me, *state.node_infos)] if state.complete else []
 
     def new_incarnation(self) -> None:
         """Forget all workers: each leaves its Ray and joins again."""

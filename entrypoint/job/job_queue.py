@@ -24,6 +24,7 @@ from contract.journal import timestamp
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
 from entrypoint.config.parsers import OURS
@@ -84,11 +85,14 @@ class Job:
 class JobQueue:
     """A `JobDesk`. The head's main thread calls `begin_next` and `end`."""
 
-    def __init__(self, settings: Settings, journal: Journal, inbox: Inbox) -> None:
+    def __init__(
+        self, settings: Settings, journal: Journal, inbox: Inbox, registry: NodeRegistry
+    ) -> None:
         """Reads the queue that earlier heads left in the run directory. Raises OSError."""
         self._settings = settings
         self._journal = journal
         self._inbox = inbox
+        self._registry = registry
         self._lock = threading.Lock()
         self._stopping: set[str] = set()
         directory = RunFiles(settings.run_dir).jobs
@@ -100,7 +104,7 @@ class JobQueue:
     ) -> dict[str, Any]:
         job = Job(f"job-{self._newest + 1}", tuple(words), dict(runtime_env), timestamp(), key=key)
         # Without the lock, which the main thread takes: the job's files may be on stalled storage.
-        faults = self._faults(job)
+        faults = self._faults(job) or self._unplaceable(job)
         with self._lock:
             known = (job for job in self._jobs.values() if key and job.key == key)
             if (submitted := next(known, None)) is not None:
@@ -120,6 +124,7 @@ class JobQueue:
             if self._is_to_take(job):
                 found = self._faults_now(job, jobs[:place])
                 found += self._without_model(stages[place], jobs[:place])
+                found = found or self._unplaceable(job)
                 faults += [f"stage {job.stage}: {fault}" for fault in found]
         if faults:
             raise SubmissionError(faults)
@@ -321,6 +326,12 @@ class JobQueue:
         if settings.recipe in wandb_key.RECIPES and wandb_key.taken_from(job.words)[1]:
             faults.append(KEY_IN_WORDS)
         return faults or list(recipes.load(settings.recipe).faults(settings))
+
+    def _unplaceable(self, job: Job) -> list[str]:
+        """Return why the nodes of the roll cannot hold the job; [] while workers are missing."""
+        nodes = self._registry.offers()
+        refusal = recipes.refusal(self.settings_of(job), nodes) if nodes else ""
+        return [refusal] if refusal else []
 
     def _store(self, job: Job) -> None:
         lease.check(self._journal.claim)

@@ -222,7 +222,7 @@ class Rendezvous:
             return False
         self.job = placed.settings
         if placed.lacking and self.run.control.roll().present == state.present:
-            raise UnplaceableError(f"the nodes cannot hold the job: {'; '.join(placed.lacking)}")
+            raise UnplaceableError(placed.refusal)
         if placed.layout and not placed.lacking:
             self._tell_layout(placed, placed.layout)
         elif not placed.lacking and placed.warnings != self._told_warnings:

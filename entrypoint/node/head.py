@@ -128,7 +128,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     )
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
-    queue = JobQueue(settings, journal, inbox) if settings.waits_for_jobs else None
+    queue = JobQueue(settings, journal, inbox, registry) if settings.waits_for_jobs else None
     try:
         control = ControlServer(registry, observer, files, token, port)
     except OSError as error:

@@ -230,7 +230,8 @@ def test_a_reader_has_no_button_and_sees_a_log_grow(head: Head, tab: Page) -> No
 def with_jobs(head: Head, *logs: str) -> None:
     """Jobs on one cluster, whose logs have the same name; an empty one has no log yet."""
     given = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(head.run.root)}
-    queue = JobQueue(read_settings(given), Journal(head.run.journal, "head"), Inbox())
+    journal, registry = Journal(head.run.journal, "head"), head.control._registry
+    queue = JobQueue(read_settings(given), journal, Inbox(), registry)
     for log in logs:
         run = RunFiles(Path(queue.submit(["true"], {})["run_dir"]))
         if log:

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.processes.programs import program
 from env.prepare.__main__ import main as prepare
@@ -43,6 +45,7 @@ def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_he
     try:
         cluster.start(HEAD)
         cluster.until_said(HEAD, "the cluster takes jobs", within=200)
+        refuses_a_stage_that_is_too_large(cluster, stages[0])
         with subprocess.Popen(
             program("entrypoint", "pipeline", str(file)),
             env=cluster.environment(HEAD),
@@ -66,6 +69,26 @@ def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_he
         assert started == ["job-1", "job-2", "job-2"]
     finally:
         cluster.close()
+
+
+def refuses_a_stage_that_is_too_large(cluster: Cluster, first: dict[str, Any]) -> None:
+    """A pipeline is refused whose last stage the node cannot hold, before its first begins."""
+    file, data = cluster.layout.root / "too-large.yaml", cluster.layout.root / "prompts.jsonl"
+    data.write_text('{"input": "1+1="}\n')
+    words = ["--pretrain", "{stage.first.model}", "--prompt_data", str(data)]
+    words += ["--remote_rm_url", "http://none", "--actor_num_gpus_per_node", "999"]
+    stages = [first, {"name": "large", "job": words}]
+    file.write_text(yaml.safe_dump({"stages": stages}))
+    done = subprocess.run(
+        program("entrypoint", "pipeline", str(file)),
+        env=cluster.environment(HEAD),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "stage large: the nodes cannot hold the job: " in done.stderr
+    assert not cluster.run.jobs.exists()
 
 
 def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(

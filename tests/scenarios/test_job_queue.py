@@ -15,12 +15,14 @@ from contract.exit_codes import ExitCode
 from contract.redaction import MASK
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAsked
 from entrypoint.run.journal import Journal
+from tests.support.control import HEAD
 from tests.support.damage import damaged
 from tests.support.job_head import JobHead, fails, job_head, soon, until_stopped
 
@@ -301,7 +303,8 @@ def test_an_entry_of_any_bytes_and_shape_is_read_or_left_out(
     entry.parent.mkdir(parents=True, exist_ok=True)
     entry.write_bytes(content)
     head = read_settings({"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(tmp_path)})
-    queue = JobQueue(head, Journal(RunFiles(tmp_path).journal, "head"), Inbox())
+    registry = NodeRegistry(HEAD, 1, "first")
+    queue = JobQueue(head, Journal(RunFiles(tmp_path).journal, "head"), Inbox(), registry)
     for row in queue.rows():
         assert json.dumps(row)
         job = queue._jobs[row["id"]]
@@ -323,7 +326,9 @@ def test_a_guides_command_has_its_recipe_unless_that_of_the_head_says_otherwise(
         "ROLLCALL_RECIPE": given,
         "ROLLCALL_CHECKPOINTS": "out/{step}",  # of the cluster's other jobs
     }
-    queue = JobQueue(read_settings(environ), Journal(RunFiles(tmp_path).journal, "head"), Inbox())
+    registry = NodeRegistry(HEAD, 1, "first")
+    journal = Journal(RunFiles(tmp_path).journal, "head")
+    queue = JobQueue(read_settings(environ), journal, Inbox(), registry)
     words = [sys.executable, "-m", "verl.trainer.main_ppo", "data.train_batch_size=8"]
     row = queue.submit(words, {"py_executable": sys.executable})
     settings = queue.settings_of(queue._jobs["job-1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayFailedError, StopAsked
 from entrypoint.run.journal import Journal
-from tests.support.control import TOKEN, Head, answers
+from tests.support.control import TOKEN, Head, answers, node_info
 from tests.support.waiting import eventually
 
 Act = Callable[[RunContext], Outcome]
@@ -68,7 +69,8 @@ class JobHead:
         self.context = RunContext(
             self.settings, recipe, self.journal, self.head.control, self.inbox
         )
-        self.queue = JobQueue(self.settings, self.journal, self.inbox)
+        registry = self.head.control._registry
+        self.queue = JobQueue(self.settings, self.journal, self.inbox, registry)
         self.revived = 0
         self.acts = acts
         self.ran: list[str] = []
@@ -108,6 +110,13 @@ class JobHead:
         if self.broken:
             raise RayFailedError("Ray does not start")
         self.revived += 1
+
+    def joins(self, name: str, gpus: int) -> None:
+        """A worker joins the roll, which expects two, and stays there."""
+        inventory = {"gpus": gpus, "cpus": 8}
+        info = replace(node_info(name), inventory=inventory, joined=True)
+        assert self.head.control._registry.check_in(info, "").refusal is None
+        self.head.control._registry.poll_opened(name)
 
     def state(self, job: str) -> str:
         return str(json.loads((self.run.jobs / job / "job.json").read_text())["state"])

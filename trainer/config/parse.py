@@ -22,7 +22,16 @@ from trainer.config.given import (
 )
 from trainer.config.help import help_text
 from trainer.config.no_effect import warnings_between
-from trainer.config.schema import OVER, ConfigError, Declared, Fault, Flag, flags_of, with_values
+from trainer.config.schema import (
+    OVER,
+    ConfigError,
+    Declared,
+    Fault,
+    Flag,
+    MissingFile,
+    flags_of,
+    with_values,
+)
 from trainer.config.validate import faults_between
 from trainer.config.values import FALSE, TRUE
 
@@ -41,12 +50,12 @@ LEFT_OPEN = {
 """Flag → the flag that may make it valid, and that the choice of a layout gives if nobody does."""
 
 
-def parse(argv: Sequence[str], *, incomplete: bool = False) -> Config:
+def parse(argv: Sequence[str], *, incomplete: bool = False, absent: bool = False) -> Config:
     """Return the command line, and the files that it names, as a Config.
 
     Raises ConfigError with every fault, each with its remedy. The Config's `warnings` name flags
     that were given and have no effect. `incomplete`: the layout is still to be chosen, so faults
-    that the choice may mend are left out.
+    that the choice may mend are left out. `absent`: named files may be missing.
     """
     reading = read(Config, argv, PROG, DESCRIPTION)
     config = _settled(reading.config, reading.given)
@@ -56,7 +65,9 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Config:
     between = [
         fault
         for fault in faults_between(config)
-        if fault.flag.removeprefix("--") not in reading.at_fault and fault.flag not in open_flags
+        if fault.flag.removeprefix("--") not in reading.at_fault
+        and fault.flag not in open_flags
+        and not (absent and isinstance(fault, MissingFile))
     ]
     if faults := [*reading.faults, *between]:
         raise ConfigError(faults)

@@ -48,11 +48,13 @@ class Command:
     """One sentence for each flag that was given and has no effect."""
 
 
-def parse(stage: str, argv: Sequence[str], run_dir: Path | None = None) -> Command:
+def parse(
+    stage: str, argv: Sequence[str], run_dir: Path | None = None, *, absent: bool = False
+) -> Command:
     """Return the command line of a stage. Raises ConfigError with every fault.
 
-    `run_dir`: the run directory if the flags name none. Prints the help and exits if `argv` asks
-    for it.
+    `run_dir`: the run directory if the flags name none; `absent`: named files may be missing.
+    Prints the help and exits if `argv` asks for it.
     """
     reading = read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
     flags = _settled(reading.config, reading.given, run_dir)
@@ -60,6 +62,7 @@ def parse(stage: str, argv: Sequence[str], run_dir: Path | None = None) -> Comma
         fault
         for fault in _faults(flags, reading.given)
         if fault.flag.removeprefix("--") not in reading.at_fault
+        and not (absent and isinstance(fault, MissingFile))
     ]
     if faults := [*reading.faults, *between]:
         raise ConfigError(faults)

@@ -57,6 +57,11 @@ class PlacedJob:
     warnings: tuple[str, ...] = ()
     """What the choice changes beside the placement, a sentence each."""
 
+    @property
+    def refusal(self) -> str:
+        """Why the nodes cannot hold the job; "" if they can."""
+        return f"the nodes cannot hold the job: {'; '.join(self.lacking)}" if self.lacking else ""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryAdvice:
@@ -104,7 +109,10 @@ class Recipe(Protocol):
         ...
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
-        """Return the job on these nodes. Raises FilesGoneError."""
+        """Return the job on these nodes.
+
+        Raises FilesGoneError, unless the nodes cannot hold the job whatever the files are.
+        """
         ...
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
@@ -162,3 +170,14 @@ def load(name: str) -> Recipe:
     """Return the recipe of that name; settings allow only names that exist."""
     module = import_module(f"entrypoint.job.recipes.{name.replace('-', '_')}")
     return cast(Recipe, module.RECIPE)
+
+
+def refusal(settings: Settings, nodes: Sequence[NodeResources]) -> str:
+    """Return why the nodes cannot hold the job, whatever is in files that are still to be written.
+
+    Returns "" if they can, or may.
+    """
+    try:
+        return load(settings.recipe).placed(settings, nodes).refusal
+    except (FilesGoneError, ArgumentsError):
+        return ""

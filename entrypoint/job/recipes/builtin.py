@@ -94,14 +94,17 @@ class Builtin:
         from trainer.cluster.resource_plan import row
         from trainer.config.parse import named_in
 
-        config = _parsed(settings)
+        config = _parsed(settings, absent=True)
         key, choice = _choice(settings, config, nodes)
         completed = _with(settings, *choice.words) if choice.words else settings
         try:
-            found = row(_parsed(completed, incomplete=False) if choice.words else config, nodes)
+            whole = _parsed(completed, incomplete=not choice.words, absent=True)
         except ArgumentsError as error:
             return PlacedJob(settings=settings, lacking=(str(error),))
+        found = row(whole, nodes)
         lacking = choice.faults or found["shortfalls"]
+        if not lacking:
+            self.look_for_files(settings)  # the layout is chosen for the sizes of the models
         chosen = {"flags": [*choice.words], "reasons": [*choice.reasons]} if choice.words else None
         return PlacedJob(
             settings=completed,
@@ -202,16 +205,16 @@ def _choice(
     return key, complete(config, given, nodes)
 
 
-def _parsed(settings: Settings, *, incomplete: bool = True) -> Config:
+def _parsed(settings: Settings, *, incomplete: bool = True, absent: bool = False) -> Config:
     """Return the job's configuration. Raises FilesGoneError and ArgumentsError.
 
-    `incomplete`: its layout is still to be chosen.
+    `incomplete`: its layout is still to be chosen; `absent`: files that it names may be missing.
     """
     from trainer.config.parse import parse
     from trainer.config.schema import ConfigError, MissingFile
 
     try:
-        return parse(_arguments(settings), incomplete=incomplete)
+        return parse(_arguments(settings), incomplete=incomplete, absent=absent)
     except ConfigError as error:
         missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
         if not missing:

@@ -82,7 +82,7 @@ class Supervised(TorchRun):
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         from trainer.supervised import batches
 
-        command, launch = _command(settings), launch_of(_words(settings))
+        command, launch = _command(settings, absent=True), launch_of(_words(settings))
         world = ranks.world_size(launch, nodes)
         lacking = [str(fault) for fault in batches.faults(command.flags, world)]
         found = _newest(command)
@@ -126,20 +126,23 @@ def _words(settings: Settings) -> tuple[str, ...]:
     return ("-m", "trainer.supervised", *settings.job)
 
 
-def _parsed(settings: Settings) -> Command:
-    """Return the job's stage and flags. Raises ConfigError."""
+def _parsed(settings: Settings, *, absent: bool = False) -> Command:
+    """Return the job's stage and flags. Raises ConfigError.
+
+    `absent`: files that it names may be missing.
+    """
     from trainer.supervised.parse import parse
 
     stage, *flags = settings.job
-    return parse(stage, flags, settings.run_dir)
+    return parse(stage, flags, settings.run_dir, absent=absent)
 
 
-def _command(settings: Settings) -> Command:
+def _command(settings: Settings, *, absent: bool = False) -> Command:
     """Return the job's stage and flags. Raises FilesGoneError and ArgumentsError."""
     from trainer.config.schema import ConfigError, MissingFile
 
     try:
-        return _parsed(settings)
+        return _parsed(settings, absent=absent)
     except ConfigError as error:
         missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
         if not missing:

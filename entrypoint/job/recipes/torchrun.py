@@ -11,7 +11,7 @@ from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import resume_faults, resumed_words
-from entrypoint.job.recipes.base import JobCommand, PlacedJob
+from entrypoint.job.recipes.base import ArgumentsError, JobCommand, PlacedJob
 from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
 from entrypoint.processes.programs import program
 from trainer.cluster.launch import ranks
@@ -49,7 +49,10 @@ class TorchRun(AnyCommand):
         return parse(settings.job).warnings
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
-        lacking = ranks.lacking(parse(settings.job), nodes)
+        try:
+            lacking = ranks.lacking(parse(settings.job), nodes)
+        except LaunchError as error:
+            raise ArgumentsError(str(error)) from None
         return PlacedJob(settings=settings, lacking=tuple(lacking))
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
