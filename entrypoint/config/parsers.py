@@ -213,6 +213,7 @@ OURS = (BUILTIN, SUPERVISED)
 """Recipes of the trainer of this product, which takes flags of ours."""
 STAGES = ("sft", "rm", "dpo")
 """The first word of a job of the recipe `supervised`."""
+HELP = ("-h", "--help")
 
 
 def recipe(raw: str) -> str:

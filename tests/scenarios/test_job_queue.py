@@ -182,6 +182,15 @@ def test_a_job_whose_directory_was_deleted_ends_alone(tmp_path: Path) -> None:
         assert head.state("job-1") == "failed"
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--pretrain", "org/model", "-h"], ["sft", "-h"]])
+def test_a_submitted_question_for_help_is_refused_and_not_answered_by_the_head(
+    job_head: JobHead, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SubmissionError, match=f"^{words[-1]} trains nothing: "):
+        job_head.queue.submit(words, {})
+    assert capsys.readouterr().out == ""
+
+
 def test_a_job_whose_directory_was_deleted_in_the_queue_ends_alone(job_head: JobHead) -> None:
     job_head.queue.submit(["sleep", "9"], {})
     for words in (["true", "second"], ["true", "third"], ["true", "fourth"]):

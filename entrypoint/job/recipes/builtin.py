@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from contract.manifest import newest_checkpoint
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
+from entrypoint.config.parsers import HELP
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import has_begun
@@ -58,6 +59,9 @@ class Builtin:
         from trainer.config.parse import parse
         from trainer.config.schema import ConfigError
 
+        asked = next((word for word in settings.job if word in HELP), "")
+        if asked and settings.waits_for_jobs:
+            return (f"{asked} trains nothing: `python -m trainer --help` lists the flags",)
         try:
             config = parse(_arguments(settings), incomplete=True)
         except ConfigError as error:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
-from entrypoint.config.parsers import STAGES, one_of
+from entrypoint.config.parsers import HELP, STAGES, one_of
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
@@ -32,8 +32,6 @@ NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=supervised has nothing to train: give a stage "
     "after the image's name, or in ROLLCALL_JOB, such as `sft --pretrain … --dataset …`"
 )
-HELP = ("-h", "--help")
-
 
 LESS_MEMORY = MemoryAdvice(
     gpu="lower --micro_train_batch_size or --max_len, or raise --zero_stage",
