@@ -10,13 +10,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
 from entrypoint.config.job_parsers import OPENRLHF, variables_before
 from entrypoint.config.parsers import STAGES
 from entrypoint.config.variables import ParseError
+
+if TYPE_CHECKING:
+    import yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 REFERENCE = re.compile(r"\{stage\.([^{}]*)\.(run|model)\}")
@@ -55,6 +58,7 @@ def parsed(text: str, directory: Path = Path()) -> list[Stage]:
 
     try:
         content = yaml.safe_load(text)
+        nodes = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
@@ -62,6 +66,7 @@ def parsed(text: str, directory: Path = Path()) -> list[Stage]:
     if not isinstance(content, dict):
         raise PipelineError([f"there are no stages: {EXAMPLE}"])
     found = [_unknown("the file", key, ("stages",)) for key in content if key != "stages"]
+    found += _given_twice(nodes)
     rows = content.get("stages")
     if not isinstance(rows, list) or not rows:
         raise PipelineError([*found, f"there are no stages: {EXAMPLE}"])
@@ -164,6 +169,8 @@ def _words(job: object) -> tuple[str, ...]:
         words = [str(word) for word in job]
     elif job is None:
         words = []
+    elif isinstance(job, bool | int | float):
+        raise ValueError(f"the job {job} is no text: put it in quotes")
     else:
         raise ValueError("the job is neither a text nor a list of words")
     if not words or not words[0]:
@@ -201,6 +208,20 @@ def _exports_by_itself(words: Sequence[str]) -> bool:
     first = words[0] if words else ""
     is_ours = first.startswith("-") or first in STAGES
     return is_ours or PurePath(first).name == "trl" or any(map(OPENRLHF.fullmatch, words))
+
+
+def _given_twice(root: yaml.MappingNode) -> Iterator[str]:
+    """Yield a sentence for each field of the file or of a stage whose first value is lost."""
+    lists = [value.value for _, value in root.value if value.id == "sequence"]
+    for node in [root, *(row for rows in lists for row in rows if row.id == "mapping")]:
+        given = set[str]()
+        for key, _ in node.value:
+            if key.value in given:
+                yield (
+                    f"line {key.start_mark.line + 1} gives {key.value} a second time: a stage "
+                    "begins with a dash, as in `- name: sft`"
+                )
+            given.add(key.value)
 
 
 def _unknown(label: str, key: object, known: Sequence[str]) -> str:

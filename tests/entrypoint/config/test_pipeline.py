@@ -125,6 +125,26 @@ stages:
     assert len(said) == 16
 
 
+def test_a_field_that_is_given_twice_is_refused_because_its_first_value_would_be_lost() -> None:
+    """As of a stage whose dash was forgotten, and of two files that were joined."""
+    joined = "stages:\n- name: a\n  job: x\n  name: b\n  job: y\nstages:\n- {name: c, job: z}\n"
+    with pytest.raises(PipelineError) as caught:
+        parsed(joined)
+    remedy = "a stage begins with a dash, as in `- name: sft`"
+    assert caught.value.faults == (
+        f"line 6 gives stages a second time: {remedy}",
+        f"line 4 gives name a second time: {remedy}",
+        f"line 5 gives job a second time: {remedy}",
+    )
+
+
+@pytest.mark.parametrize("job", ["true", "7"])
+def test_a_word_that_yaml_reads_as_no_text_belongs_in_quotes(job: str) -> None:
+    with pytest.raises(PipelineError, match=f"^stage a: the job {job.title()} is no text: put it"):
+        parsed(f"stages: [{{name: a, job: {job}}}]")
+    assert parsed(f"stages: [{{name: a, job: '{job}'}}]")[0].words == (job,)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -132,6 +152,8 @@ stages:
         ("[]", "there are no stages"),
         ("stages: {}", "there are no stages"),
         ("stages: [", "this is no YAML in line 1"),
+        ("stages: &all [*all]", "stage 1 is no object"),
+        ("? [a]\n: b", "this is no YAML in line 1"),
     ],
 )
 def test_a_file_without_stages_is_refused(text: str, said: str) -> None:
