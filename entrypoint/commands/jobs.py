@@ -71,10 +71,11 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
         print("no job was submitted yet: rollcall submit -- python train.py")
     for row in rows:
         words = " ".join(row["words"])
+        stage = f"{row['stage']}: " if row["stage"] else ""
         shown = words if len(words) <= WIDEST else f"{words[:WIDEST]}…"
         code = "" if row["exit_code"] is None else f" {row['exit_code']}"
         at = datetime.fromisoformat(row["submitted"]).astimezone().strftime(DATE_FORMAT)
-        print(f"{row['id']:<8} {row['state'] + code:<12} {at}  {shown}")
+        print(f"{row['id']:<8} {row['state'] + code:<12} {at}  {stage}{shown}")
     return ExitCode.FINISHED
 
 

@@ -84,6 +84,9 @@ def _submission(settings: Settings, stage: files.Stage) -> dict[str, Any]:
     """Return a stage as the head takes it, its directory uploaded. Raises NoAnswerError."""
     environment = dict(stage.runtime_env)
     if working_dir.is_local(environment):
-        environment = uploaded(settings, environment)
+        try:
+            environment = uploaded(settings, environment)
+        except NoAnswerError as error:
+            raise NoAnswerError(f"stage {stage.name}: {error}", error.exit_code) from None
     words = list(stage.words)
     return {"name": stage.name, "job": words, "runtime_env": environment, "key": stage.key}

@@ -179,6 +179,9 @@ def test_a_failed_stage_goes_on_in_its_run_with_those_behind_it_and_not_those_be
         assert head.ran == ["job-1", "job-2", "job-2", "job-3"]
         assert rollcall(head, "pipeline", "--no-wait", file) == 0
         assert capsys.readouterr().out.split() == ["job-1", "job-2", "job-3"]
+        assert rollcall(head, "list") == 0
+        listed = capsys.readouterr().out.splitlines()
+        assert [line.split()[5] for line in listed] == ["one:", "two:", "three:"]
         assert len(head.queue.rows()) == 3
     kinds = [event["kind"] for event in read_events(tmp_path / "jobs/job-2/journal.jsonl")]
     assert kinds == ["start", "outcome", "submitted-again", "start", "outcome"]
@@ -272,6 +275,10 @@ def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
         assert f"{file}: stage two: {{stage.three.run}} names no stage of the file" in said
         assert rollcall(head, "pipeline", "/none.yaml") == 64
         assert "/none.yaml: No such file" in capsys.readouterr().err
+        file.write_text("stages: [{name: a, job: x, runtime_env: {working_dir: not-there}}]")
+        assert rollcall(head, "pipeline", str(file)) == 64
+        said = f"stage a: working_dir {Path.cwd() / 'not-there'} is neither a directory nor"
+        assert capsys.readouterr().err.startswith(said)
         assert head.queue.rows() == []
 
 
