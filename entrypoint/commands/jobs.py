@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
     # With the key, a submission whose answer was lost can be repeated.
     body = {"job": options.words, "runtime_env": environment, "key": uuid.uuid4().hex}
     post = partial(ask, settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
-    row = patiently(settings, post)
+    row = submitted(settings, post)
     job = str(row["id"])
     if options.no_wait:
         print(json.dumps(row) if options.json else job)
@@ -85,6 +86,16 @@ def _behind(settings: Settings, job: str) -> str:
     ids = [row["id"] for row in rows]
     before = [row["id"] for row in rows[: ids.index(job)] if row["ended"] is None]
     return f" and waits for {', '.join(before)}" if before else ""
+
+
+def submitted(settings: Settings, post: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the head's answer to a submission. Raises NoAnswerError and KeyboardInterrupt."""
+    try:
+        return patiently(settings, post)
+    except KeyboardInterrupt:
+        said = "the head did not answer yet: `rollcall list` shows whether it was submitted"
+        print(said, file=sys.stderr)
+        raise
 
 
 def shown_to_its_end(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:

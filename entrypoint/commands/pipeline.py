@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask, patiently
-from entrypoint.commands.jobs import SUBMIT_SECONDS, shown_to_its_end, uploaded
+from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask
+from entrypoint.commands.jobs import SUBMIT_SECONDS, shown_to_its_end, submitted, uploaded
 from entrypoint.commands.remote import job_sentences
 from entrypoint.config import pipeline as files
 from entrypoint.config.settings import Settings
@@ -31,7 +31,7 @@ def pipeline(settings: Settings, options: argparse.Namespace) -> int:
     body = {"stages": [_submission(settings, stage) for stage in stages]}
     # With the stages' keys, a submission whose answer was lost can be repeated.
     post = partial(ask, settings, "POST", "/v1/pipelines", json=body, timeout=SUBMIT_SECONDS)
-    rows: list[Row] = patiently(settings, post)["jobs"]
+    rows: list[Row] = submitted(settings, post)["jobs"]
     if options.no_wait:
         print(json.dumps(rows) if options.json else "\n".join(row["id"] for row in rows))
         return ExitCode.FINISHED

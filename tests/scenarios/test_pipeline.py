@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -19,6 +22,7 @@ from entrypoint.commands import cli
 from entrypoint.config.pipeline import Stage, keyed, parsed
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
+from entrypoint.processes.programs import program
 from env.prepare.arithmetic import ALPHABET
 from tests.support.job_head import FINISHED, JobHead, fails, finishes, soon, until_stopped
 from tests.support.repository import ROOT
@@ -280,6 +284,31 @@ def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
         said = f"stage a: working_dir {Path.cwd() / 'not-there'} is neither a directory nor"
         assert capsys.readouterr().err.startswith(said)
         assert head.queue.rows() == []
+
+
+@pytest.mark.parametrize("command", ["submit", "pipeline"])
+def test_a_submission_that_is_interrupted_before_the_head_answers_says_where_to_look(
+    tmp_path: Path, command: str
+) -> None:
+    """The head may take it all the same, as one whose storage is slow."""
+    slow = tmp_path / "flags.yaml"
+    os.mkfifo(slow)
+    job = f"--config {slow}"
+    words = ["--", *job.split()] if command == "submit" else [str(written(tmp_path, job))]
+    with JobHead(tmp_path / "run") as head:
+        asks = subprocess.Popen(
+            program("entrypoint", command, *words),
+            env=head.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell that starts the tests in the background has SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        with slow.open("w"):  # which waits until the head reads
+            asks.send_signal(signal.SIGINT)
+            said = asks.communicate(timeout=60)[1]
+    assert asks.returncode == 130, said
+    assert said.endswith("`rollcall list` shows whether it was submitted\n")
 
 
 SUM = {"prompt": "1+1=", "answer": "2", "completion": "2", "chosen": "2", "rejected": "3"}
