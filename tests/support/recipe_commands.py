@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from itertools import groupby
 from pathlib import Path
 
 from contract.resources import NodeResources
@@ -33,8 +34,12 @@ def run(recipe: Recipe, settings: Settings, attempt: int) -> tuple[int, list[int
 
 
 def steps_told(root: Path) -> list[int]:
-    """Return the steps of transformers' Trainer in the log of the first attempt's rank 0."""
-    return _steps((root / "logs" / "attempt-1-rank-0.log").read_text(), STEP_PATTERN)
+    """Return the steps of transformers' Trainer in the log of the first attempt's rank 0.
+
+    A step is told again when its checkpoint is complete.
+    """
+    steps = _steps((root / "logs" / "attempt-1-rank-0.log").read_text(), STEP_PATTERN)
+    return [step for step, _ in groupby(steps)]
 
 
 def _steps(log: str, pattern: re.Pattern[str] | None) -> list[int]:

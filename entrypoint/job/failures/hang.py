@@ -27,6 +27,8 @@ SHORTEST_SECONDS = 600.0
 COMPUTING_SECONDS = 120.0
 """Shortest limit for a part in which only the cluster computes, once its usual length is known."""
 COMPUTING_AFTER = frozenset({"reward", "forward", "update"})
+KNOWN_STARTS = 3
+"""The usual length of a program's start is known after this many."""
 MIN_SAMPLES = 10
 """The usual length of a part is known after this many samples."""
 MEDIAN_FACTOR, MAX_FACTOR = 20.0, 3.0
@@ -164,7 +166,7 @@ def limit(after: str, gaps: Sequence[float], service_outage: float = 0.0) -> flo
     """
     computing = after in COMPUTING_AFTER and len(gaps) >= MIN_SAMPLES
     floor = COMPUTING_SECONDS if computing else max(SHORTEST_SECONDS, 1.1 * service_outage)
-    if after in STARTS | WRITES:
+    if after in STARTS | WRITES and not (after == START and len(gaps) >= KNOWN_STARTS):
         floor = max(floor, START_SECONDS)
     if not gaps:
         return floor

@@ -1,7 +1,7 @@
 """Runs a script of transformers' Trainer, which TRL's trainers are, so that it tells its steps.
 
 `python -m trainer.cluster.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each
-training step, and signs of life in evaluations and before checkpoints.
+training step, and signs of life in evaluations and before and after checkpoints.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
 OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
@@ -109,7 +109,10 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     ) -> None:
         self._show(state, EXPORT, state.global_step)
 
-    def on_save(self, *_: Any, **__: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._tell(state)  # the write is over, and the next step may hang
         if self._stops:  # before the script exports or publishes what is half trained
             sys.exit(int(ExitCode.STOPPED))
 

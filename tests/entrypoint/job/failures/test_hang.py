@@ -11,6 +11,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.job.failures import hang
 from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
+    KNOWN_STARTS,
     SHORTEST_SECONDS,
     START_SECONDS,
     HangWatch,
@@ -152,6 +153,25 @@ def test_a_command_whose_start_was_long_before_may_be_as_long_again() -> None:
     run.watch.begin()
     run.after(0)
     assert run.silence()[0] == 3 * 3_000 + 1
+
+
+def test_a_command_whose_last_starts_were_short_hangs_in_its_start_after_ten_minutes() -> None:
+    run = Run(tells_phases=False)
+    for number in range(1, KNOWN_STARTS + 1):
+        run.watch.begin()
+        run.after(0)
+        assert run.after(1_200 if number < KNOWN_STARTS else 20) is None
+        run.step(number)
+        assert run.after(10) is None
+    run.watch.begin()
+    run.after(0)
+    assert run.silence()[0] == 3 * 1_210 + 1, "the longest start counts all the same"
+    known = HangWatch(None, clock=lambda: run.now, tells_phases=False, starts=[20.0, 30.0, 9.0])
+    known.look(run.progress, None)
+    run.watch = known
+    seconds, told = run.silence()
+    assert seconds == SHORTEST_SECONDS + 1
+    assert told == "nothing since the start for 10 min 1 s, which took at most 30 s before"
 
 
 def test_a_part_that_only_computes_hangs_after_two_minutes_once_its_length_is_known() -> None:

@@ -93,6 +93,18 @@ def test_evaluations_and_writes_between_steps_show_signs_of_life(
     ]
 
 
+def test_a_checkpoint_that_is_complete_ends_the_sign_of_its_write(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
+    state = TrainerState(global_step=20, max_steps=40, is_world_process_zero=True)
+    saves = TrainerControl(should_save=True)
+    steps.on_step_end(arguments, state, saves)
+    steps.on_save(arguments, state, saves)
+    *_, written = capsys.readouterr().out.splitlines()
+    assert STEP_PATTERN.search(written)
+
+
 def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
     steps: Steps, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,13 +118,14 @@ def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
 
 
 def test_sigterm_saves_at_the_end_of_the_step_and_exits_with_143(steps: Steps) -> None:
+    arguments = TrainingArguments(use_cpu=True, report_to=[])
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         steps.on_train_begin()
         control = step(steps, 3)
         assert not control.should_save
-        steps.on_save()
+        steps.on_save(arguments, TrainerState(), control)
         os.kill(os.getpid(), signal.SIGTERM)
         control = step(steps, 4)
     finally:
@@ -120,7 +133,7 @@ def test_sigterm_saves_at_the_end_of_the_step_and_exits_with_143(steps: Steps) -
     assert control.should_save
     assert control.should_training_stop
     with pytest.raises(SystemExit) as ended:
-        steps.on_save()
+        steps.on_save(arguments, TrainerState(), control)
     assert ended.value.code == ExitCode.STOPPED
 
 
