@@ -56,6 +56,44 @@ def test_accelerates_ranks_gather(tmp_path: Path, mode: str) -> None:
     assert lines == [f"{rank}gathered [0.0, 1.0] in bf16" for rank in ranks]
 
 
+FAILS = """
+import os, signal, sys, time
+if os.environ.get("RANK", "0") == "1" or "--alone" in sys.argv:
+    print("loading", flush=True)
+    if "SIGKILL" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "64" in sys.argv:
+        print("train.py: error: no such column: prompt", file=sys.stderr)
+        sys.exit(64)
+    raise ValueError("no such column: prompt")
+time.sleep(600)
+"""
+TWO_RANKS = "ACCELERATE_USE_CPU=true accelerate launch --num_processes 2 train.py"
+ONE_RANK = "accelerate launch --cpu --quiet train.py --alone"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("words", "ends", "code", "said"),
+    [
+        (TWO_RANKS, "64", 64, "1 on node-0 ended with exit code 64: train.py: error: no such colu"),
+        (TWO_RANKS, "SIGKILL", 70, "1 on node-0 was ended by SIGKILL: loading"),
+        (TWO_RANKS, "1", 70, "1 on node-0 ended with exit code 1: ValueError: no such column: pro"),
+        (ONE_RANK, "64", 64, "0 on node-0 ended with exit code 64: train.py: error: no such colu"),
+        (ONE_RANK, "SIGKILL", 70, "0 on node-0 was ended by SIGKILL: loading"),
+        (ONE_RANK, "1", 70, "0 on node-0 ended with exit code 1: ValueError: no such column: pro"),
+    ],
+)
+def test_a_rank_that_fails_under_accelerates_launcher_is_named_with_its_own_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: str, ends: str, code: int, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(FAILS)
+    ranks = start(LocalAgents(1), [*words.split(), ends], tmp_path)
+    assert ranks.follow() == code
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"rank {said}")
+
+
 SAVES = """
 import signal, sys, time
 def save(*_):

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from contract.resources import NodeResources
 from contract.stop import StopRequest
 from trainer.cluster.launch import ranks
 from trainer.cluster.launch.agent import Look
+from trainer.cluster.launch.launcher_report import FAILED, LauncherReport
 from trainer.cluster.launch.ranks import Meeting, RankProcess
 from trainer.cluster.launch.words import Launch
 
@@ -80,6 +82,19 @@ class Attempt:
 
 
 @dataclass(slots=True)
+class LastWords:
+    """The last line of a rank that names an error, else its last line."""
+
+    line: str = ""
+    _names_error: bool = False
+
+    def hear(self, line: str) -> None:
+        names_error = ERROR.match(line) is not None
+        if line.strip() and (names_error or not self._names_error):
+            self.line, self._names_error = line.strip(), names_error
+
+
+@dataclass(slots=True)
 class RankOutput:
     """The output of one rank process."""
 
@@ -89,9 +104,9 @@ class RankOutput:
     attempt: str
     offset: int = field(init=False, default=0)
     """Bytes that are read."""
-    last_error: str = field(init=False, default="")
-    """The last line that names an error, else the last line."""
-    _names_error: bool = False
+    _words: dict[str, LastWords] = field(default_factory=lambda: defaultdict(LastWords))
+    """By the prefix of accelerate's launcher; "" if no launcher starts several ranks."""
+    _report: LauncherReport = field(default_factory=LauncherReport)
     _copy: Copy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,21 +125,27 @@ class RankOutput:
     def close(self) -> None:
         self._copy.close()
 
+    def exit_code(self, of_process: int) -> int:
+        """Return the exit code of the rank, for that of its process."""
+        of_rank = self._report.exit_code
+        return of_rank if of_rank is not None and of_process == FAILED else of_process
+
     def failure(self, code: int) -> str:
-        """Return a sentence on the end of the process with this exit code."""
+        """Return a sentence on the end of the rank with this exit code."""
         if code < 0:
             name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
             how = f"was ended by {name}"
         else:
             how = f"ended with exit code {code}"
-        said = f": {self.last_error[:LONGEST_WORDS]}" if self.last_error else ""
-        return f"{self.process.name} on {self.node.name} {how}{said}"
+        who = f"rank {self._report.rank}" if self._report.rank else self.process.name
+        words = self._words[self._report.speaker].line[:LONGEST_WORDS]
+        return f"{who} on {self.node.name} {how}" + (f": {words}" if words else "")
 
     def _tell(self, line: str) -> None:
         print(f"{self._speaker()}{line}", flush=True)
-        names_error = ERROR.match(line) is not None
-        if line.strip() and (names_error or not self._names_error):
-            self.last_error, self._names_error = line.strip(), names_error
+        speaker = self._report.read(line) if self.process.by_launcher else ""
+        if speaker is not None:
+            self._words[speaker].hear(line.removeprefix(speaker))
 
     def _speaker(self) -> str:
         """Return the prefix by which the evidence of a failure finds the node; none on the head."""
@@ -184,7 +205,7 @@ class Ranks:
     def _first_failure(self, looks: Sequence[Look]) -> tuple[RankOutput, int] | None:
         """Return a rank that failed. A signal's victim comes first: its peers fail in its wake."""
         failed = [
-            (node[number], code)
+            (node[number], node[number].exit_code(code))
             for node, look in zip(self.outputs, looks, strict=True)
             for number, code in look.ended.items()
             if code != 0

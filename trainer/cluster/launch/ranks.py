@@ -39,6 +39,11 @@ class RankProcess:
     """It starts the rank, waits for it, and would end at SIGTERM without a word to it."""
 
     @property
+    def by_launcher(self) -> bool:
+        """Whether the process is accelerate's launcher."""
+        return self.argv[1 : 1 + len(ACCELERATE)] == ACCELERATE
+
+    @property
     def log(self) -> str:
         """The end of its log's name."""
         return self.name.replace(" ", "-")

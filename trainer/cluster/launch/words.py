@@ -124,10 +124,10 @@ ACCELERATE = _Launcher(
     " --rdzv-conf --max-restarts --monitor-interval -t --tee --log-dir --role --deepspeed-hostfile"
     " --deepspeed-exclusion-filter --deepspeed-inclusion-filter --deepspeed-multinode-launcher"
     " --mpirun-hostfile",
-    dropped_bare="--same-network",
+    dropped_bare="--same-network --quiet -q",  # quiet, it hides how its rank has ended
     refused={"--tpu": "TPUs are not supported", "--tpu-cluster": "TPUs are not supported"},
     refused_bare="--tpu --tpu-cluster",
-    kept_bare="-h --help --quiet -q --cpu --multi-gpu --enable-cpu-affinity --dynamo-use-fullgraph"
+    kept_bare="-h --help --cpu --multi-gpu --enable-cpu-affinity --dynamo-use-fullgraph"
     " --dynamo-use-dynamic --dynamo-use-regional-compilation --use-deepspeed --use-fsdp"
     " --use-parallelism-config --use-megatron-lm -m --module --no-python --no-tpu-cluster"
     " --tpu-use-sudo --downcast-bf16 --fp8-use-autocast-during-eval --debug",
