@@ -15,6 +15,7 @@ from contract.progress import Progress
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.cluster.differences import skipped_checks
+from entrypoint.config.job_parsers import variables_before
 from entrypoint.config.parsers import BY_A_SHELL
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
@@ -68,10 +69,10 @@ class AnyCommand:
         return PlacedJob(settings=settings)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
-        env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        variables, words = variables_before(resumed_words(settings, resume_from))
+        env = {**variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
-        words = resumed_words(settings, resume_from)
         return JobCommand(unshadowed(words), env, runtime_environment(settings))
 
     def begins_at(self, settings: Settings) -> None:
@@ -110,8 +111,11 @@ class AnyCommand:
 
 
 def _missing(settings: Settings) -> str:
-    program = settings.job[0]
-    if shutil.which(program) or set(NEEDS_INSTALL) & set(settings.runtime_env):
+    variables, words = variables_before(settings.job)
+    if not words:
+        return f"{settings.job[-1]} has no program behind it: give the command that runs with it"
+    program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if shutil.which(program, path=variables.get("PATH")) or brings:
         return ""
     return f"{program} is no program that this image has: give a command that it has"
 

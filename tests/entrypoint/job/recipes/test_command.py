@@ -118,3 +118,20 @@ def test_a_program_may_come_with_the_packages(
 ) -> None:
     assert RECIPE.faults(settings(tmp_path, environment, "axolotl", "train")) == []
     assert RECIPE.faults(settings(tmp_path, {"env_vars": {"A": "b"}}, "axolotl", "train"))
+
+
+def test_words_before_the_program_are_its_variables(tmp_path: Path) -> None:
+    given = settings(tmp_path, {}, "A=1", "B=x=y", "sh", "-c", "echo $A", "C=2")
+    assert RECIPE.faults(given) == []
+    command = RECIPE.command(given, None)
+    assert command.argv == ("sh", "-c", "echo $A", "C=2")
+    assert (command.env["A"], command.env["B"]) == ("1", "x=y")
+    (fault,) = RECIPE.faults(settings(tmp_path, {}, "A=1", "no-such-program"))
+    assert fault.startswith("no-such-program is no program")
+    (fault,) = RECIPE.faults(settings(tmp_path, {}, "A=1"))
+    assert fault == "A=1 has no program behind it: give the command that runs with it"
+
+
+def test_a_program_is_looked_for_on_the_path_that_the_words_give(tmp_path: Path) -> None:
+    (tmp_path / "train").touch(mode=0o755)
+    assert RECIPE.faults(settings(tmp_path, {}, f"PATH={tmp_path}", "train")) == []
