@@ -74,7 +74,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     return _row(
         faults=_layout_faults(placed),
         layout=placed.layout,
-        warnings=list(dict.fromkeys((*recipe.warnings(placed.settings), *placed.warnings))),
+        warnings=[*recipes.warnings(recipe, placed)],
         **given,
     )
 

@@ -6,7 +6,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from entrypoint.cluster.roll import RollState
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 from entrypoint.job.run_context import RunContext
 from entrypoint.net import wait
@@ -77,8 +78,7 @@ class Rendezvous:
     """The workers of the last roll; None before this head's first roll."""
     _told_layout: tuple[str, str] = ("", "")
     """The flags and the idle GPUs of the newest event of the layout."""
-    _told_warnings: tuple[str, ...] = ()
-    """Of a job whose recipe does not say its layout."""
+    _told_warnings: set[str] = field(init=False, default_factory=set)
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
@@ -218,6 +218,7 @@ class Rendezvous:
         try:
             job = given if state.complete else recipe.fitted(given, offers)
             placed = recipe.placed(job, offers)
+            warnings = () if placed.lacking else recipes.warnings(recipe, placed)
         except FilesGoneError:
             return False
         self.job = placed.settings
@@ -225,9 +226,10 @@ class Rendezvous:
             raise UnplaceableError(placed.refusal)
         if placed.layout and not placed.lacking:
             self._tell_layout(placed, placed.layout)
-        elif not placed.lacking and placed.warnings != self._told_warnings:
-            self._told_warnings = placed.warnings
-            self._tell_warnings(placed.warnings)
+        for warning in warnings:
+            if warning not in self._told_warnings:
+                self._told_warnings.add(warning)
+                self.run.journal.record("layout-warning", warning)
         return not placed.lacking
 
     def _tell_layout(self, placed: PlacedJob, layout: Mapping[str, Any]) -> None:
@@ -247,11 +249,6 @@ class Rendezvous:
         sentences = [*why, *([idle] if idle else [])]
         if sentences:
             self.run.journal.record("layout", "; ".join(sentences), flags=flags, idle=idle)
-        self._tell_warnings(placed.warnings)
-
-    def _tell_warnings(self, warnings: Sequence[str]) -> None:
-        for warning in warnings:
-            self.run.journal.record("layout-warning", warning)
 
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()

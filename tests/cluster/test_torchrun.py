@@ -52,7 +52,8 @@ def test_a_script_runs_on_both_nodes_to_its_end(tmp_path: Path) -> None:
     assert "rank 0 of 2 begins" in (logs / "attempt-1-rank-0.log").read_text()
     assert "rank 1 of 2 begins" in (logs / "attempt-1-rank-1.log").read_text()
     whole = (logs / "attempt-1.log").read_text()
-    assert "warning: torchrun --nnodes 2: no effect here" in whole
+    (warning,) = nodes.events("layout-warning")
+    assert warning["sentence"].startswith("torchrun --nnodes 2: no effect here")
     assert "rank 1 of 2 begins" in whole
 
 

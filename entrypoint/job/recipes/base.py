@@ -55,7 +55,7 @@ class PlacedJob:
     key: str = ""
     """Names the choice among those of the run."""
     warnings: tuple[str, ...] = ()
-    """What the choice changes beside the placement, a sentence each."""
+    """What the choice changes beside the placement, and words of the job that it leaves out."""
 
     @property
     def refusal(self) -> str:
@@ -98,7 +98,7 @@ class Recipe(Protocol):
         ...
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        """Return the warnings that the job will print at its start, for `plan`."""
+        """Return the warnings of the job, for `plan` and the journal."""
         ...
 
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
@@ -164,6 +164,11 @@ class Recipe(Protocol):
     def service_outage(self, settings: Settings) -> float:
         """Return for how many seconds the job itself waits for a service that is down."""
         ...
+
+
+def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
+    """Return the warnings of a job on its nodes, each once. Raises FilesGoneError."""
+    return tuple(dict.fromkeys((*placed.warnings, *recipe.warnings(placed.settings))))
 
 
 def load(name: str) -> Recipe:

@@ -119,15 +119,15 @@ class OpenRLHF(AnyCommand):
             world = ranks.world_size(parse_launch(_launch(given)), nodes)
             parallel = given.number("ds.tensor_parallel_size") or 1
             lacking += _other_world(settings, given, world // parallel)
-            warnings = self.warnings(settings)
-            return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=tuple(warnings))
+            return PlacedJob(settings=settings, lacking=tuple(lacking))
         gpus = [node.gpus for node in nodes if node.gpus]
         chosen = openrlhf_layout.placed(given, gpus)
         lacking = openrlhf_layout.lacking(chosen.command, gpus)
         if not lacking:
             world = openrlhf_layout.ranks_of_actor(chosen.command)
             lacking += _other_world(settings, chosen.command, world)
-        warnings = (*self.warnings(settings), *chosen.warnings)
+        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
+        warnings = (*dropped, *chosen.warnings)
         if chosen.command == given:
             return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=warnings)
         dotted = _is_dotted(settings, given)

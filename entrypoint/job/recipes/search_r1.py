@@ -98,11 +98,9 @@ class SearchR1(AnyCommand):
         command = verl_words.placed(given, gpus)
         found = verl_words.lacking(command, gpus).replace("verl wants", "Search-R1 wants")
         lacking = (found,) if found else ()
-        warnings = tuple(self.warnings(settings))
-        if command == given:
-            return PlacedJob(settings=settings, lacking=lacking, warnings=warnings)
-        job = replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking, warnings=warnings)
+        job = settings if command == given else replace(settings, job=command.words)
+        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
+        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(dropped))
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         given = parse(settings.job)

@@ -83,7 +83,7 @@ class Trl(TorchRun):
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         placed = super().placed(_launched(settings), nodes)
         lacking = (*placed.lacking, *_other_world(settings, nodes))
-        return PlacedJob(settings=settings, lacking=lacking, warnings=tuple(_warnings(settings)))
+        return PlacedJob(settings=settings, lacking=lacking)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         added: tuple[str, ...] = ()

@@ -96,9 +96,9 @@ class Verl(AnyCommand):
         command = verl_words.placed(given, gpus)
         found = (verl_words.lacking(command, gpus), _other_world(settings, command))
         lacking = tuple(sentence for sentence in found if sentence)
-        warnings = tuple(self.warnings(settings))
         job = settings if command == given else replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking, warnings=warnings)
+        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
+        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(dropped))
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))

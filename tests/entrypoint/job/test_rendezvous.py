@@ -13,6 +13,7 @@ import pytest
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes import search_r1
 from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.builtin import RECIPE, Builtin
@@ -171,6 +172,47 @@ def test_warnings_of_a_job_without_a_told_layout_are_told_once(tmp_path: Path) -
     assert told[0] == "2>&1 | tee x.log: no effect here; the log is in RUN/logs"
     assert told.count(search_r1.WEIGHTS_ALONE) == 1
     assert nodes.rendezvous.job.job[-1] == "trainer.n_gpus_per_node=8"
+
+
+SFT = "sft --pretrain o/m --dataset o/d --zpg 2 --save_steps -1"
+VERL = f"{sys.executable} -m verl.trainer.main_ppo trainer.save_freq=-1"
+PLACED = "trainer.nnodes=1 trainer.n_gpus_per_node=8"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "job", "told"),
+    [
+        ("torchrun", "torchrun --nnodes 2 train.py", ["torchrun --nnodes 2: no effect here"]),
+        ("supervised", SFT, ["--zpg has no effect", "--save_steps -1: without"]),
+        ("trl", "trl sft --save_strategy no", ["--save_strategy no: without checkpoints"]),
+        (
+            "trl",
+            "accelerate launch --num_machines 2 train.py",
+            ["accelerate launch --num_machines 2"],
+        ),
+        ("verl", f"{VERL} {PLACED} 2>&1", ["2>&1: no effect", "trainer.save_freq=-1: without"]),
+        (
+            "verl",
+            f"{VERL} 2>&1",
+            ["2>&1: no effect here", "trainer.save_freq=-1: without checkpoints"],
+        ),
+        ("builtin", "--micro_rollout_batch_size 9999", ["--micro_rollout_batch_size 9999 is more"]),
+    ],
+)
+def test_the_warnings_of_every_recipe_are_in_the_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, job: str, told: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    nodes = Nodes(tmp_path, ["--advantage_estimator", "reinforce"])
+    words = (*nodes.context.settings.job, *job.split()) if recipe == "builtin" else job.split()
+    nodes.context.settings = replace(nodes.context.settings, recipe=recipe, job=tuple(words))
+    nodes.context.recipe = recipes.load(recipe)
+    nodes.rendezvous.complete()
+    nodes.rendezvous.complete()
+    found = [event["sentence"] for event in nodes.journal.events("layout-warning")]
+    assert len(found) == len(told)
+    assert all(sentence.startswith(words) for sentence, words in zip(found, told, strict=True))
 
 
 def test_a_job_is_judged_by_nodes_that_are_there(tmp_path: Path) -> None:

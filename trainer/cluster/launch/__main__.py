@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = words.parse(options.words)
         if options.steps:
             launch = words.telling_steps(launch)
-        for warning in launch.warnings:
-            print(f"warning: {warning}", flush=True)
         return _run(launch, options.threads)
     except LaunchError as error:
         print("\n".join(error.faults), file=sys.stderr)

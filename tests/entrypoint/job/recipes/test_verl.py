@@ -244,13 +244,6 @@ def test_variables_of_rays_client_are_not_the_jobs_and_a_wrapper_is_told(tmp_pat
     assert warning.startswith("uv run: no effect here")
 
 
-@pytest.mark.parametrize("layout", ["", "trainer.nnodes=1 trainer.n_gpus_per_node=8"])
-def test_a_run_tells_its_warnings_and_not_plan_alone(tmp_path: Path, layout: str) -> None:
-    words = ("trainer.save_freq=-1", *layout.split(), "2>&1")
-    warnings = RECIPE.placed(settings(tmp_path, *words), nodes(8)).warnings
-    assert [warning.partition(":")[0] for warning in warnings] == ["2>&1", "trainer.save_freq=-1"]
-
-
 def test_options_of_python_stay_before_the_module() -> None:
     job = ("python3", "-W", "ignore", "-u", "-m", "verl.trainer.main_ppo", "a.b=1")
     found = parse(job)
