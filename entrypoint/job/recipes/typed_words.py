@@ -61,5 +61,8 @@ def no_effect(dropped: Sequence[str], *, submitted: bool) -> list[str]:
         where = "with `rollcall submit --runtime-env`" if submitted else "in ROLLCALL_RUNTIME_ENV"
         instead += f", and a runtime environment is given {where}"
     if UV_RUN[1] in dropped:
-        instead += ", and the Python is Rollcall's own, or one that is given by its path"
+        instead += (
+            ", and the Python is Rollcall's own, that of PATH if only that one has the program, or "
+            "one that is given by its path"
+        )
     return [f"{' '.join(dropped)}: no effect here; {instead}"]

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from contract.resources import NodeResources
@@ -24,6 +23,7 @@ from entrypoint.job.recipes.command import (
     no_directory,
     runtime_environment,
 )
+from entrypoint.job.recipes.interpreters import has_module, interpreter_for, unanswered
 from entrypoint.job.recipes.typed_words import no_effect
 from entrypoint.job.recipes.verl_words import (
     DIRECTORY,
@@ -36,6 +36,7 @@ from entrypoint.job.recipes.verl_words import (
     parse,
 )
 
+PACKAGE = "verl"
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: verl's default is never."""
 NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
@@ -61,9 +62,9 @@ NO_JOB = (
     "after the image's name, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
 )
 NOT_HERE = (
-    "this image's Python has no verl: build the CUDA image with WITH_VERL=1, or use an image that "
-    "has it, and give the path of its Python, as in /opt/verl/bin/python -m "
-    "verl.trainer.main_ppo; it needs the cluster's version of Ray"
+    "neither Rollcall's Python nor the one on PATH has verl: build the CUDA image with "
+    "WITH_VERL=1, or use an image that has it, and give the path of its Python, as in "
+    "/opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
 )
 
 
@@ -102,7 +103,7 @@ class Verl(AnyCommand):
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))
-        python = command.interpreter or sys.executable
+        python = interpreter_for(command.interpreter, PACKAGE)
         env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
         if resume_from is not None:
             env["ROLLCALL_RESUME_FROM"] = str(resume_from)
@@ -145,10 +146,10 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     if command.value(FREQUENCY) is None:
         command = command.having(trainer__save_freq=SAVE_EVERY)
     command = verl_words.console_added(command, wandb=settings.wandb_api_key is not None)
-    other = command.interpreter if command.interpreter != sys.executable else None
+    python = interpreter_for(command.interpreter, PACKAGE)
     named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
-    if other and named is None:  # Ray would start workers by its own Python
-        command = command.having(**{WORKERS_PYTHON: Path(other)})
+    if python != sys.executable and named is None:  # Ray would start workers by its own Python
+        command = command.having(**{WORKERS_PYTHON: Path(python)})
     if found := verl_checkpoints.newest(directory):
         values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
         return command.having(**values)
@@ -190,11 +191,14 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
 
 
 def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
-    if command.interpreter:
-        there = Path(command.interpreter).is_file()
-        return "" if there else f"{command.interpreter} is not there: give the path of a Python"
+    typed = command.interpreter or "python3"
+    python = interpreter_for(typed, PACKAGE)
+    if not Path(python).is_file():
+        return f"{python} is not there: give the path of a Python"
     installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
-    return "" if installs or find_spec("verl") else NOT_HERE
+    if "/" in typed or installs or has_module(python, PACKAGE):
+        return ""
+    return unanswered("verl", python, shutil.which(typed)) or NOT_HERE
 
 
 def _no_workers_python(settings: Settings, command: VerlCommand) -> str:

@@ -36,7 +36,7 @@ HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 @dataclass(frozen=True, slots=True)
 class VerlCommand:
     interpreter: str | None
-    """The path of a Python, if one was typed; None: the image's."""
+    """A Python as it was typed; None: no program was."""
     program: tuple[str, ...]
     overrides: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
@@ -85,8 +85,7 @@ def parse(words: Sequence[str]) -> VerlCommand:
     variables = {match["name"]: match["value"] for match in assigned}
     wrapper = [word for word in rest[:place] if not ASSIGNMENT.fullmatch(word)]
     dropped = (*wrapper, *dropped)  # such as `nohup`
-    interpreter = rest[place] if "/" in rest[place] else None
-    rest = rest[place + 1 :]
+    interpreter, rest = rest[place], rest[place + 1 :]
     first = script_place(rest)
     end = first + (2 if rest[first : first + 1] == ["-m"] else 1)
     program, overrides = tuple(rest[:end]), tuple(rest[end:])

@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.job.recipes import interpreters
-
-
-def python_with(module: str, path: Path) -> Path:
-    """Make a Python that finds one module more."""
-    modules = path.parent / f"{path.name}-modules"
-    modules.mkdir(parents=True)
-    (modules / f"{module}.py").touch()
-    path.write_text(f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} "$@"\n')
-    path.chmod(0o755)
-    return path
+from tests.support.interpreters import python_with
 
 
 def test_the_version_of_a_package_is_that_of_the_interpreter() -> None:

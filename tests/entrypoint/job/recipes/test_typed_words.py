@@ -47,4 +47,4 @@ def test_uv_run_is_left_out_and_the_warning_says_which_python_it_is(
     assert command(typed, None) == command(bare, None)
     warning = recipes.load(recipe).warnings(typed)[0]
     assert warning.startswith("uv run --extra gpu: no effect here")
-    assert warning.endswith("the Python is Rollcall's own, or one that is given by its path")
+    assert warning.endswith("if only that one has the program, or one that is given by its path")

@@ -18,6 +18,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.verl import RECIPE
 from entrypoint.job.recipes.verl_words import parse
 from tests.support.begun import begun
+from tests.support.interpreters import python_with
 from tests.support.recipe_commands import nodes
 from tests.support.repository import ROOT
 from tests.support.verl_checkpoints import checkpoint
@@ -349,6 +350,20 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
     assert fault in found
 
 
+@pytest.mark.parametrize("typed", ["python", "python3", ""])
+def test_the_python_on_the_path_runs_driver_and_workers_if_only_it_has_verl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    python = str(python_with("verl", tmp_path / (typed or "python3")))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    program = (typed, "-m", "verl.trainer.main_ppo") if typed else ()
+    given = settings(tmp_path, *program, "a.b=1")
+    assert RECIPE.faults(given) == []
+    placed = RECIPE.placed(given, nodes(8)).settings
+    assert RECIPE.command(placed, None).argv[0] == python
+    assert overrides(placed)[PYTHON] == python
+
+
 def test_a_python_of_the_runtime_environment_runs_the_workers(tmp_path: Path) -> None:
     job = ("/opt/verl/bin/python", "-m", "verl.trainer.main_ppo", "a.b=1")
     named = settings(tmp_path, *job, ROLLCALL_RUNTIME_ENV='{"py_executable": "/own"}')
@@ -358,7 +373,7 @@ def test_a_python_of_the_runtime_environment_runs_the_workers(tmp_path: Path) ->
 
 def test_an_image_without_verl_is_said(tmp_path: Path) -> None:
     (fault,) = RECIPE.faults(settings(tmp_path, "a.b=1"))
-    assert "this image's Python has no verl" in fault
+    assert "neither Rollcall's Python nor the one on PATH has verl" in fault
     installed = settings(tmp_path, "a.b=1", **VERL)
     assert RECIPE.faults(installed) == []
 
