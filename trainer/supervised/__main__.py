@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import to_a_reader
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.config.schema import ConfigError
 from trainer.metrics.sinks import finish_limit
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(faults)
     except ConfigError as error:
         return _end(error, ExitCode.USAGE)
+    except BrokenPipeError:  # the reader of the help has left
+        raise
     except OSError as error:
         return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if os.environ.get("RANK", "0") == "0":
@@ -64,7 +67,7 @@ def _end(error: Exception | str, code: ExitCode) -> ExitCode:
 if __name__ == "__main__":
     code = 1
     try:
-        code = main()
+        code = to_a_reader(main)
     finally:
         # W&B keeps its limit itself, unless its process is frozen.
         if (limit := finish_limit(os.environ)) is not None:
