@@ -12,7 +12,8 @@ from contract.journal import read_events
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor
-from entrypoint.job.job_queue import SUBMITTED_AGAIN, Job, JobQueue
+from entrypoint.job.job_queue import SUBMITTED_AGAIN, JobQueue
+from entrypoint.job.jobs import Job
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext

@@ -1,28 +1,23 @@
 """The jobs that were submitted to this cluster, one after another, each with a run directory.
 
-`RUN/jobs/ID/job.json` is a job's entry in the queue. It says how the job has ended, and nothing of
-that before: a job that is not over when the head ends goes on with the next head. A stage that is
-submitted again keeps its job and its place.
+A job that is not over when the head ends goes on with the next head. A stage that is submitted
+again keeps its job and its place.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from contract import lease
 from contract.exit_codes import ExitCode
-from contract.files.os_errors import with_path
 from contract.journal import timestamp
 from contract.redaction import redact, redact_all
-from contract.run_dir import RunFiles, write_atomically
+from contract.run_dir import RunFiles
 from entrypoint.cluster.job_desk import SubmissionError
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config import pipeline, wandb_key
@@ -30,14 +25,13 @@ from entrypoint.config import runtime_env as environments
 from entrypoint.config.parsers import OURS
 from entrypoint.config.pipeline import Stage
 from entrypoint.config.settings import Settings
+from entrypoint.job import jobs as entries
+from entrypoint.job.jobs import LOST, Job, JobState
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.recognise import recipe_of, settings_for
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
-log = logging.getLogger(__name__)
-
-ENTRY = "job.json"
 NOT_BEGUN = "it did not begin: "
 SUBMITTED_AGAIN = "submitted-again"
 """Event of a run whose outcome counts no more: the job is in the queue again."""
@@ -45,41 +39,6 @@ KEY_IN_WORDS = (
     "the job's words have a W&B key, which `ps` would show: set WANDB_API_KEY on the head, and "
     "give --use_wandb true"
 )
-
-
-class JobState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-LOST = (JobState.FAILED, JobState.STOPPED)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    id: str
-    words: tuple[str, ...]
-    """Flags of the builtin trainer, or a program with its arguments."""
-    runtime_env: Mapping[str, Any]
-    submitted: str
-    state: JobState = JobState.QUEUED
-    exit_code: int | None = None
-    sentence: str = ""
-    """How it ended."""
-    ended: str | None = None
-    key: str = ""
-    """The client's own name of the submission, so that a retried submission is one job."""
-    stage: str = ""
-    """Its name in a pipeline."""
-    after: str = ""
-    """The id of an earlier job: this one begins only if that one has finished."""
-
-    @property
-    def over(self) -> bool:
-        return self.state not in (JobState.QUEUED, JobState.RUNNING)
 
 
 class JobQueue:
@@ -96,8 +55,9 @@ class JobQueue:
         self._lock = threading.Lock()
         self._stopping: set[str] = set()
         directory = RunFiles(settings.run_dir).jobs
-        self._jobs = {job.id: job for job in _stored(directory)}
-        self._newest = max((_number(path.name) for path in directory.glob("job-*")), default=0)
+        self._jobs = {job.id: job for job in entries.stored(directory)}
+        names = (path.name for path in directory.glob("job-*"))
+        self._newest = max(map(entries.number, names), default=0)
 
     def submit(
         self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
@@ -201,15 +161,15 @@ class JobQueue:
     def _take(self, job: Job) -> None:
         """Put a job into the queue, a new or a lost one. Raises OSError and SupersededError."""
         again = job.id in self._jobs
-        self._newest = max(self._newest, _number(job.id))
+        self._newest = max(self._newest, entries.number(job.id))
         self._stopping.discard(job.id)
         run = RunFiles(self.settings_of(job).run_dir)
         run.logs.mkdir(parents=True, exist_ok=True)
         if again and run.journal.exists():
-            sentence = f"{_shown(job)} is submitted again, and goes on from its newest checkpoint"
+            sentence = f"{job.shown} is submitted again, and goes on from its newest checkpoint"
             self._journal_of(job).record(SUBMITTED_AGAIN, sentence)
         self._store(job)
-        sentence = f"{_shown(job)} is submitted{' again' if again else ''}"
+        sentence = f"{job.shown} is submitted{' again' if again else ''}"
         self._journal.record("job-submitted", sentence, job=job.id, words=job.words)
 
     def _journal_of(self, job: Job) -> Journal:
@@ -229,7 +189,7 @@ class JobQueue:
         newest = self._newest
         for stage in stages:
             is_new = bool(jobs) and jobs[-1].id not in known
-            job = None if is_new else _with_key(known.values(), stage.key)
+            job = None if is_new else entries.newest_with(known.values(), stage.key)
             if job is not None and job.state in LOST:
                 # its directory, if it has one, as it is now: the fault may have been in there
                 again = replace(job, runtime_env=dict(stage.runtime_env), submitted=submitted)
@@ -265,7 +225,7 @@ class JobQueue:
             return ""
         if before.sentence.startswith(NOT_BEGUN) and before.state is JobState.STOPPED:
             return before.sentence  # the first of them that was lost
-        return f"{NOT_BEGUN}{_shown(before)}, which comes before, has {_verb(before.state)}"
+        return f"{NOT_BEGUN}{before.shown}, which comes before, has {before.state.verb}"
 
     def _gone(self, job: Job) -> str:
         """Return why a job cannot begin if somebody has deleted its run directory; else "".
@@ -313,7 +273,7 @@ class JobQueue:
         )
         self._store(over)
         told = {"job": job.id, "outcome": str(state), "exit_code": int(exit_code)}
-        self._journal.record("job-ended", f"{_shown(job)} has {_verb(state)}: {sentence}", **told)
+        self._journal.record("job-ended", f"{job.shown} has {state.verb}: {sentence}", **told)
 
     def _faults(self, job: Job) -> list[str]:
         faults = list(environments.faults(job.runtime_env))
@@ -335,10 +295,7 @@ class JobQueue:
 
     def _store(self, job: Job) -> None:
         lease.check(self._journal.claim)
-        path = RunFiles(self._settings.run_dir).jobs / job.id / ENTRY
-        row = asdict(replace(job, state=job.state if job.over else JobState.QUEUED))
-        path.parent.mkdir(parents=True, exist_ok=True)  # a user may have deleted it
-        write_atomically(path, json.dumps(row, indent=1) + "\n", mode=0o600)
+        entries.store(job, RunFiles(self._settings.run_dir).jobs)
         self._jobs[job.id] = job
 
     def _row(self, job: Job) -> dict[str, Any]:
@@ -348,50 +305,3 @@ class JobQueue:
         row["run_dir"] = str(self.settings_of(job).run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row
-
-
-def _with_key(jobs: Iterable[Job], key: str) -> Job | None:
-    """Return the newest job with the key."""
-    same = [job for job in jobs if key and job.key == key]
-    return same[-1] if same else None
-
-
-def _shown(job: Job) -> str:
-    return f"{job.id} ({job.stage})" if job.stage else job.id
-
-
-def _verb(state: JobState) -> str:
-    return "been stopped" if state is JobState.STOPPED else str(state)
-
-
-def _number(job: str) -> int:
-    """Return the number in a job's id; 0 for any other name."""
-    number = job.removeprefix("job-")
-    return int(number) if number.isdecimal() else 0
-
-
-def _stored(directory: Path) -> list[Job]:
-    """Return the jobs in the run directory, oldest first; a damaged entry is left out."""
-    jobs = []
-    for path in directory.glob(f"job-*/{ENTRY}"):
-        with with_path(path):
-            content = path.read_bytes()
-        try:
-            job = _parsed(content)
-            if job.id != path.parent.name:
-                raise ValueError("an entry of another job")
-            jobs.append((_number(job.id), job))
-        except ValueError:
-            log.warning("%s is damaged: the job is left out", path)
-    return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
-
-
-def _parsed(content: bytes) -> Job:
-    """Return the job of an entry. Raises ValueError if a field is missing or of another type."""
-    from pydantic import TypeAdapter  # 0.2 s, and most heads have no entries
-
-    job = TypeAdapter(Job).validate_json(content, strict=True)
-    if not job.words:
-        raise ValueError("a job without words")
-    TypeAdapter(dict[str, str]).validate_python(job.runtime_env.get("env_vars", {}))
-    return job
