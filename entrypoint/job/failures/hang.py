@@ -130,7 +130,7 @@ class HangWatch:
             is_hang = silent > START_SECONDS
             return f"nothing from the job for {duration(silent)}" if is_hang else None
         gaps = self._gaps.get(self._after, ())
-        if not gaps and not self._tells_phases:
+        if not gaps and not self._tells_phases and self._after not in WRITES:
             return None
         if silent <= limit(self._after, list(gaps), self._service_outage):
             return None

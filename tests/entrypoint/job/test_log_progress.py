@@ -80,6 +80,22 @@ def test_a_long_evaluation_or_checkpoint_between_two_steps_is_no_hang(tmp_path: 
     assert "nothing after 'save' of step 5" in str(hung("rollcall: in save 5", 40_000))
 
 
+def test_the_first_write_of_a_checkpoint_hangs_after_half_an_hour(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    watch = HangWatch(None, clock=steps.clock, tells_phases=False)
+    watch.look(None, None)
+    for line in ("step 1/99", "step 2/99", "rollcall: in save 2"):
+        steps.read(line)
+        steps.publish()
+        assert watch.look(progress(tmp_path), steps.phase) is None
+        later(steps, 5)
+    later(steps, 1700)
+    assert watch.look(progress(tmp_path), steps.phase) is None
+    later(steps, 100)
+    told = watch.look(progress(tmp_path), steps.phase)
+    assert told == "nothing after 'save' of step 2 for 30 min 5 s"
+
+
 def test_the_groups_of_the_pattern_become_progress(tmp_path: Path) -> None:
     before = Progress(step=30, total_steps=90, reward_first=0.25, eval_before=0.1)
     steps = reader(tmp_path, before)
