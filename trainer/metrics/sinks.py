@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,25 @@ FINISH_TIMEOUT = "WANDB_FINISH_TIMEOUT"
 FINISH_SECONDS = 30
 """How long the end of a run waits for W&B, unless FINISH_TIMEOUT says so. W&B's own default is to
 wait without end."""
+ANSWER_SECONDS = 30.0
+"""W&B's process is asked how it is after so long, and has as long again to answer."""
+
+
+def answered(act: Callable[[], object]) -> None:
+    """Do `act`, however long W&B works at it. Raises TimeoutError if its process is frozen.
+
+    Raises what `act` raises.
+    """
+    import wandb
+
+    done = in_background("wandb", act)
+    while not futures.wait([done], ANSWER_SECONDS).done:
+        if wandb.run is None:
+            continue  # it begins, and has a limit of its own
+        status = in_background("wandb", wandb.run.status)
+        if not futures.wait([status], ANSWER_SECONDS).done:
+            raise TimeoutError(f"its process has not answered for {2 * ANSWER_SECONDS:g} s")
+    done.result()
 
 
 def finish_limit(environ: Mapping[str, str]) -> float | None:
@@ -67,7 +87,8 @@ def connect(config: Config, run_id: str | None) -> Wandb | None:
 class Wandb:
     """A W&B run. After a resume it is the same run.
 
-    W&B has a process of its own. If that was killed, as for memory, training goes on without it.
+    W&B has a process of its own. If that was killed, as for memory, or is frozen, training goes on
+    without it.
     """
 
     def __init__(self, run: Any) -> None:
@@ -105,7 +126,7 @@ class Wandb:
 
         W&B's process keeps that limit. If it is frozen, the wait is LEAVE_SECONDS longer.
         """
-        self._do(lambda: self._finish(exit_code))
+        self._try(lambda: self._finish(exit_code))
 
     def _finish(self, exit_code: int) -> None:
         seconds = finish_limit(os.environ)
@@ -118,6 +139,9 @@ class Wandb:
             print(f"W&B has not taken the last rows in {limit}: {remedy}.", flush=True)
 
     def _do(self, act: Callable[[], object]) -> None:
+        self._try(lambda: answered(act))
+
+    def _try(self, act: Callable[[], object]) -> None:
         """Do one thing after another, up to the first failure, which is said once."""
         if self._is_lost:
             return

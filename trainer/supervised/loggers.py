@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers.integrations import TensorBoardCallback, WandbCallback
 
 from contract.redaction import redact, secret_texts
 from trainer.config.values import FALSE, TRUE
-from trainer.metrics.sinks import FINISH_SECONDS, FINISH_TIMEOUT
+from trainer.metrics.sinks import FINISH_SECONDS, FINISH_TIMEOUT, answered
 from trainer.supervised.options import StageFlags
 
 TAKES_MODEL = ("checkpoint", "end")
@@ -92,9 +93,14 @@ class _BestEffort(TrainerCallback):  # type: ignore[misc]  # transformers has no
 
 
 class Wandb(_BestEffort, WandbCallback):  # type: ignore[misc]
-    """W&B as transformers has it, except that training goes on if W&B fails."""
+    """W&B as transformers has it, except that training goes on if W&B fails or is frozen."""
 
     name = "W&B"
+
+    def _do(self, act: Callable[..., None], *args: Any, **given: Any) -> None:
+        super()._do(answered, partial(act, *args, **given))
+        if self._is_lost:  # and gets no model that the end would wait for
+            os.environ.setdefault(FINISH_TIMEOUT, str(FINISH_SECONDS))
 
 
 class TensorBoard(_BestEffort, TensorBoardCallback):  # type: ignore[misc]

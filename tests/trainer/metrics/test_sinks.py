@@ -55,6 +55,25 @@ sink.close(0)
 print("the attempt ends", flush=True)
 os._exit(0)
 """
+FROZEN_IN_THE_MIDDLE = """
+import os
+import sys
+from pathlib import Path
+
+from trainer.config.config import Config
+from trainer.metrics import sinks
+
+sink = sinks.connect(Config(run_dir=Path(sys.argv[1])), None)
+sink.log(1, {"train/reward": 0.5})
+print("begun", flush=True)
+input()
+sinks.ANSWER_SECONDS = 1.0
+for step in range(2, 100):
+    sink.log(step, {f"train/{number}": 0.5 for number in range(1000)})
+sink.close(0)
+print("the attempt ends", flush=True)
+os._exit(0)
+"""
 END_SECONDS = 90
 
 
@@ -111,29 +130,41 @@ def test_a_wandb_server_that_ceases_to_answer_does_not_hold_the_end_of_a_run(
 
 
 def test_a_frozen_process_of_wandb_does_not_hold_the_end_of_a_run(tmp_path: Path) -> None:
+    said = said_while_frozen(SILENT_AT_THE_END, tmp_path)
+    assert "W&B has not taken the last rows in 1 s (WANDB_FINISH_TIMEOUT)" in said
+    assert said.endswith("the attempt ends\n")
+
+
+def test_training_goes_on_if_wandb_s_own_process_is_frozen(tmp_path: Path) -> None:
+    said = said_while_frozen(FROZEN_IN_THE_MIDDLE, tmp_path)
+    lost = "W&B takes no further rows in this attempt: TimeoutError: its process has not answered"
+    assert said.count(lost) == 1
+    assert said.endswith("the attempt ends\n")
+
+
+def said_while_frozen(attempt: str, run_dir: Path) -> str:
+    """Freeze W&B's process once the attempt has begun. Return what the attempt then prints."""
     given = dict(os.environ) | OFFLINE | {"WANDB_FINISH_TIMEOUT": "1"}
-    argv = [sys.executable, "-c", SILENT_AT_THE_END, str(tmp_path)]
+    argv = [sys.executable, "-c", attempt, str(run_dir)]
     with subprocess.Popen(
         argv, env=given, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as attempt:
-        assert attempt.stdout is not None
-        assert attempt.stdout.readline() == "begun\n"
-        cores = psutil.Process(attempt.pid).children(recursive=True)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        cores = psutil.Process(process.pid).children(recursive=True)
         for core in cores:
             core.suspend()
         try:
-            assert attempt.stdin is not None
-            attempt.stdin.write("\n")
-            attempt.stdin.flush()
-            assert attempt.wait(END_SECONDS) == 0
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.wait(END_SECONDS) == 0
         finally:
             for core in cores:
                 core.kill()
-            attempt.kill()
-        said = attempt.stdout.read()  # ends when W&B's process has ended, too
-    assert cores
-    assert "W&B has not taken the last rows in 1 s (WANDB_FINISH_TIMEOUT)" in said
-    assert said.endswith("the attempt ends\n")
+            process.kill()
+        assert cores
+        return process.stdout.read()  # ends when W&B's process has ended, too
 
 
 def test_the_end_of_a_run_waits_for_wandb_for_half_a_minute_at_most(

@@ -13,6 +13,7 @@ import wandb
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
+from tests.support.wandb_server import wandb_server
 from trainer.metrics.sinks import finish_limit
 from trainer.supervised.__main__ import main
 from trainer.supervised.loggers import reports, run_id, variables
@@ -94,47 +95,104 @@ def test_an_address_of_wandb_that_is_none_costs_a_stage_its_rows_alone(
 
 
 FREEZES_WANDB = """
-import psutil, runpy
-from trainer.supervised import run
+import psutil, runpy, sys, transformers
+from trainer.metrics import sinks
+from trainer.supervised import loggers, run
 
-export, frozen = run._export, []
+frozen, moment = [], sys.argv.pop(1)
 
 
-def freeze(*given):
+def freeze():
+    if frozen:
+        return
     for process in psutil.Process().children(recursive=True):
         if "wandb-core" in process.name():
             process.suspend()
             frozen.append(process.pid)
     print(f"frozen: {frozen}", flush=True)
-    export(*given)
+    sinks.ANSWER_SECONDS = 1.0
+    loggers.FINISH_SECONDS = 1
 
 
-run._export = freeze
+def before(function):
+    def frozen_first(*given, **more):
+        freeze()
+        return function(*given, **more)
+
+    return frozen_first
+
+
+def log(trainer, logs, *given):
+    freeze()
+    logs |= {f"a name of a number, which is {n}": 0.5 for n in range(50_000)}  # fills the socket
+    log_of_transformers(trainer, logs, *given)
+
+
+log_of_transformers = transformers.Trainer.log
+if moment == "log":
+    transformers.Trainer.log = log
+elif moment == "export":
+    run._export = before(run._export)
+elif moment == "begin":
+    of_wandb = transformers.integrations.integration_utils
+    of_wandb.save_model_architecture_to_file = before(of_wandb.save_model_architecture_to_file)
+elif moment == "save":
+    transformers.Trainer._save_checkpoint = before(transformers.Trainer._save_checkpoint)
 runpy.run_module("trainer.supervised", run_name="__main__", alter_sys=True)
 """
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
 
 def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limit(
     tiny: Tiny, tmp_path: Path
 ) -> None:
-    given = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_FINISH_TIMEOUT": "1"}
-    words = [sys.executable, "-c", FREEZES_WANDB, *sft(tiny, tmp_path, use_wandb=True)]
-    stage = subprocess.Popen(
-        words, cwd=tmp_path, env=os.environ | given, stdout=subprocess.PIPE, text=True
-    )
-    assert stage.stdout is not None
-    frozen: list[int] = []
-    try:
-        frozen = next(
-            json.loads(line.partition(":")[2]) for line in stage.stdout if "frozen" in line
+    given = OFFLINE | {"WANDB_FINISH_TIMEOUT": "1"}
+    end_while_frozen("export", sft(tiny, tmp_path, use_wandb=True), tmp_path, given)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("moment", "takes_model"), [("log", "false"), ("save", "checkpoint")])
+def test_a_wandb_that_is_frozen_costs_a_stage_its_rows_alone(
+    tiny: Tiny, tmp_path: Path, moment: str, takes_model: str
+) -> None:
+    words = sft(tiny, tmp_path, use_wandb=True, save_steps=1, ckpt_path=tmp_path / "steps")
+    said = end_while_frozen(moment, words, tmp_path, OFFLINE | {"WANDB_LOG_MODEL": takes_model})
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert said.count("W&B takes no further rows in this attempt: TimeoutError: ") == 1
+
+
+def test_a_wandb_that_is_frozen_before_it_has_the_model_costs_a_stage_its_rows_alone(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    given = {"WANDB_API_KEY": "k" * 40, "WANDB_SILENT": "true", "WANDB_LOG_MODEL": "checkpoint"}
+    with wandb_server() as server:
+        given["WANDB_BASE_URL"] = server.url
+        said = end_while_frozen("begin", sft(tiny, tmp_path, use_wandb=True), tmp_path, given)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert said.count("W&B takes no further rows in this attempt: ") == 1
+
+
+def end_while_frozen(
+    moment: str, words: list[str], directory: Path, environ: dict[str, str]
+) -> str:
+    """Run a stage to its end, and freeze W&B's process at a moment. Return what it prints then."""
+    said = directory / "said"  # a pipe would be full
+    with said.open("w") as output:
+        stage = subprocess.Popen(
+            [sys.executable, "-c", FREEZES_WANDB, moment, *words],
+            cwd=directory,
+            env=os.environ | environ,
+            stdout=output,
         )
-        assert frozen
-        assert stage.wait(240) == ExitCode.FINISHED
-        assert (tmp_path / "model" / "model.safetensors").is_file()
+    try:
+        assert stage.wait(120) == ExitCode.FINISHED
     finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGKILL)
         stage.kill()
+        _, told, after = said.read_text().partition("frozen: ")
+        for pid in json.loads(after.partition("\n")[0] or "[]"):
+            os.kill(pid, signal.SIGKILL)
+    assert told
+    return after
 
 
 def test_a_disk_that_fails_tensorboard_costs_a_stage_its_rows_alone(
