@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ import ray
 
 from tests.support.ray_nodes import cluster_at, cluster_of
 from tests.support.sheets import sheet_of
+from tests.support.tiny_run import to_argv
 from trainer.checkpoint import replica_ring
 from trainer.checkpoint.protocol import Receipt, StoreName, Targets
 from trainer.checkpoint.replica_store import view
+from trainer.checkpoint.replication import Replicator
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import SECRET_BYTES, Server, StreamSource
+from trainer.config.parse import parse
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -80,3 +84,22 @@ def test_a_new_rank_can_be_told_of_a_dead_store_whose_job_has_ended() -> None:
         rank = ray.remote(Rank).remote()
         receipt = ray.get(rank.replicate.remote(ring), timeout=60)
         assert "Failed to look up actor" in receipt.fault
+
+
+def test_a_run_that_goes_back_to_a_step_keeps_later_ones_until_they_are_discarded(
+    tmp_path: Path,
+) -> None:
+    needed = {"pretrain": "o/m", "prompt_data": "o/p", "remote_rm_url": "arithmetic"}
+    config = parse(to_argv(needed | {"run_dir": tmp_path, "load_step": 1}))
+    segment = Segment(99)
+    with cluster_of({"num_cpus": 1}):
+        named = replica_ring.namespace_of(config)
+        (holder,) = replica_ring.build(named, ray.nodes(), memory=1, goes_on=False).values()
+        later = replace(sheet_of(segment, 2), rank=0, ranks={"policy": 1})
+        replica_ring.answer(holder.attach.remote(later, segment.address))
+        peers = Replicator(config)
+        held = peers.newest()
+        assert held is not None
+        assert held.step == 2
+        peers.discard()
+        assert peers.newest() is None

@@ -19,6 +19,7 @@ from tests.support.remembered import LEAN, Remembered
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from trainer.checkpoint import replica_client, state
+from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
@@ -148,6 +149,23 @@ def test_a_step_that_was_found_finished_and_is_lost_since_is_said_to_be_done_aga
 
 def never(requests: Sequence[RewardRequest]) -> list[Score]:
     raise RuntimeError("the reward server dies")
+
+
+def test_what_nodes_hold_stays_until_the_step_that_is_named_is_restored(
+    tiny: Tiny, run_dir: Path, remote: Remote
+) -> None:
+    flags = FLAGS | {"save_steps": 1, "max_ckpt_num": 9}
+    dies_holding(tiny.config(run_dir, **flags), remote, 3)
+    with pytest.raises(ResumeError, match="global_step_7 is no whole checkpoint"):
+        train(tiny.config(run_dir, **flags, load_step=7), peers=remote)
+    with pytest.raises(ResumeError, match="--load_checkpoint"):
+        train(tiny.config(run_dir, **flags | {"load_checkpoint": False}), peers=remote)
+    assert remote.complete == 3
+    config = tiny.config(run_dir, **flags, load_step=1)
+    with pytest.raises(RuntimeError, match="the reward server dies"):
+        train(config, never, peers=remote)
+    assert steps_of(config, "restore") == [1]
+    assert remote.complete is None
 
 
 @pytest.mark.parametrize("shown", [1, 1000, None])

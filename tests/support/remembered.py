@@ -48,5 +48,8 @@ class Remembered:
     def adopt(self, snapshot: Snapshot) -> None:
         """It is kept as it is."""
 
+    def discard(self) -> None:
+        self.driver = self.complete = None
+
     def held(self, step: int) -> Path:
         return self.root / str(step)

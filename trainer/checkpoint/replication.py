@@ -70,7 +70,7 @@ class Replicator:
     def __init__(self, config: Config) -> None:
         """Find what an earlier attempt left.
 
-        A run that starts anew, or resumes from a checkpoint that is named, deletes it.
+        A run that starts anew, or resumes from a checkpoint that is named, calls `discard`.
         """
         self._tell = journal_writer(config.files.journal)
         self._memory = config.peer_snapshot_memory
@@ -87,8 +87,8 @@ class Replicator:
         self.on = config.peer_snapshot == "auto"
         self._goes_on = config.load_checkpoint and not config.load_step
         if not self._goes_on:
-            self._release()
-        elif not self.on:
+            return
+        if not self.on:
             ring.release(self._namespace)
         elif may_be_held(config.files):
             self._build(_living())  # new stores take over from those that ended with their Ray
@@ -197,9 +197,10 @@ class Replicator:
     def end(self) -> None:
         """Delete all replica stores of this run, whoever started them."""
         self.on, self._pending = False, []
-        self._release()
+        self.discard()
 
-    def _release(self) -> None:
+    def discard(self) -> None:
+        """Delete what an earlier attempt left: the run has begun, and not from there."""
         ring.release(self._namespace)
         self._spilled.forget()
 

@@ -58,6 +58,8 @@ def begin(
     fresh = DriverState(RunState(step=0, seed=config.train.seed, prompts=stream.state_dict()))
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
+        if replicator:
+            replicator.discard()
         return fresh
     to = _Beginning(config, learners, stream, replicator)
     if config.load_step:
@@ -82,11 +84,13 @@ class _Beginning:
 
 
 def _named_step(to: _Beginning, step: int) -> DriverState:
-    """Return the state of the checkpoint of `step`; later checkpoints are put aside."""
+    """Return the state of the checkpoint of `step`; what is later is discarded or put aside."""
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     if fault := fault_of(directory):
         raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
     found = _from_disk(to, step)
+    if to.replicator:
+        to.replicator.discard()
     for one in steps_on_disk(config.checkpoints):
         later = checkpoint_path(config.checkpoints, one)
         if one > step and (later / MANIFEST).exists():
