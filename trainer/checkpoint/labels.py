@@ -112,6 +112,8 @@ def _entry(entry: list[Any], size: int) -> Entry:
     name, dtype, shape, offset = entry
     _expect(isinstance(name, str) and name.count("/") >= 2, "a tensor's name")
     _expect(all(map(stored_json.is_count, (offset, *shape))), "a tensor's place")
+    if dtype not in DTYPES:
+        raise LabelError(f"a tensor of it has the data type {dtype!r}, which is unknown here")
     _expect(offset + math.prod(shape) * DTYPES[dtype] <= size, "a tensor among its bytes")
     return Entry(name, dtype, tuple(shape), offset)
 

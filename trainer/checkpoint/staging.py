@@ -20,6 +20,7 @@ from trainer.checkpoint.shard_manifest import Contents
 from trainer.checkpoint.state import State
 from trainer.cluster.shared_memory import ALIGNMENT, Address, Entry, Segment, aligned
 from trainer.cluster.tcp_stream import Server, StreamSource
+from trainer.types import SnapshotLostError
 
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
@@ -130,18 +131,30 @@ def room(shapes: Iterable[tuple[int, int]], copies: int) -> int:
 
 
 def state_in(buffer: Any, contents: Contents) -> State:
-    """Return the State whose bytes are in `buffer`, in place."""
+    """Return the State whose bytes are in `buffer`, in place.
+
+    Raises SnapshotLostError if another version made it, with a data type that is unknown here.
+    """
     model: dict[str, Tensor] = {}
     average: dict[str, Tensor] = {}
     adam: dict[str, dict[str, Any]] = {}
     for entry in contents.entries:
         kind, key, name = entry.name.split("/", 2)
-        tensor = _view(buffer, getattr(torch, entry.dtype), entry.shape, entry.offset)
+        tensor = _view(buffer, _dtype(entry), entry.shape, entry.offset)
         if kind == "adam":
             adam.setdefault(name, {})[key] = tensor
         else:
             (model if kind == "model" else average)[name] = tensor
     return State(model=model, adam=adam, scheduler=contents.scheduler, average=average)
+
+
+def _dtype(entry: Entry) -> torch.dtype:
+    dtype = getattr(torch, entry.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise SnapshotLostError(
+            f"{entry.name} has the data type {entry.dtype!r}, which is unknown here"
+        )
+    return dtype
 
 
 def _named(state: State) -> Iterator[tuple[str, Tensor]]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -112,13 +113,26 @@ def is_of(role: str, name: str) -> bool:
 def load(directory: Path, role: str) -> State:
     """What all ranks saved, on the CPU and read as it is used; executes nothing that is in it.
 
-    Raises MissingModelError if there is none, UnknownShardError if it is of another version.
+    Raises MissingModelError if there is none, UnknownShardError if this version cannot read it.
     """
     parts = [
-        of_content(torch.load(path, map_location="cpu", weights_only=True, mmap=True), path)
+        of_content(read(path, "cpu", mmap=True), path)
         for path in sorted(path for path in directory.iterdir() if is_of(role, path.name))
     ]
     return merged(parts, role)
+
+
+def read(path: Path, device: str, *, mmap: bool = False) -> dict[str, Any]:
+    """Return the content of a file that `save` wrote. Raises UnknownShardError, and OSError."""
+    try:
+        content: dict[str, Any] = torch.load(
+            path, map_location=device, weights_only=True, mmap=mmap
+        )
+    except (UnpicklingError, EOFError, KeyError, AttributeError) as error:
+        # torch advises to read it without weights_only, and then tells the reason
+        reason = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0]
+        raise UnknownShardError(f"{path} cannot be read: {reason or repr(error)}") from None
+    return content
 
 
 def of_content(content: Mapping[str, Any], path: Path) -> State:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.checkpoint import state
+
 Content = dict[str, Any]
 """What `state.save` writes: the fields of a State."""
 
@@ -26,11 +28,10 @@ class TensorPlace:
 def index(path: Path) -> Content:
     """Return a file's content with a TensorPlace for each tensor. Reads no large tensor.
 
-    Scalars, such as Adam's counters, are there themselves.
+    Raises UnknownShardError, and OSError. Scalars, such as Adam's counters, are there themselves.
     """
-    options: dict[str, Any] = {"weights_only": True}
-    places = torch.load(path, map_location="meta", **options)
-    values = torch.load(path, map_location="cpu", mmap=True, **options)
+    places = state.read(path, "meta")
+    values = state.read(path, "cpu", mmap=True)
     return {part: _placed(places[part], values[part]) for part in places}
 
 

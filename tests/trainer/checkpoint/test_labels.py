@@ -24,9 +24,11 @@ from trainer.checkpoint.labels import LabelError
 from trainer.checkpoint.replica_store import ReplicaStore
 from trainer.checkpoint.shard_manifest import Contents, ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
+from trainer.checkpoint.staging import state_in
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Entry, Segment
 from trainer.config.options.optimizer import OptimizerSettings
+from trainer.types import SnapshotLostError
 from trainer.workers.optimizer import scheduler_of
 
 FUZZED = settings(
@@ -78,6 +80,19 @@ def test_a_schedulers_state_comes_back_to_the_bit(name: str) -> None:
 def test_no_flipped_bit_of_a_label_goes_unseen(bit: int) -> None:
     with pytest.raises(LabelError):
         labels.parse(flipped(labels.dump([full()]), bit))
+
+
+def test_a_label_with_a_data_type_that_is_unknown_is_refused_by_its_name() -> None:
+    other = Contents((Entry("model//embed.weight", "float4", (4,), 0),), {}, 68)
+    label = labels.dump([replace(full(), contents=other)])
+    with pytest.raises(LabelError, match="data type 'float4', which is unknown here"):
+        labels.parse(label)
+
+
+def test_a_copy_in_memory_with_a_data_type_that_is_unknown_is_lost_by_its_name() -> None:
+    other = Contents((Entry("model//embed.weight", "float4", (4,), 0),), {}, 68)
+    with pytest.raises(SnapshotLostError, match="data type 'float4', which is unknown here"):
+        state_in(bytearray(68), other)
 
 
 def forged(rows: bytes) -> bytes:
