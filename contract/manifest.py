@@ -119,14 +119,14 @@ def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
         name, path = expected.name, directory / expected.name
         try:
             size = path.stat().st_size
+            if not path.is_file():
+                return f"{name} is no file"
+            if size != expected.bytes:
+                return f"{name} has {size} bytes, its manifest says {expected.bytes}"
+            if checksums and sha256(path) != expected.sha256:
+                return f"{name} does not have the checksum that its manifest gives"
         except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
-        if not path.is_file():
-            return f"{name} is no file"
-        if size != expected.bytes:
-            return f"{name} has {size} bytes, its manifest says {expected.bytes}"
-        if checksums and sha256(path) != expected.sha256:
-            return f"{name} does not have the checksum that its manifest gives"
     return None
 
 

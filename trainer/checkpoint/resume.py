@@ -29,6 +29,7 @@ from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.types import (
     AdapterMismatchError,
+    LostWorkerError,
     MissingModelError,
     ModelMismatchError,
     SnapshotLostError,
@@ -86,9 +87,11 @@ class _Beginning:
 def _named_step(to: _Beginning, step: int) -> DriverState:
     """Return the state of the checkpoint of `step`; what is later is discarded or put aside."""
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
-    if fault := fault_of(directory):
+    found = None
+    if (fault := fault_of(directory)) is None:
+        found, fault = _while_whole(to, step)
+    if found is None:
         raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
-    found = _from_disk(to, step)
     if to.replicator:
         to.replicator.discard()
     for one in steps_on_disk(config.checkpoints):
@@ -124,12 +127,37 @@ def _newest_held(to: _Beginning, at_most: int | None, steps: Sequence[int]) -> D
         if found := _from_memory(to, snapshot):
             return found
         if on_disk is None:
-            below = [step for step in steps if step < in_memory]
-            older = _newest_held(to, in_memory - 1, below)
-            if older is None:
-                _start_anew(to.learners)
-            return older
-    return None if on_disk is None else _from_disk(to, on_disk)
+            return _older(to, in_memory, steps)
+    if on_disk is None:
+        return None
+    state, fault = _while_whole(to, on_disk)
+    if fault:
+        _skip(config, on_disk, fault)
+        return _older(to, on_disk, steps)
+    return state
+
+
+def _older(to: _Beginning, step: int, steps: Sequence[int]) -> DriverState | None:
+    """Return the newest state that is held of a step before `step`, which could not be restored."""
+    older = _newest_held(to, step - 1, [one for one in steps if one < step])
+    if older is None:
+        _start_anew(to.learners)
+    return older
+
+
+def _while_whole(to: _Beginning, step: int) -> tuple[DriverState | None, str | None]:
+    """Return the state of a checkpoint, or what has become of its files since they were checked."""
+    before = to.stream.state_dict()
+    try:
+        return _from_disk(to, step), None
+    except LostWorkerError:
+        raise
+    except Exception:
+        fault = fault_of(checkpoint_path(to.config.checkpoints, step), checksums=False)
+        if fault is None:
+            raise
+        to.stream.load_state_dict(before)
+        return None, fault
 
 
 def _start_anew(learners: Learners) -> None:
@@ -266,15 +294,19 @@ def _refuse_leftovers(checkpoints: Path) -> None:
 def _newest(config: Config, steps: Iterable[int]) -> int | None:
     """Return the first of `steps` whose checkpoint is complete; put aside those before it."""
     for step in steps:
-        directory = checkpoint_path(config.checkpoints, step)
-        fault = fault_of(directory)
+        fault = fault_of(checkpoint_path(config.checkpoints, step))
         if fault is None:
             _confirm(config.files.journal, step)
             return step
-        sentence = f"Checkpoint {directory.name} is skipped: {fault}."
-        _tell(config, "checkpoint-skipped", sentence, {"step": step, "fault": fault})
-        put_aside(directory)
+        _skip(config, step, fault)
     return None
+
+
+def _skip(config: Config, step: int, fault: str) -> None:
+    directory = checkpoint_path(config.checkpoints, step)
+    sentence = f"Checkpoint {directory.name} is skipped: {fault}."
+    _tell(config, "checkpoint-skipped", sentence, {"step": step, "fault": fault})
+    put_aside(directory)
 
 
 def _confirm(journal: Path, step: int) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
 
 from contract.manifest import checkpoint_path, write_manifest
-from tests.support.tiny_run import GRPO, Tiny, train
+from tests.support.tiny_run import GRPO, Tiny, events, train
+from trainer.checkpoint import resume
 from trainer.checkpoint.resume import ResumeError
-from trainer.checkpoint.writer import RUN_STATE
+from trainer.checkpoint.writer import RUN_STATE, DriverState
 
 
 def test_a_checkpoint_of_another_version_is_resumed_from_or_named(
@@ -52,6 +54,58 @@ def test_a_shard_of_another_version_is_named(
     write_manifest(directory, 1)
     with pytest.raises(ResumeError, match=f"{directory / 'policy.pt'} {says}"):
         train(tiny.config(run_dir, max_steps=2, **GRPO))
+
+
+def test_a_shard_with_a_data_type_that_is_unknown_is_named(tiny: Tiny, run_dir: Path) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO))
+    directory = checkpoint_path(run_dir / "checkpoints", 1)
+    shard = directory / "policy.pt"
+    with ZipFile(shard) as whole:
+        files = [(one, whole.read(one)) for one in whole.infolist()]
+    with ZipFile(shard, "w") as changed:
+        for one, content in files:
+            changed.writestr(one, content.replace(b"FloatStorage", b"Float9Storage"))
+    write_manifest(directory, 1)
+    with pytest.raises(ResumeError, match=f"{shard} cannot be read: .*Float9Storage.*version of"):
+        train(tiny.config(run_dir, max_steps=2, **GRPO))
+
+
+@pytest.mark.parametrize("gone", ["policy.pt", RUN_STATE])
+def test_a_file_of_a_checkpoint_that_vanishes_while_it_is_read_costs_that_checkpoint_alone(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    flags = {**GRPO, "save_steps": 1, "max_ckpt_num": 9}
+    train(tiny.config(run_dir, max_steps=2, **flags))
+    newest = checkpoint_path(run_dir / "checkpoints", 2)
+    begin = resume._from_disk
+
+    def deleted_first(to: Any, step: int) -> DriverState:
+        if step == 2:
+            (newest / gone).unlink()
+        return begin(to, step)
+
+    monkeypatch.setattr(resume, "_from_disk", deleted_first)
+    config = tiny.config(run_dir, max_steps=3, **flags)
+    assert train(config).step == 3
+    assert [one["details"]["step"] for one in events(config, "resume")] == [0, 1]
+    (skipped,) = events(config, "checkpoint-skipped")
+    assert skipped["sentence"] == f"Checkpoint global_step_2 is skipped: {gone} is missing."
+
+
+def test_a_named_checkpoint_whose_file_vanishes_while_it_is_read_is_named(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tiny.config(run_dir, max_steps=1, **GRPO))
+    shard = checkpoint_path(run_dir / "checkpoints", 1) / "policy.pt"
+    begin = resume._from_disk
+
+    def deleted_first(to: Any, step: int) -> DriverState:
+        shard.unlink()
+        return begin(to, step)
+
+    monkeypatch.setattr(resume, "_from_disk", deleted_first)
+    with pytest.raises(ResumeError, match=r"--load_step 1: .* whole checkpoint: policy.pt is miss"):
+        train(tiny.config(run_dir, max_steps=2, load_step=1, **GRPO))
 
 
 @pytest.mark.parametrize(
