@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ def load(directory: Path, role: str) -> tuple[State, OpenRLHFProgress | None]:
     """
     try:
         files = zero_to_fp32.get_model_state_files(str(directory))
-        head = _read(files[0])
+        with _named_if_damaged(files[0]):
+            head = _read(files[0])
+            is_zero = head["param_shapes"] is not None
         with contextlib.redirect_stdout(io.StringIO()):  # it prints every file
-            weights, moments, updates = (
-                _sharded(directory, files) if _is_zero(head) else _plain(head)
-            )
+            weights, moments, updates = _sharded(directory, files) if is_zero else _plain(head)
+    except UnreadableCheckpointError:
+        raise
     except (OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
         raise UnreadableCheckpointError(f"{directory}: {str(error) or type(error)}") from None
     adam = {
@@ -61,15 +63,24 @@ def _read(file: str) -> dict[str, Any]:
     return content
 
 
-def _is_zero(head: Mapping[str, Any]) -> bool:
-    return head["param_shapes"] is not None
+@contextlib.contextmanager
+def _named_if_damaged(file: str) -> Iterator[None]:
+    """Raise UnreadableCheckpointError that names the file, whatever reading it raises."""
+    try:
+        yield
+    except Exception as error:  # a damaged pickle may raise anything
+        first = str(error).partition("\n")[0]
+        raise UnreadableCheckpointError(f"{file}: {type(error).__name__}: {first}") from None
 
 
 def _sharded(directory: Path, files: list[str]) -> tuple[Tensors, dict[str, Tensors], float]:
-    models = zero_to_fp32.parse_model_states(files)
-    ranks = [
-        _read(file)["optimizer_state_dict"] for file in zero_to_fp32.get_optim_files(directory)
-    ]
+    models, ranks = [], []
+    for file in files:
+        with _named_if_damaged(file):
+            models += zero_to_fp32.parse_model_states([file])
+    for file in zero_to_fp32.get_optim_files(directory):
+        with _named_if_damaged(file):
+            ranks.append(_read(file)["optimizer_state_dict"])
     stage, count = int(ranks[0]["zero_stage"]), ranks[0]["partition_count"]
     count = max(count) if isinstance(count, list) else count
     if count != len(ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def theirs_to_resume(tiny: Tiny, run_dir: Path, tmp_path: Path) -> Config:
         ),
         (
             lambda d: (d / "global_step6/mp_rank_00_model_states.pt").write_bytes(b"torn"),
-            "global_step6: .*mp_rank_00_model_states.pt",
+            "/_actor/global_step6/mp_rank_00_model_states.pt: ",
         ),
     ],
 )
@@ -183,6 +184,21 @@ def test_what_is_missing_is_named(
     with pytest.raises((openrlhf.IncompleteError, UnreadableCheckpointError), match=said):
         convert(tmp_path / "theirs", config)
     assert newest_checkpoint(config.checkpoints) is None
+
+
+@pytest.mark.parametrize("of", ["model", "optim"])
+@pytest.mark.parametrize("content", [b"torn", b"", b"PK\x03\x04 torn", b"pickled"])
+def test_the_damaged_one_of_several_files_is_named(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, of: str, content: bytes
+) -> None:
+    config = theirs_to_resume(tiny, run_dir, tmp_path)
+    files = sorted((tmp_path / "theirs" / "_actor" / "global_step6").glob(f"*{of}_states.pt"))
+    second = files[0].with_name(files[0].name.replace("rank_0", "rank_1"))
+    second.write_bytes(content)
+    if content == b"pickled":
+        torch.save({"of": "another program"}, second)
+    with pytest.raises(UnreadableCheckpointError, match=f"^{re.escape(str(second))}: "):
+        convert(tmp_path / "theirs", config)
 
 
 def test_a_run_over_openrlhfs_files_names_the_converter(tiny: Tiny, run_dir: Path) -> None:
