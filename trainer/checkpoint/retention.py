@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.manifest import MANIFEST, checkpoint_path, fault_of, steps_on_disk
+from contract.manifest import CHECKPOINT_NAME, MANIFEST, checkpoint_path, fault_of, steps_on_disk
 from contract.run_dir import sync_directory
 from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Exportable
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
+
+OURS = re.compile(rf"{CHECKPOINT_NAME.pattern}|\.{CHECKPOINT_NAME.pattern}\.incoming")
+"""Names of an exported policy, and of one whose export was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,10 @@ def _examined(directory: Path) -> OnDisk:
 
 
 def keep_best(config: Config, policy: WorkerGroup[Exportable], step: int) -> None:
-    """Export the policy as the best one, then delete the previous best policy."""
+    """Export the policy as the best one, then delete earlier ones. The user's files stay."""
     directory = config.files.best
     newest = checkpoint_path(directory, step)
     policy.call_ranks(Exportable.export, file_store.place(config, newest)).result()
     for older in directory.iterdir():
-        if older != newest and older.is_dir():  # a plain file is the user's
+        if older != newest and OURS.fullmatch(older.name):
             shutil.rmtree(older, ignore_errors=True)

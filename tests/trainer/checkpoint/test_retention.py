@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contract.manifest import steps_on_disk
 from tests.support.tiny_run import GRPO, Tiny, train
 
 
@@ -21,3 +22,21 @@ def test_a_users_file_beside_the_best_policy_ends_no_run(tiny: Tiny, run_dir: Pa
     train(config)
     left = sorted(path.name for path in config.files.best.iterdir())
     assert left == ["global_step_1", "notes.txt"]
+
+
+def test_a_users_directories_beside_checkpoints_and_the_best_policy_stay(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    flags = {"max_steps": 2, "save_steps": 1, "max_ckpt_num": 1, **GRPO}
+    config = tiny.config(run_dir, eval_dataset=tiny.held_out, eval_steps=1, **flags)
+    mine = ("notes", "global_step_1_mine", "global_step_01", ".global_step_mine")
+    for directory in (config.files.best, config.checkpoints):
+        for name in mine:
+            (directory / name).mkdir(parents=True)
+            (directory / name / "mine.txt").write_text("the user's")
+    train(config)
+    for directory in (config.files.best, config.checkpoints):
+        for name in mine:
+            assert (directory / name / "mine.txt").exists()
+    assert steps_on_disk(config.checkpoints) == [2]
+    assert len(steps_on_disk(config.files.best)) == 1
