@@ -24,6 +24,7 @@ from contract.manifest import (
     MANIFEST,
     checkpoint_path,
     files_in,
+    is_deleted,
     listing,
     newest_checkpoint,
     steps_on_disk,
@@ -219,7 +220,9 @@ class Uploads:
 
     def _upload_model(self, directory: Path) -> None:
         """Its manifest comes last: in the store, a model without it is incomplete."""
-        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        files = sorted(
+            path for path in directory.rglob("*") if path.is_file() and not is_deleted(path)
+        )
         if not files:
             return
         self._store.remove(f"{directory.name}/{MANIFEST}")

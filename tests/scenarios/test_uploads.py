@@ -70,6 +70,18 @@ def test_a_checkpoint_is_uploaded_when_it_is_complete_and_the_store_keeps_what_t
     assert model == WrittenFile("model.safetensors", 7, hashlib.sha256(b"a model").hexdigest())
 
 
+def test_what_nfs_keeps_of_a_deleted_file_is_not_uploaded_with_a_model(
+    run: RunFiles, s3: S3, uploads: Uploads
+) -> None:
+    run.exported.mkdir()
+    (run.exported / "model.safetensors").write_bytes(b"a model")
+    (run.exported / ".nfs000000000012").write_bytes(b"an older model")
+    finish(uploads)
+    assert [name for name in s3.names() if ".nfs" in name] == []
+    (model,) = files_in(Store(s3.url).read(f"hf/{MANIFEST}") or b"")
+    assert model.name == "model.safetensors"
+
+
 def test_an_outage_is_recorded_once_and_what_was_missed_is_uploaded_after_it(
     run: RunFiles, s3: S3, uploads: Uploads
 ) -> None:
