@@ -29,6 +29,7 @@ from contract.manifest import WrittenFile, files_of
 from trainer.checkpoint.file_stream import FileStream
 from trainer.checkpoint.protocol import Directory, HeadDirectory
 from trainer.cluster import tcp_stream
+from trainer.cluster.calls import first_line
 from trainer.cluster.tcp_stream import Server, StreamSource
 from trainer.config.config import Config
 from trainer.models import model_dir
@@ -185,5 +186,5 @@ def answer(reference: Any) -> Any:
     except RayTaskError as error:
         raise error.cause from None
     except RayError as error:
-        why = f"the file store on the head's node does not answer: {str(error).splitlines()[0]}"
+        why = f"the file store on the head's node does not answer: {first_line(error)}"
         raise OSError(errno.EIO, why) from None

@@ -16,6 +16,7 @@ from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import HostBuffer, state_in
 from trainer.checkpoint.state import State, merged
 from trainer.cluster import shared_memory
+from trainer.cluster.calls import first_line
 from trainer.types import SnapshotLostError
 
 
@@ -42,7 +43,7 @@ def replicate(buffer: HostBuffer, role: str, rank: int, to: Targets) -> Receipt:
     except NoRoomError as error:
         return Receipt(size, f"a node would hold {error}", for_good=True)
     except Exception as error:  # training can do without a snapshot
-        return Receipt(size, (str(error) or repr(error)).splitlines()[0])
+        return Receipt(size, first_line(error))
     return Receipt(size)
 
 
@@ -67,7 +68,7 @@ def _bytes_of(manifest: ShardManifest, places: Iterable[ReplicaPlace], here: str
         try:
             data = _mapped_or_fetched(manifest, place, here)
         except (RayError, OSError, ValueError) as error:
-            fault = str(error).splitlines()[0]
+            fault = first_line(error)
             continue
         digests = (digest_of(data[a:b]) for a, b in pieces(manifest.contents.bytes))
         if tuple(digests) == manifest.digests:

@@ -40,6 +40,7 @@ from trainer.checkpoint.protocol import (
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState, RunState
+from trainer.cluster.calls import first_line
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
 
@@ -168,7 +169,7 @@ class Replicator:
             if not self._said:
                 self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
         except RayError as error:
-            self._give_up(Receipt(0, str(error).splitlines()[0]))
+            self._give_up(Receipt(0, first_line(error)))
             return
         self._failed = 0
         self._spilled.forget()

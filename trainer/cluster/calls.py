@@ -60,6 +60,11 @@ def received(reference: Any, role: str, worker: int) -> Any:
         raise LostWorkerError(sentence, role, _cause(message)) from None
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or what the error is if it has none."""
+    return (str(error) or repr(error)).splitlines()[0]
+
+
 def _cause(message: str) -> str:
     """Returns the cause that Ray's message about a dead actor names."""
     for phrase, cause in CAUSES.items():

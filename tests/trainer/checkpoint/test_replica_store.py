@@ -14,17 +14,23 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from contract.fd_store import LABEL
 from contract.run_dir import NODE_DIR, RunFiles
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
-from trainer.checkpoint import labels
+from trainer.checkpoint import labels, replica_client
+from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import CopyOut, StagingBuffers
 from trainer.checkpoint.state import State
+from trainer.checkpoint.writer import DriverState, RunState
+from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import Server, StreamSource
+from trainer.types import SnapshotLostError
 
 ALL = [(role, rank) for role, count in RANKS.items() for rank in range(count)]
 
@@ -215,3 +221,21 @@ def test_shards_that_this_node_alone_has_in_files_are_held_again_until_a_newer_s
     found.receive(sheet_of(segment, 2), source)
     found.keep("a", 2)
     assert not kept.exists()
+
+
+class _Silent(SpilledReplicas):
+    """Files whose error says nothing."""
+
+    def read(self, manifest: ShardManifest) -> NDArray[np.uint8]:
+        raise OSError
+
+
+def test_a_place_that_fails_without_a_message_is_told_by_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "node", lambda: "here")
+    shard = sheet(1, "policy", 0)
+    driver = DriverState(RunState.parse(shard.run_state))
+    snapshot = Snapshot(driver, ((shard, (_Silent(tmp_path, "a run"),)),))
+    with pytest.raises(SnapshotLostError, match=r"shard policy-0 of step 1: OSError\(\)"):
+        replica_client.load(snapshot, "policy")
