@@ -6,20 +6,22 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import ray
 
-from tests.support.ray_nodes import cluster_at, cluster_of
+from tests.support.ray_nodes import cluster_at, cluster_of, workers_of
 from tests.support.sheets import sheet_of
 from tests.support.tiny_run import to_argv
-from trainer.checkpoint import replica_ring
+from trainer.checkpoint import replica_ring, replication
 from trainer.checkpoint.protocol import Receipt, StoreName, Targets
 from trainer.checkpoint.replica_store import view
 from trainer.checkpoint.replication import Replicator
+from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import SECRET_BYTES, Server, StreamSource
 from trainer.config.parse import parse
@@ -103,3 +105,57 @@ def test_a_run_that_goes_back_to_a_step_keeps_later_ones_until_they_are_discarde
         assert held.step == 2
         peers.discard()
         assert peers.newest() is None
+
+
+class Told:
+    def result(self) -> list[Receipt]:
+        return [Receipt(99)]
+
+
+@dataclass
+class Ranks:
+    """A group whose ranks are told where the shards of a step go."""
+
+    told: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return 1
+
+    def call_background(self, method: object, to: Targets) -> Told:
+        self.told.append(to.step)
+        return Told()
+
+
+def test_no_shard_is_sent_while_a_store_may_still_delete_what_is_not_of_the_attempt_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request to keep that attempt's snapshot alone is executed late."""
+    monkeypatch.setattr(replication, "KEEP_SECONDS", 0.5)
+    needed = {"pretrain": "o/m", "prompt_data": "o/p", "remote_rm_url": "arithmetic"}
+    config = parse(to_argv(needed | {"run_dir": tmp_path, "load_checkpoint": True}))
+    segment, ranks = Segment(99), Ranks()
+    learners = cast(dict[str, Any], {"policy": ranks})
+
+    def replicate(step: int) -> None:
+        peers.replicate(DriverState(RunState(step=step, seed=0, prompts={})), learners)
+        peers.wait()
+
+    with cluster_of({"num_cpus": 1}, {"num_cpus": 1}):
+        named = replica_ring.namespace_of(config)
+        stores = replica_ring.build(named, ray.nodes(), memory=1, goes_on=False).values()
+        before = replace(sheet_of(segment, 2), rank=0, ranks={"policy": 1})
+        for store in stores:
+            replica_ring.answer(store.attach.remote(before, segment.address))
+        peers = Replicator(config)
+        held = peers.newest()
+        assert held is not None
+        slow = workers_of("ReplicaStore")[0]
+        slow.suspend()
+        peers.adopt(held)
+        replicate(3)
+        assert ranks.told == []
+        slow.resume()
+        replica_ring.answers(store.held.remote() for store in stores)
+        replicate(4)
+        assert ranks.told == [4]
+        peers.end()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -80,6 +80,8 @@ class Replicator:
         self._spilled = SpilledReplicas(config.files.kept, self._namespace)
         self._ring: dict[StoreName, Any] = {}
         self._pending: list[Pending[list[Receipt]]] = []
+        self._keeping: list[Any] = []
+        """Requests to keep one snapshot alone that were unanswered when last looked at."""
         self._step = 0
         self._said = False
         self._failed = 0
@@ -143,6 +145,9 @@ class Replicator:
             return
         ranks = {role: len(group) for role, group in learners.items()}
         self._step = driver.run.step
+        if self._await_kept(0):  # executed late, it would delete this step's shards
+            self._give_up(Receipt(0, "a node has not answered since the snapshot before"))
+            return
         stores = tuple(self._ring)
         to = Targets(self._attempt, self._step, ranks, driver.run.dump(), driver.in_flight, stores)
         self._pending = [
@@ -163,9 +168,8 @@ class Replicator:
             self._give_up(fault)
             return
         self.complete = self._step  # also if a store dies while the steps before are deleted
-        stores = self._ring.values()
         try:
-            ring.answers(store.keep.remote(self._attempt, self._step) for store in stores)
+            ring.answers(self._keep(self._ring.values(), self._attempt, self._step))
             if not self._said:
                 self._tell_of_memory(sum(receipt.bytes for receipt in receipts))
         except RayError as error:
@@ -186,8 +190,20 @@ class Replicator:
         """
         self.complete, shard = snapshot.step, snapshot.shards[0][0]
         stores = ring.living(self._namespace).values()
-        if kept := [store.keep.remote(shard.attempt, shard.step) for store in stores]:
-            ray.wait(kept, num_returns=len(kept), timeout=KEEP_SECONDS)
+        self._keep(stores, shard.attempt, shard.step)
+        self._await_kept(KEEP_SECONDS)
+
+    def _keep(self, stores: Iterable[Any], attempt: str, step: int) -> list[Any]:
+        """Ask stores to delete all but that snapshot and later steps of its attempt."""
+        asked = [store.keep.remote(attempt, step) for store in stores]
+        self._keeping += asked
+        return asked
+
+    def _await_kept(self, seconds: float) -> bool:
+        """Return whether such a request is unanswered after so long."""
+        if asked := self._keeping:
+            _, self._keeping = ray.wait(asked, num_returns=len(asked), timeout=seconds)
+        return bool(self._keeping)
 
     def branch_off(self, step: int) -> None:
         """The run went back to `step`: shards of later steps made so far fit no later ones."""
