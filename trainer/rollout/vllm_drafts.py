@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.rollout import vllm_images
 from trainer.rollout.tokenizer_io import Texts, TokenRow
-from trainer.types import FinishedRollout, Key, PartialRollout
+from trainer.types import FinishedRollout, IntArray, Key, PartialRollout
 
 
 @dataclass(slots=True)
@@ -23,13 +23,17 @@ class _UnderWay:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     checked: int = 0
-    """The first new tokens in which stop strings were looked for."""
+    """The first tokens in which stop strings were looked for."""
+
+    def written(self) -> IntArray:
+        """Return all tokens so far: those that it was added with, and the new ones."""
+        return np.concatenate([self.partial.tokens, np.array(self.tokens, dtype=np.int64)])
 
     def current(self) -> PartialRollout:
         before = self.partial
         return replace(
             before,
-            tokens=np.concatenate([before.tokens, np.array(self.tokens, dtype=np.int64)]),
+            tokens=self.written(),
             log_probs=np.concatenate(
                 [before.log_probs, np.array(self.log_probs, dtype=np.float32)]
             ),
@@ -86,11 +90,12 @@ class PartialRollouts:
             context = rollout.partial.context
             if context is None or not context.stops:
                 continue
-            if self._texts.stop(rollout.tokens, context.stops, rollout.checked) is not None:
+            tokens = rollout.written()  # a weight update may divide a stop string
+            if self._texts.stop(tokens, context.stops, rollout.checked) is not None:
                 self._engine.abort_request([name])
                 del self._under_way[name]
                 ended.append(self._ended(rollout, by_stop=True))
-            rollout.checked = len(rollout.tokens)
+            rollout.checked = len(tokens)
         return ended
 
     def partials(self) -> list[PartialRollout]:
