@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import wandb
 
 from tests.support.repository import ROOT
 from tests.support.wandb_server import wandb_server
@@ -95,6 +96,7 @@ def test_an_address_of_wandb_that_is_none_costs_its_rows_alone(
 ) -> None:
     for name, value in {**OFFLINE, "WANDB_BASE_URL": "wandb.example:8080"}.items():
         monkeypatch.setenv(name, value)
+    wandb.teardown()  # W&B reads its variables once in a process; a test before may have used it
     assert sinks.connect(Config(run_dir=tmp_path), None) is None
     said = capsys.readouterr().out
     assert "No W&B in this attempt: " in said

@@ -151,12 +151,15 @@ def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limi
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("moment", "takes_model"), [("log", "false"), ("save", "checkpoint")])
+@pytest.mark.parametrize(
+    ("moment", "environ"),
+    [("log", {"WANDB_FINISH_TIMEOUT": "1"}), ("save", {"WANDB_LOG_MODEL": "checkpoint"})],
+)
 def test_a_wandb_that_is_frozen_costs_a_stage_its_rows_alone(
-    tiny: Tiny, tmp_path: Path, moment: str, takes_model: str
+    tiny: Tiny, tmp_path: Path, moment: str, environ: dict[str, str]
 ) -> None:
     words = sft(tiny, tmp_path, use_wandb=True, save_steps=1, ckpt_path=tmp_path / "steps")
-    said = end_while_frozen(moment, words, tmp_path, OFFLINE | {"WANDB_LOG_MODEL": takes_model})
+    said = end_while_frozen(moment, words, tmp_path, OFFLINE | environ)
     assert (tmp_path / "model" / "model.safetensors").is_file()
     assert said.count("W&B takes no further rows in this attempt: TimeoutError: ") == 1
 
