@@ -55,6 +55,10 @@ class NotNowError(wait.NotYetError):
     """The head answers that it cannot do this now, as while its storage does not answer."""
 
 
+class HeadFailedError(wait.NotYetError):
+    """The head fails on this request, as by a defect of its own."""
+
+
 class ControlClient:
     def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
         """`url`: where the control port is reached from outside, instead of `host` and `port`."""
@@ -113,8 +117,8 @@ class ControlClient:
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return an answer whose body is a JSON object.
 
-        Raises WrongTokenError, NoHeadError, NotNowError, and NotYetError if there is no usable
-        answer.
+        Raises WrongTokenError, NoHeadError, NotNowError, HeadFailedError, and NotYetError if there
+        is no usable answer.
         """
         try:
             answer = self._http.request(method, path, **options)
@@ -124,7 +128,9 @@ class ControlClient:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
         if answer.status_code == 403 and READS_ONLY in _why(answer):
             raise WrongTokenError(f"the head at {self._base} declines{_why(answer)}")
-        if answer.status_code >= 500:
+        if answer.status_code == 500:  # a proxy has 502, 503 or 504
+            raise HeadFailedError(f"the head failed on {method} {self._base}{path} (status 500)")
+        if answer.status_code > 500:
             why = _why(answer)
             kind = NotNowError if why else wait.NotYetError  # without a reason, a proxy answers
             raise kind(f"{self._base}{path} answers {answer.status_code}{why}")

@@ -16,6 +16,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.client import (
     ControlClient,
     DeclinedError,
+    HeadFailedError,
     NoHeadError,
     NotNowError,
     WrongTokenError,
@@ -41,6 +42,13 @@ class NoAnswerError(Exception):
         self.exit_code = exit_code
 
 
+class AwayError(NoAnswerError):
+    """No head does it now; one may do it later."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, ExitCode.UNREACHABLE)
+
+
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError.
 
@@ -57,16 +65,18 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
         return client.command(method, path, **options)
     except DeclinedError as error:
         raise NoAnswerError(str(error), ExitCode.USAGE) from None
-    except NoHeadError as error:
-        raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
-    except NotNowError as error:
-        sentence = f"the head cannot answer now: {error}"
+    except HeadFailedError as error:
+        sentence = f"{error}: RUN/logs/head.log has the cause, and so has `rollcall logs head`"
         raise NoAnswerError(sentence, ExitCode.UNREACHABLE) from None
+    except NoHeadError as error:
+        raise AwayError(str(error)) from None
+    except NotNowError as error:
+        raise AwayError(f"the head cannot answer now: {error}") from None
     except wait.NotYetError as error:
         elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
         remedy = elsewhere if host == "localhost" and settings.url is None else ""
         remedy = _lost_head(settings) or remedy
-        raise NoAnswerError(f"no head answers: {error}{remedy}", ExitCode.UNREACHABLE) from None
+        raise AwayError(f"no head answers: {error}{remedy}") from None
     except WrongTokenError as error:
         raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
     finally:
@@ -113,21 +123,17 @@ def patiently(settings: Settings, look: Callable[[], T]) -> T:
     """
     try:
         return look()
-    except NoAnswerError as error:
-        if error.exit_code is not ExitCode.UNREACHABLE:
-            raise
+    except AwayError as error:
         print(f"{error}; asking again", file=sys.stderr)
 
     def again() -> T:
         try:
             return look()
-        except NoAnswerError as error:
-            if error.exit_code is not ExitCode.UNREACHABLE:
-                raise
+        except AwayError as error:
             raise wait.NotYetError(str(error)) from None
 
     try:
         with wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
             return wait.until("the head", again, timeout=settings.head_timeout, stop=NEVER)
     except wait.GaveUpError as error:
-        raise NoAnswerError(str(error), ExitCode.UNREACHABLE) from None
+        raise AwayError(str(error)) from None

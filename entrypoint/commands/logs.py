@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
 from contract.run_dir import RunFiles
-from entrypoint.commands.head_client import NoAnswerError, ask, patiently
+from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import run_end
 from entrypoint.config.settings import Settings
@@ -165,7 +165,7 @@ def _find_head(settings: Settings) -> None:
         ask(settings, "GET", "/v1/logs")
     except NoAnswerError as error:
         no_token = run_token.for_client(settings) is None
-        if settings.url or not (no_token or error.exit_code is ExitCode.UNREACHABLE):
+        if settings.url or not (no_token or isinstance(error, AwayError)):
             raise
         sentence = f"no run in {settings.run_dir} (is ROLLCALL_RUN_DIR right?), and {error}"
         raise NoAnswerError(sentence, ExitCode.RUN_DIR) from None

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from entrypoint import __main__ as entrypoint
 from entrypoint.cluster import worker_routes
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import doctor, remote
+from entrypoint.commands import cli, doctor, remote
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
@@ -70,6 +71,28 @@ def test_a_command_says_that_what_answers_is_no_head(
     assert said.startswith(f"what answers at http://127.0.0.1:{port} is no head (/v1/")
     assert f"gives {status}): is ROLLCALL_CONTROL_PORT right?" in said
     assert doctor.of_head(settings) is None
+
+
+@pytest.mark.parametrize("words", [("status",), ("wait",), ("status", "--watch")])
+def test_a_request_on_which_the_head_fails_ends_a_command_at_once(
+    head: Head,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    asked: list[bool] = []
+
+    def fails(*, brief: bool = False) -> None:
+        asked.append(brief)
+        raise LookupError("a defect of the head")
+
+    monkeypatch.setattr(head.control, "state", fails)
+    url = f"http://127.0.0.1:{head.port}"
+    where = {"ROLLCALL_URL": url, "ROLLCALL_TOKEN": TOKEN, "ROLLCALL_RUN_DIR": "/none"}
+    assert entrypoint._ask(cli.parse(words), {**where, "ROLLCALL_HEAD_TIMEOUT": "20s"}) == 69
+    log = "RUN/logs/head.log has the cause, and so has `rollcall logs head`"
+    assert capsys.readouterr().err == f"the head failed on GET {url}/v1/state (status 500): {log}\n"
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("status", "body"), [*NO_HEAD, (400, "{}")])

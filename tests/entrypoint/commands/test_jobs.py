@@ -16,7 +16,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, jobs
-from entrypoint.commands.head_client import NoAnswerError, ask
+from entrypoint.commands.head_client import AwayError, ask
 from entrypoint.config.settings import Settings, SettingsError
 from entrypoint.console import DATE_FORMAT
 from entrypoint.job.run_context import RunContext
@@ -168,7 +168,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
         answer = ask(settings, method, path, **options)
         if method == "POST" and not lost:
             lost.append(answer)
-            raise NoAnswerError("no head answers: it timed out", ExitCode.UNREACHABLE)
+            raise AwayError("no head answers: it timed out")
         return answer
 
     monkeypatch.setattr(jobs, "ask", loses_the_first)
