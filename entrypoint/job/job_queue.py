@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -247,7 +247,21 @@ class JobQueue:
             return []
         if RunFiles(self.settings_of(job).run_dir).journal.exists():
             return []  # it began under an earlier head: its files may be away for a while only
-        return self._faults(job)
+        faults = self._faults(job)
+        return [*self._models_not_left(faults), *faults]
+
+    def _models_not_left(self, faults: Sequence[str]) -> Iterator[str]:
+        """Yield a sentence for each stage whose model the faults name, and which left none."""
+        for job in list(self._jobs.values()):
+            model = RunFiles(RunFiles(self._settings.run_dir).jobs / job.id).exported
+            named = re.compile(rf"{re.escape(str(model))}\b")
+            if job.stage and any(map(named.search, faults)) and not model.exists():
+                yield (
+                    f"{job.shown} left no model in {model}. The builtin trainer, sft, rm, dpo, TRL "
+                    "and OpenRLHF leave one without --save_path and --output_dir, verl with "
+                    "hf_model. Have any other program save its model to $ROLLCALL_RUN_DIR/hf, or "
+                    f"name the model's own directory, as in {{stage.{job.stage}.run}}/model"
+                )
 
     def _faults_now(self, job: Job, before: Sequence[Job]) -> list[str]:
         """Return the faults of a stage, without what stages before it have still to write."""

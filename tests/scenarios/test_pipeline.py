@@ -252,6 +252,23 @@ def test_a_stage_that_did_not_write_what_the_next_needs_fails_the_next(tmp_path:
         assert head.outcome is None
 
 
+def test_a_stage_that_left_no_model_is_named_with_what_to_do_if_the_next_needs_the_model(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(SUM)}\n")
+    trains = f"rm --pretrain {{stage.one.model}} --dataset {tmp_path}/pairs.jsonl"
+    with JobHead(tmp_path) as head:
+        head.queue.submit_stages(stages("true", trains))
+        soon(lambda: head.state("job-2") == "failed")
+        row = head.queue.row("job-2")
+    assert row is not None
+    assert row["sentence"].startswith(
+        f"it did not begin: job-1 (one) left no model in {tmp_path}/jobs/job-1/hf. "
+    )
+    for remedy in ("$ROLLCALL_RUN_DIR/hf", "{stage.one.run}/", "--save_path"):
+        assert remedy in row["sentence"]
+
+
 def test_all_stages_are_checked_before_the_first_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
