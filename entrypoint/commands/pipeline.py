@@ -26,9 +26,10 @@ def pipeline(settings: Settings, options: argparse.Namespace) -> int:
 
     Returns the exit code of the stage that did not finish; 0 if all have.
     """
-    stages = _read(Path(options.file))
+    file = Path(options.file)
+    stages = _read(file)
     ask(settings, "GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
-    body = {"stages": [_submission(settings, stage) for stage in stages]}
+    body = {"stages": [_submission(settings, stage, file.parent) for stage in stages]}
     # With the stages' keys, a submission whose answer was lost can be repeated.
     post = partial(ask, settings, "POST", "/v1/pipelines", json=body, timeout=SUBMIT_SECONDS)
     rows: list[Row] = submitted(settings, post)["jobs"]
@@ -80,10 +81,15 @@ def _read(path: Path) -> list[files.Stage]:
     raise NoAnswerError(problem, ExitCode.USAGE)
 
 
-def _submission(settings: Settings, stage: files.Stage) -> dict[str, Any]:
-    """Return a stage as the head takes it, its directory uploaded. Raises NoAnswerError."""
+def _submission(settings: Settings, stage: files.Stage, beside: Path) -> dict[str, Any]:
+    """Return a stage as the head takes it, its directory uploaded. Raises NoAnswerError.
+
+    `beside`: where a relative path of the directory begins.
+    """
     environment = dict(stage.runtime_env)
     if working_dir.is_local(environment):
+        directory = beside / working_dir.expanded(environment["working_dir"])
+        environment["working_dir"] = str(directory.absolute())
         try:
             environment = uploaded(settings, environment)
         except NoAnswerError as error:

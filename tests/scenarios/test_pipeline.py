@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,9 +299,30 @@ def test_a_file_with_faults_and_one_that_is_not_there_end_the_command_with_64(
         assert "/none.yaml: No such file" in capsys.readouterr().err
         file.write_text("stages: [{name: a, job: x, runtime_env: {working_dir: not-there}}]")
         assert rollcall(head, "pipeline", str(file)) == 64
-        said = f"stage a: working_dir {Path.cwd() / 'not-there'} is neither a directory nor"
+        said = f"stage a: working_dir {tmp_path / 'not-there'} is neither a directory nor"
         assert capsys.readouterr().err.startswith(said)
         assert head.queue.rows() == []
+
+
+def test_a_stages_directory_lies_beside_the_file_of_the_pipeline_wherever_the_command_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    (tmp_path / "run").mkdir()
+    for directory, name in ((tmp_path, "wrong.py"), (place, "right.py")):
+        (directory / "code").mkdir(parents=True)
+        (directory / "code" / name).touch()
+    (place / "needs.txt").write_text("einops\n")
+    row = {"name": "a", "job": "true", "runtime_env": {"working_dir": "code", "pip": "needs.txt"}}
+    (place / "pipeline.yaml").write_text(json.dumps({"stages": [row]}))
+    with JobHead(tmp_path / "run") as head:
+        for typed_in in (tmp_path, place):
+            monkeypatch.chdir(typed_in)
+            file = os.path.relpath(place / "pipeline.yaml", typed_in)
+            assert rollcall(head, "pipeline", file) == 0
+        assert len(head.queue.rows()) == 1, "the same stages have the same keys"
+        (package,) = head.run.packages.iterdir()
+    assert "right.py" in zipfile.ZipFile(package).namelist()
 
 
 @pytest.mark.parametrize("command", ["submit", "pipeline"])
