@@ -346,6 +346,7 @@ def test_a_submission_that_is_interrupted_before_the_head_answers_says_where_to_
         with slow.open("w"):  # which waits until the head reads
             asks.send_signal(signal.SIGINT)
             said = asks.communicate(timeout=60)[1]
+            slow.unlink()  # a head that reads it again would wait, and with it the tests' end
     assert asks.returncode == 130, said
     assert said.endswith("`rollcall list` shows whether it was submitted\n")
 
