@@ -202,14 +202,16 @@ class _Cluster:
         if not self.rooms:
             return f"{wish}; there are no nodes"
         if self.place([pool]) is None:
-            return f"{wish}; nodes offer {self._list(self.rooms)}"
+            offering = "1 node offers" if len(self.rooms) == 1 else f"{len(self.rooms)} nodes offer"
+            return f"{wish}; {offering} {self._list(self.rooms)}"
         left = list(self.rooms)
         for other, places in (self.place(fitting) or {}).items():
             need = self._need(next(p for p in fitting if p.name == other))
             for place in places:
                 left[place] = _less(left[place], need)
         others = ", ".join(pool.name for pool in fitting)
-        return f"{wish}; beside {others}, nodes have {self._list(left)} left"
+        having = "1 node has" if len(left) == 1 else f"{len(left)} nodes have"
+        return f"{wish}; beside {others}, {having} {self._list(left)} left"
 
     def _amounts(self, need: Room) -> str:
         slots = "GPU" if self.share is None else "CPU slot"

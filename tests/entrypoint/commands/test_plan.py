@@ -154,8 +154,8 @@ def test_a_layout_that_machines_like_this_cannot_hold_is_a_fault(
     assert plan.main(settings, True) == 64
     problems = [fault["problem"] for fault in json.loads(capsys.readouterr().out)["faults"]]
     assert problems == [
-        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
-        "policy wants 1 GPU on each of 3 nodes; nodes offer 4, 4",
+        "critic wants 8 GPUs on 1 node; 2 nodes offer 4, 4",
+        "policy wants 1 GPU on each of 3 nodes; 2 nodes offer 4, 4",
     ]
 
 

@@ -122,15 +122,16 @@ def test_every_shortfall_is_said_at_once(tiny: Tiny, run_dir: Path) -> None:
         actor_num_gpus_per_node=4,
     )
     assert pack(layout.of(config), gpus(4, 4)).shortfalls == (
-        "reference wants 1 GPU and 1 v100 on 1 node; nodes offer 4 (0 v100), 4 (0 v100)",
-        "critic wants 8 GPUs on 1 node; nodes offer 4 (0 v100), 4 (0 v100)",
+        "reference wants 1 GPU and 1 v100 on 1 node; 2 nodes offer 4 (0 v100), 4 (0 v100)",
+        "critic wants 8 GPUs on 1 node; 2 nodes offer 4 (0 v100), 4 (0 v100)",
         "each of 1 engines wants 1 GPU on 1 node; beside policy, "
-        "nodes have 0 (0 v100), 0 (0 v100) left",
+        "2 nodes have 0 (0 v100), 0 (0 v100) left",
     )
     plain = tiny.config(run_dir, critic_num_gpus_per_node=8)
     assert pack(layout.of(plain), gpus(4, 4)).shortfalls == (
-        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
+        "critic wants 8 GPUs on 1 node; 2 nodes offer 4, 4",
     )
+    assert pack(layout.of(plain), gpus(4)).shortfalls[0].endswith("on 1 node; 1 node offers 4")
 
 
 def test_no_nodes_are_a_shortfall_too(tiny: Tiny, run_dir: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_nodes_of_the_roll_are_compared_with_the_layout(tmp_path: Path) -> N
     settings = read_settings(environ, [*job, "8"])
     nodes = [NodeResources(name=name, gpus=4, cpus=8) for name in ("head", "worker-1")]
     assert RECIPE.placed(settings, nodes).lacking == (
-        "critic wants 8 GPUs on 1 node; nodes offer 4, 4",
+        "critic wants 8 GPUs on 1 node; 2 nodes offer 4, 4",
     )
     assert RECIPE.placed(read_settings(environ, [*job, "4"]), nodes).lacking == ()
 
