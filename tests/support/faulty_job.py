@@ -31,7 +31,8 @@ def _look() -> None:
     fault.unlink()
     if kind == HANG:
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif kind == GPU_LOST:
+        return  # this thread may go on for a moment
+    if kind == GPU_LOST:
         cases = tomllib.loads(RECORDED.read_text())["case"]
         print(next(case["log"] for case in cases if case["name"] == LOST_GPU), flush=True)
     elif kind == FULL_DISK:
