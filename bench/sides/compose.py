@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -21,7 +19,7 @@ import yaml
 
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from tests.support.podman import CONFIGURATION, IMAGE, podman
+from tests.support.podman import CONFIGURATION, IMAGE, compose_program, podman
 from tests.support.podman import missing as without_containers
 from tests.support.repository import ROOT
 
@@ -47,7 +45,7 @@ sleep infinity
 
 def missing() -> str | None:
     """What this machine lacks for both sides."""
-    program = None if _program() else "no podman-compose here"
+    program = None if compose_program() else "no podman-compose here"
     return program or without_containers()
 
 
@@ -101,12 +99,7 @@ def timed(
 
 def _compose(name: str, file: Path, *words: str) -> None:
     env = {**os.environ, "IMAGE": IMAGE, "CONTAINERS_CONF": str(CONFIGURATION)}
-    command = [str(_program()), "--project-name", name, "--file", str(file), *words]
+    command = [str(compose_program()), "--project-name", name, "--file", str(file), *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
-
-
-def _program() -> str | None:
-    beside = Path(sys.executable).with_name("podman-compose")
-    return str(beside) if beside.exists() else shutil.which("podman-compose")

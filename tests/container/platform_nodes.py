@@ -13,7 +13,6 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ import pytest
 import yaml
 
 from contract.run_dir import RunFiles
-from tests.support.podman import CONFIGURATION, IMAGE, Container, podman
+from tests.support.podman import CONFIGURATION, IMAGE, Container, compose_program, podman
 from tests.support.repository import ROOT
 from tests.support.run_lines import PAGE, options_of_line
 from tests.support.watch import Watch
@@ -223,8 +222,7 @@ def typed(block: str, last: str, file: Path, shared: Shared, address: str = "10.
 
 def shell(script: str, *, within: float) -> str:
     """What a shell prints that runs a block of a page; podman-compose is `docker compose`."""
-    beside = Path(sys.executable).with_name("podman-compose")
-    program = str(beside) if beside.exists() else shutil.which("podman-compose")
+    program = compose_program()
     if program is None:
         pytest.skip("no podman-compose here")
     done = subprocess.run(

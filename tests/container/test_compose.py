@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import pytest
 import yaml
 
 from entrypoint.commands.demo import Layout, data_flags, job_flags, warm_up_flags
-from tests.support.podman import CONFIGURATION, IMAGE, podman
+from tests.support.podman import CONFIGURATION, IMAGE, compose_program, podman
 from tests.support.repository import ROOT
 
 FILE = ROOT / "compose" / "cpu.yaml"
@@ -78,8 +76,7 @@ class Project:
 
 @pytest.fixture
 def project(free_port: int) -> Iterator[Project]:
-    beside = Path(sys.executable).with_name("podman-compose")
-    program = str(beside) if beside.exists() else shutil.which("podman-compose")
+    program = compose_program()
     if program is None:
         pytest.skip("no podman-compose here")
     project = Project(program, free_port)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from entrypoint.processes.programs import beside_interpreter
 from tests.support.repository import ROOT
 
 CONFIGURATION = ROOT / "tests/container/host/containers.conf"
@@ -49,6 +50,11 @@ def missing() -> str | None:
     if podman("image", "exists", IMAGE, check=False).returncode != 0:
         return f"{IMAGE} is not built: {PREPARE}"
     return None
+
+
+def compose_program() -> str | None:
+    """The path of podman-compose; None where there is none."""
+    return shutil.which(beside_interpreter("podman-compose"))
 
 
 def inspect(image: str) -> dict[str, Any]:
