@@ -44,7 +44,7 @@ test: setup  ## lint, then run the tests that this machine can run, without thos
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm) and not faults"
 
 # The unit tests run while podman builds the images.
-units: lint .platforms/.done .docs/.done .trackers/.done  ## lint, then run the tests that start no node
+units: lint .platforms/.done .docs/.done .trackers/.done .triton/.done  ## lint, then run the tests that start no node
 	$(PYTHON) -m pytest -q
 
 # docs/faults.md describes both targets.
@@ -95,6 +95,13 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 	  -r requirements/trackers.lock
 	touch $@
 
+# Triton without torch's CUDA build, for the tests that interpret its kernels on a CPU.
+.triton/.done: requirements/triton.lock $(VENV)/.done
+	rm -rf .triton
+	$(UV) pip install --quiet --python $(VENV) --no-deps --require-hashes --target .triton \
+	  -r requirements/triton.lock
+	touch $@
+
 # mkdocs and its theme, in an environment of their own.
 .docs/.done: requirements/docs.lock $(VENV)/.done
 	rm -rf .docs
@@ -128,6 +135,7 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  --override requirements/rocm-overrides.txt -o requirements/rocm.lock
 	$(COMPILE) requirements/platforms.in --universal --python-version 3.11 \
 	  -o requirements/platforms.lock
+	$(COMPILE) requirements/triton.in --no-deps --universal --python-version 3.11 -o requirements/triton.lock
 	$(COMPILE) requirements/trackers.in --universal --python-version 3.11 -o requirements/trackers.lock
 	$(COMPILE) requirements/docs.in --universal --python-version 3.11 -o requirements/docs.lock
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
@@ -146,4 +154,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .trackers build dist *.egg-info
+	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .trackers .triton build dist *.egg-info

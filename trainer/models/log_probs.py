@@ -11,13 +11,18 @@ So are the sums over blocks in the backward pass.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.models.half_products import is_multiplied_as_it_is, product
 from trainer.models.zero3 import is_half
+
+log = logging.getLogger(__name__)
 
 BLOCK_ELEMENTS = 2**23
 """Logits of one block: 32 MiB in float32."""
@@ -33,6 +38,11 @@ class Projection:
     """[V]"""
     scale: float = 1.0
     softcap: float | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether logits are scale · h Wᵀ."""
+        return self.bias is None and self.softcap is None
 
     def logits(self, states: Tensor, start: int = 0, end: int | None = None) -> Tensor:
         """Return logits [N, end − start] in float32 at least, for states [N, H]."""
@@ -62,9 +72,15 @@ def token_log_probs(
 
     The logits are divided by `temperature`: this is the distribution that the engine sampled from.
     """
+    kernels = _kernels() if is_multiplied_as_it_is(states) else None
+    if kernels and projection.is_product and projection.weight.dtype == states.dtype:
+        factor = projection.scale / temperature
+        fused: tuple[Tensor, Tensor | None]
+        fused = kernels.token_log_probs(states, projection.weight, tokens, factor, entropy=entropy)
+        return fused
     # The head's rows may be widened to float32: they must not need more memory than the logits.
     height = max(1, len(tokens), states.shape[1] if is_half(states) else 0)
-    if height * len(projection.weight) <= block_elements and not _is_multiplied_as_it_is(states):
+    if height * len(projection.weight) <= block_elements and not is_multiplied_as_it_is(states):
         return of_logits(projection.logits(states), tokens, temperature, entropy=entropy)
     block = max(1, block_elements // height)
     chosen, spread = _Blockwise.apply(  # type: ignore[no-untyped-call]
@@ -73,31 +89,22 @@ def token_log_probs(
     return chosen, spread if entropy else None
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right, of [N, K] and [K, M], with sums in float32 at least, not rounded after.
+@cache
+def _kernels() -> Any:
+    """Return the module of the fused kernels; None if they do not run here."""
+    try:
+        from trainer.models import fused_log_probs
 
-    The product of two numbers in half precision is exact in float32. CUDA multiplies them with
-    sums in float32, which autograd does not support; elsewhere they are widened first.
-    """
-    if _is_multiplied_as_it_is(right):
-        return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
-    kind = torch.promote_types(right.dtype, torch.float32)
-    return left.to(kind) @ right.to(kind)
-
-
-def _is_multiplied_as_it_is(tensor: Tensor) -> bool:
-    if not (tensor.is_cuda and is_half(tensor)):
-        return False
-    return _gives_wide_products(torch.version.hip, torch.cuda.get_device_capability(tensor.device))
-
-
-def _gives_wide_products(rocm: str | None, capability: tuple[int, int]) -> bool:
-    """Return whether a GPU multiplies half precision to float32 without widening first.
-
-    `rocm`: torch.version.hip. torch also calls AMD's GPUs `cuda`, but refuses such products there.
-    NVIDIA's GPUs have bf16 since Ampere, which has compute capability 8.0.
-    """
-    return rocm is None and capability >= (8, 0)
+        states = torch.ones(1, 16, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        token = torch.zeros(1, dtype=torch.int64, device="cuda")
+        fused_log_probs.token_log_probs(states, states.detach(), token, 1.0)[0].sum().backward()
+    except Exception as error:  # Triton has no common class: a missing compiler, an old driver, …
+        log.warning(
+            "Triton's kernels do not run here, so an update takes up to twice as long: %s: %s",
+            *(type(error).__name__, error),
+        )
+        return None
+    return fused_log_probs
 
 
 def of_logits(

@@ -21,7 +21,7 @@ from trainer.checkpoint import state
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
-from trainer.models import log_probs
+from trainer.models import half_products
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.log_probs import Projection, token_log_probs
 from trainer.models.settings import ModelSettings
@@ -97,7 +97,7 @@ def test_only_cuda_from_ampere_on_multiplies_halves_without_widening_them(
     monkeypatch.setattr(torch.version, "hip", rocm)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     on_a_gpu: Any = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device="cuda:0")
-    assert log_probs._is_multiplied_as_it_is(on_a_gpu) is expected
+    assert half_products.is_multiplied_as_it_is(on_a_gpu) is expected
 
 
 def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
