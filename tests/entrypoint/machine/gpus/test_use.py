@@ -23,6 +23,10 @@ BUSY = {
 }
 
 
+RECORDED = (GpuUse(0.0, 0, 143771), GpuUse(0.67, 29664, 143771))
+"""What `nvidia-smi`, which rounds up, printed on the machine of h200-idle and h200-busy."""
+
+
 def nvidia(root: Path, devices: dict[str, Any] | None = None, **changes: Any) -> Machine:
     library = machines.nvml("h100-good", devices, **changes)
     dev = machines.nvidia_dev(root)
@@ -40,6 +44,17 @@ def told(machine: Machine, environ: Mapping[str, str] = {}) -> Sequence[GpuUse]:
 def test_each_gpu_that_the_node_uses_tells_its_use_and_its_memory(tmp_path: Path) -> None:
     found = told(nvidia(tmp_path, {"1": BUSY}), {"ROLLCALL_NUM_GPUS": "2"})
     assert list(found) == [GpuUse(0.0, 1, 81559), GpuUse(0.93, 61 * GIB, 80 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), list(zip(["h200-idle", "h200-busy"], RECORDED, strict=True))
+)
+def test_a_recorded_gpu_has_the_use_and_memory_that_nvidia_smi_showed(
+    tmp_path: Path, state: str, shown: GpuUse
+) -> None:
+    dev = machines.nvidia_dev(tmp_path, 1)
+    machine = Machine(dev=dev, nvml=lambda: machines.nvml(state), amdsmi=lambda: None)
+    assert list(told(machine)) == [shown]
 
 
 def test_a_gpu_that_is_lost_or_does_not_know_its_use_hides_no_other(tmp_path: Path) -> None:
