@@ -152,9 +152,12 @@ MANY_PARAMETERS = frozenset(
 def parameters_of(module: str, tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Functions, methods and dataclasses of a module, each with its number of parameters.
 
-    A frozen dataclass is a value and may have any number of fields.
+    A frozen dataclass is a value and may have any number of fields. Triton's kernels take plain
+    pointers and numbers only, so they do not count.
     """
     for node in tree.body:
+        if any(ast.unparse(each) == "triton.jit" for each in getattr(node, "decorator_list", ())):
+            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{module}.{node.name}", len(names_of(node))
         elif isinstance(node, ast.ClassDef):

@@ -19,10 +19,9 @@ TEMPERATURE, SCALE = 0.7, 1.3
 NAMES = ("log_probs", "entropy", "of_states", "of_weight")
 
 
-def errors(
-    shape: tuple[int, int, int], *, entropy: bool, block_elements: int, device: str = "cpu"
-) -> dict[str, float]:
+def errors(shape: tuple[int, int, int], *, entropy: bool, device: str = "cpu") -> dict[str, float]:
     """The relative error of each result in bf16. `shape`: tokens, vocabulary, hidden size."""
+    fused_log_probs.BLOCK_ELEMENTS = shape[0] * 300  # several blocks, and a part of one
     rows, vocabulary, hidden = shape
     torch.manual_seed(0)
     states = torch.randn(rows, hidden, device=device).bfloat16()
@@ -35,11 +34,8 @@ def errors(
         return of_logits(logits, tokens, TEMPERATURE, entropy=entropy)
 
     def fused(states: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-        return fused_log_probs.token_log_probs(
-            *(states, weight, tokens, SCALE / TEMPERATURE),
-            entropy=entropy,
-            block_elements=block_elements,
-        )
+        factor = SCALE / TEMPERATURE
+        return fused_log_probs.token_log_probs(states, weight, tokens, factor, entropy=entropy)
 
     right = _results(all_logits, states.double(), weight.double())
     found = _results(fused, states, weight)
@@ -64,8 +60,4 @@ def _results(
 
 
 if __name__ == "__main__":
-    found = [
-        errors((24, 1000, 32), entropy=entropy, block_elements=24 * 300)
-        for entropy in (False, True)
-    ]
-    print(json.dumps(found))
+    print(json.dumps([errors((24, 1000, 32), entropy=entropy) for entropy in (False, True)]))

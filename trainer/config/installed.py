@@ -134,6 +134,7 @@ def engine_faults(config: Config) -> list[str]:
     """One sentence for each thing that engines, the models' attention or trackers lack here."""
     return [
         *_attention_faults(config),
+        *_liger_faults(config),
         *_rotary_faults(config),
         *_vllm_faults(config),
         *_tracker_faults(config),
@@ -156,6 +157,14 @@ def _attention_faults(config: Config) -> Iterator[str]:
             f"--attn_implementation {wanted}: flash-attn is not installed here. The CUDA image has "
             "it, `pip install flash-attn==2.8.3 --no-build-isolation` builds it beside nvcc; "
             "without --flash_attn and --attn_implementation torch's own attention does the same"
+        )
+
+
+def _liger_faults(config: Config) -> Iterator[str]:
+    if config.use_liger_kernel and config.mixed_precision and find_spec("liger_kernel") is None:
+        yield (
+            "--use_liger_kernel: liger-kernel is not installed here. The CUDA image has it, "
+            "`pip install liger-kernel==0.8.5` adds it; without the flag torch does the same"
         )
 
 

@@ -6,7 +6,7 @@ time of an update (0.5 B parameters, H200). The products stay torch's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,21 +21,24 @@ COLUMNS = 256
 """A block's width is a multiple of it: the products of other widths take twice as long."""
 
 
+class _Settings(NamedTuple):
+    factor: float
+    """Of the logits."""
+    block: int
+    """Columns of a block."""
+    entropy: bool
+
+
 def token_log_probs(
-    states: Tensor,
-    weight: Tensor,
-    tokens: Tensor,
-    factor: float,
-    *,
-    entropy: bool = False,
-    block_elements: int = BLOCK_ELEMENTS,
+    states: Tensor, weight: Tensor, tokens: Tensor, factor: float, *, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Return [N] log-probabilities of `tokens` [N] after `states` [N, H], and [N] entropy or None.
 
     The logits are `factor` · h Wᵀ, with `weight` [V, H] of the type of `states`.
     """
-    block = max(1, block_elements // max(1, len(tokens)) // COLUMNS) * COLUMNS
-    chosen, spread = _Fused.apply(states, weight, tokens, factor, block, entropy)  # type: ignore[no-untyped-call]
+    block = max(1, BLOCK_ELEMENTS // max(1, len(tokens)) // COLUMNS) * COLUMNS
+    settings = _Settings(factor, block, entropy)
+    chosen, spread = _Fused.apply(states, weight, tokens, settings)  # type: ignore[no-untyped-call]
     return chosen, spread if entropy else None
 
 
@@ -44,14 +47,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        tokens: Tensor,
-        factor: float,
-        block: int,
-        entropy: bool,
+        ctx: Any, states: Tensor, weight: Tensor, tokens: Tensor, settings: _Settings
     ) -> tuple[Tensor, Tensor]:
+        factor, block, entropy = settings
         rows = len(states)
         total = torch.zeros(rows, dtype=torch.float32, device=states.device)
         largest, chosen = torch.full_like(total, -torch.inf), torch.zeros_like(total)
@@ -69,7 +67,7 @@ class _Fused(torch.autograd.Function):
         log_total = largest + total.log()
         spread = log_total - moment / total if entropy else moment
         ctx.save_for_backward(states, weight, tokens, log_total, spread)
-        ctx.settings = (factor, block, entropy)
+        ctx.settings = settings
         return chosen - log_total, spread
 
     @staticmethod
@@ -96,7 +94,7 @@ class _Fused(torch.autograd.Function):
             of_states += product(gradient, part)
             if of_weight is not None:
                 torch.mm(gradient.T, states, out=of_weight[start : start + block])
-        return of_states.to(states.dtype), of_weight, None, None, None, None
+        return of_states.to(states.dtype), of_weight, None, None
 
 
 @triton.jit

@@ -25,6 +25,8 @@ class ModelSettings:
     """Put samples end to end, if the model's attention can separate them."""
     attention: str | None = None
     """transformers' name of an attention; None: its own choice."""
+    liger: bool = False
+    """Use Liger's kernels, if there is a GPU."""
     concurrent_models: int = 1
     """Models that run forward at the same time; on a CPU they share its threads."""
     shares_gpu: bool = False

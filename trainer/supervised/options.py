@@ -178,7 +178,9 @@ class StageMemory:
     attn_implementation: str | None = shared(MemoryFlags, "attn_implementation")
     flash_attn: bool = shared(MemoryFlags, "flash_attn")
     experts_implementation: str | None = shared(MemoryFlags, "experts_implementation")
-    use_liger_kernel: bool = shared(MemoryFlags, "use_liger_kernel")
+    use_liger_kernel: bool = shared(
+        MemoryFlags, "use_liger_kernel", no_effect="logits are computed in chunks instead"
+    )
     load_in_4bit: bool = shared(MemoryFlags, "load_in_4bit")
     lora_rank: int = shared(LoRASettings, "rank", dotted="ds.lora.rank")
     lora_alpha: int = shared(LoRASettings, "alpha", dotted="ds.lora.alpha")

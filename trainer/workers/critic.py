@@ -20,6 +20,7 @@ from trainer.models import hf_export as export
 from trainer.models import lora, precision, value_model, zero3
 from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
+from trainer.models.liger import use_liger
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
 from trainer.models.value_model import ValueModel, hidden_size
 from trainer.models.vision import vision_of
@@ -28,10 +29,13 @@ from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, L
 from trainer.workers.settings import LearnerSettings
 
 
-def _backbone(settings: LearnerSettings, rank: Rank) -> Any:
+def _backbone(settings: LearnerSettings, rank: Rank, device: torch.device) -> Any:
+    """Returns the model without its head, which is still on the CPU."""
     made = settings.model
     with zero3.split(settings.sharding, rank):
         backbone = load_backbone(made.model, torch.float32, made.attention)
+    if made.liger:
+        use_liger(backbone, device)
     if settings.rounds_at_load:
         precision.to_bf16(backbone)
     if settings.gradient_checkpointing:
@@ -49,7 +53,7 @@ class CriticActor(LearnerActor):
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
         with peaks.phase("load"):
-            backbone = _backbone(settings, rank).to(device).eval()
+            backbone = _backbone(settings, rank, device).to(device).eval()
             self._forward = Forward(
                 backbone,
                 device,

@@ -171,6 +171,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             max_tokens=config.scoring_tokens if config.train.use_dynamic_batch else None,
             packing=config.packing_samples,
             attention=config.attn_implementation,
+            liger=config.use_liger_kernel,
             concurrent_models=config.concurrent_scoring,
             shares_gpu=config.vllm.enable_sleep,
         ),

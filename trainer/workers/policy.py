@@ -22,6 +22,7 @@ from trainer.models import hf_export as export
 from trainer.models import lora, precision, vision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
+from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.weight_sync.cuda_ipc import IpcSender
@@ -43,6 +44,8 @@ class PolicyActor(LearnerActor):
         with peaks.phase("load"):
             with zero3.split(settings.sharding, rank):
                 self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+            if settings.model.liger:
+                use_liger(self._model, device)
             if settings.rounds_at_load:
                 precision.to_bf16(self._model)
             self._model.to(device)

@@ -14,6 +14,7 @@ from trainer.config.options.parallelism import Sharding
 from trainer.models import precision, zero3
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
+from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, on_device, prepare_process
 from trainer.models.settings import ModelSettings
 from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
@@ -32,6 +33,8 @@ class ReferenceActor:
         with self._peaks.phase("load"):
             with zero3.split(sharding, rank, offload=settings.offload):
                 model = load_causal_lm(settings.model, dtype, settings.attention)
+            if settings.liger:
+                use_liger(model, self._device)
             if settings.mixed_precision:
                 precision.to_bf16(model)
             self._model = model.eval()

@@ -52,37 +52,6 @@ def test_a_healthy_machine_of_eight_gives_no_alarm(state: str, tmp_path: Path) -
     assert told["gpu.ecc"].verdict is Verdict.PASS
 
 
-H200 = {
-    "gpu.count": "pass: 1 GPU device files; GPU 0: NVIDIA H200",
-    "gpu.recovery": "pass: GPU 0: the driver asks for nothing",
-    "gpu.ecc": "pass: GPU 0: 0 uncorrected and 0 corrected memory errors",
-    "gpu.remapped_rows": "pass: GPU 0: 0 rows remapped for uncorrected errors",
-    "gpu.slowdown": "pass: GPU 0: clocks are not held down",
-    "gpu.temperature": "pass: GPU 0: below 89 °C",
-    "gpu.pcie": "pass: GPU 0: PCIe x16 of x16, generation 5",
-    "gpu.links": "skip: these GPUs, or their driver, do not tell",
-    "gpu.partition": "pass: GPU 0: the GPU is whole",
-    "gpu.memory": "pass: GPU 0: less than 1.0 GiB is held",
-}
-"""Lines of `rollcall doctor` on the machine of h200-idle, a virtual one with a single GPU."""
-
-
-def test_a_recorded_h200_is_judged_as_it_was_on_its_own_machine(tmp_path: Path) -> None:
-    dev = machines.nvidia_dev(tmp_path, 1)
-    told = asked(context(dev=dev, nvml=lambda: machines.nvml("h200-idle")))
-    assert {name: f"{told[name].verdict}: {told[name].evidence}" for name in H200} == H200
-
-
-def test_a_recorded_h200_at_work_is_held_by_the_process_that_works_there(tmp_path: Path) -> None:
-    dev = machines.nvidia_dev(tmp_path, 1)
-    told = asked(context(dev=dev, nvml=lambda: machines.nvml("h200-busy")))
-    held = told.pop("gpu.memory")
-    assert held.verdict is Verdict.FAIL
-    assert "29.0 GiB of 140.4 GiB are held by processes 622" in held.evidence
-    bad = [one for one in told.values() if one.verdict in (Verdict.WARN, Verdict.FAIL)]
-    assert bad == []
-
-
 @pytest.mark.parametrize(
     ("name", "verdict", "evidence"),
     [

@@ -38,6 +38,10 @@ def grouped(tiny: Tiny, tmp_path: Path) -> Tiny:
             {"flash_attn": True, "bf16": True},
             "flash-attn is not installed here.*torch's own attention",
         ),
+        (
+            {"use_liger_kernel": True, "param_dtype": "bf16"},
+            "liger-kernel is not installed here.*without the flag torch does the same",
+        ),
     ],
 )
 def test_what_the_engine_cannot_do_is_said(

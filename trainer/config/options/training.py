@@ -136,8 +136,7 @@ class MemoryFlags:
         False,
         group=MEMORY,
         dotted="ds.use_liger_kernel",
-        help="Liger's fused kernels",
-        no_effect="logits are computed in chunks instead",
+        help="Liger's kernels of norms, rotary embeddings and gated MLPs, on GPUs",
     )
     ref_reward_offload: bool = flag(
         False,

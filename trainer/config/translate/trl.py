@@ -344,6 +344,7 @@ KEYS = [
         note="group: group_norm; none: dr_grpo; batch is absent"),
     Row("entropy_coef", "entropy_loss_coef", by=_entropy, default="0.0"),
     Row("gradient_checkpointing", "gradient_checkpointing", by=switch, default="True"),
+    Row("use_liger_kernel", "use_liger_kernel", by=switch, default="False"),
     Row("bf16", "param_dtype", by=_precision, note="on if it is not given"),
     Row("dtype", "param_dtype", by=_precision, default="float32",
         note="bf16 has fp32 master weights here"),

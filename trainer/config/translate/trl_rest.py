@@ -36,7 +36,7 @@ NEEDLESS = [
     *several(
         "average_tokens_across_devices prediction_loss_only "
         "gradient_checkpointing_kwargs tf32 torch_compile torch_compile_backend torch_compile_mode "
-        "use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps "
+        "liger_kernel_config use_cache torch_empty_cache_steps "
         "auto_find_batch_size logging_strategy logging_first_step logging_nan_inf_filter "
         "include_num_input_tokens_seen log_level log_level_replica disable_tqdm eval_delay "
         "per_device_eval_batch_size eval_on_start eval_do_concat_batches eval_use_gather_object "

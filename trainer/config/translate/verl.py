@@ -33,6 +33,7 @@ KEYS: list[Row] = [
     Row(f"{MODEL}.enable_gradient_checkpointing", "gradient_checkpointing", by=switch,
         default="True"),
     Row(f"{MODEL}.use_remove_padding", "packing_samples", by=switch, default="True"),
+    Row(f"{MODEL}.use_liger", "use_liger_kernel", by=switch, default="False"),
     Row(f"{MODEL}.lora_rank", "lora_rank", by=whole, default="0"),
     Row(f"{MODEL}.lora_alpha", "lora_alpha", by=whole, default="16"),
     Row(f"{MODEL}.target_modules", "target_modules", by=by.modules, default="all-linear"),

@@ -53,7 +53,7 @@ NEEDLESS = [
         "data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs "
         "data.dataloader_num_workers data.filter_overlong_prompts_workers data.val_batch_size "
         "data.use_shm data.image_patch_size data.validation_shuffle "
-        f"{MODEL}.use_shm {MODEL}.use_liger {MODEL}.use_fused_kernels "
+        f"{MODEL}.use_shm {MODEL}.use_fused_kernels "
         f"{MODEL}.fused_kernel_options.* {MODEL}.tiled_mlp.* {MODEL}.enable_activation_offload "
         f" "
         f"{ACTOR}.optim.total_training_steps "
