@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,19 +19,37 @@ from trainer.models.log_probs import Projection, token_log_probs
 TRITON = ROOT / ".triton"
 
 
-@pytest.mark.skipif(not (TRITON / ".done").exists(), reason="no Triton: make .triton/.done")
-def test_the_kernels_compute_what_all_logits_would_give() -> None:
+has_triton = pytest.mark.skipif(
+    not (TRITON / ".done").exists(), reason="no Triton: make .triton/.done"
+)
+
+
+def told(module: str, *arguments: str, **environ: str) -> Any:
+    """What a module of tests/support prints beside Triton, which no other test shall see."""
     path = os.pathsep.join([str(ROOT), str(TRITON)])
-    environ = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    command = [sys.executable, "-m", "tests.support.log_prob_errors"]
+    command = [sys.executable, "-m", f"tests.support.{module}", *arguments]
+    environ = os.environ | environ | {"PYTHONPATH": path}
     run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=250)
     assert run.returncode == 0, run.stderr
-    without, with_entropy = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+@has_triton
+def test_the_kernels_compute_what_all_logits_would_give() -> None:
+    without, with_entropy = told("log_prob_errors", TRITON_INTERPRET="1")
     for errors in (without, with_entropy):
         assert errors["log_probs"] < 1e-5
         assert errors["of_states"] < 5e-3  # the gradients are rounded to bf16
         assert errors["of_weight"] < 5e-3
     assert with_entropy["entropy"] < 1e-5
+
+
+@has_triton
+def test_the_kernels_compile_from_ampere_to_blackwell(tmp_path: Path) -> None:
+    capabilities = ("80", "89", "90", "100", "120")
+    found = told("compiled_kernels", *capabilities, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(found) == 2 * len(capabilities)
+    assert all(found.values())
 
 
 def test_a_gpu_without_working_kernels_computes_with_torch(
