@@ -93,6 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--micro", type=int, help="samples of one pass; more need more memory")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    parser.add_argument("--liger", action="store_true", help="Liger's kernels, if installed")
     arguments = parser.parse_args()
     import torch
 
@@ -103,7 +104,12 @@ def main() -> int:
     if lacking:
         print(f"This machine lacks {lacking}.", flush=True)
     with tempfile.TemporaryDirectory(prefix="rc-gpu-") as directory:
-        row = trained(Path(directory) / "model", load, checkpointing=arguments.checkpointing)
+        row = trained(
+            Path(directory) / "model",
+            load,
+            checkpointing=arguments.checkpointing,
+            liger=arguments.liger,
+        )
     mfu = load.operations / row["seconds"] / 1e12 / peak
     print(f"{name}: MFU {mfu:.1%}, {row['tokens_per_second']} tokens/s, {row['memory_gb']} GB")
     ok = report(
@@ -133,7 +139,7 @@ def peak_of(torch: Any) -> tuple[str, float, str]:
     return name, float(burn(torch.device("cuda"), size=8_192, copied=1 << 30)["tflops"]), UNKNOWN
 
 
-def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, Any]:
+def trained(directory: Path, load: Load, *, checkpointing: bool, liger: bool) -> dict[str, Any]:
     """Medians of the policy's updates on the same samples."""
     import numpy as np
     import torch
@@ -148,6 +154,7 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
         longest=load.length,
         mixed_precision=torch.cuda.is_available(),
         gradient_checkpointing=checkpointing,
+        liger=liger,
     )
     settings = replace(settings, train=replace(settings.train, micro_train_batch_size=load.micro))
     actor = PolicyActor(settings, PolicyObjective())
@@ -177,6 +184,7 @@ def trained(directory: Path, load: Load, *, checkpointing: bool) -> dict[str, An
         "length": load.length,
         "micro_batch": load.micro,
         "gradient_checkpointing": checkpointing,
+        "liger": liger,
     }
 
 

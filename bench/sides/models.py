@@ -45,6 +45,7 @@ def learner(model: Path, *, samples: int, longest: int, **changes: Any) -> Any:
             mixed_precision=settings.pop("mixed_precision", False),
             micro_batch_size=samples,
             temperature=1.0,
+            liger=settings.pop("liger", False),
         ),
         optimizer=OptimizerSettings(
             learning_rate=1e-5,
