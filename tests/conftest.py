@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +44,20 @@ gc.disable()
 # Tests start hundreds of processes; each would compile the source again without bytecode files.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+class Loggers(dict[str, Any]):
+    """logging's registry, whose values are a list of the moment.
+
+    pytest 9.2 walks through them at each phase of a test, without logging's lock. A thread that
+    made a logger meanwhile ended the test with "dictionary changed size during iteration".
+    """
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+logging.root.manager.loggerDict = Loggers(logging.root.manager.loggerDict)
 
 # Under nohup SIGHUP is ignored, and the nodes that tests start would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
