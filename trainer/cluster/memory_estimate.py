@@ -21,8 +21,9 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   weights and a bucket of new ones while it is asleep and the policy publishes.
 
 Not counted: buffers of the communication library, fragmentation, the CUDA context, and a block of
-the head's logits with its gradients (about 1.5 GB together; the last 0.4 GB, on NVIDIA's GPUs). If several roles share a GPU, the estimate is the largest of the phases. A role that
-sleeps or is offloaded holds nothing outside its own phase.
+the head's logits with its gradients (about 1.5 GB together; the last 0.4 GB, on NVIDIA's GPUs). If
+several roles share a GPU, the estimate is the largest of the phases. A role that sleeps or is
+offloaded holds nothing outside its own phase.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def token_log_probs(
 
     The logits are divided by `temperature`: this is the distribution that the engine sampled from.
     """
-    kernels = _kernels() if is_multiplied_as_it_is(states) else None
+    kernels = _kernels(states.device) if is_multiplied_as_it_is(states) else None
     if kernels and projection.is_product and projection.weight.dtype == states.dtype:
         factor = projection.scale / temperature
         fused: tuple[Tensor, Tensor | None]
@@ -90,14 +90,17 @@ def token_log_probs(
 
 
 @cache
-def _kernels() -> Any:
-    """Return the module of the fused kernels; None if they do not run here."""
+@torch.inference_mode(False)
+@torch.enable_grad()  # the first to ask may be a pass without gradients
+def _kernels(device: torch.device) -> Any:
+    """Return the module of the fused kernels, after a trial; None if they do not run here."""
     try:
         from trainer.models import fused_log_probs
 
-        states = torch.ones(1, 16, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-        token = torch.zeros(1, dtype=torch.int64, device="cuda")
-        fused_log_probs.token_log_probs(states, states.detach(), token, 1.0)[0].sum().backward()
+        states = torch.ones(1, 16, dtype=torch.bfloat16, device=device, requires_grad=True)
+        token = torch.zeros(1, dtype=torch.int64, device=device)
+        weight = states.detach().repeat(256, 1)
+        fused_log_probs.token_log_probs(states, weight, token, 1.0)[0].sum().backward()
     except Exception as error:  # Triton has no common class: a missing compiler, an old driver, …
         log.warning(
             "Triton's kernels do not run here, so an update takes up to twice as long: %s: %s",
