@@ -85,11 +85,21 @@ def _do(call: cli.Invocation) -> int:
     if call.command in cli.REMOTE:
         return _ask(call, environ)
     settings = read_settings(environ, call.arguments)
+    _refuse_a_second_head(settings)
     if call.command == "doctor":
         from entrypoint.commands import doctor
 
         return doctor.main(settings, call.as_json)
     return _up(settings)
+
+
+def _refuse_a_second_head(settings: Settings) -> None:
+    from entrypoint.config.role import decide
+    from entrypoint.machine import address
+
+    decide(settings)
+    if fault := address.second_head(settings):
+        raise SettingsError([fault])
 
 
 def _help(command: Sequence[str]) -> str:

@@ -63,18 +63,20 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
+    warnings = _of_the_role(settings)
     if settings.waits_for_jobs or (not settings.job and settings.recipe == "builtin"):
-        return _row(**given)  # there is no job to plan
+        return _row(warnings=warnings, **given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
     if wrong := recipe.faults(settings):
-        return _row(faults=tuple(Fault("job", None, sentence, "") for sentence in wrong), **given)
+        faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
+        return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:
         return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
     placed = recipe.placed(settings, _nodes(settings, decided, other))
     return _row(
         faults=_layout_faults(placed),
         layout=placed.layout,
-        warnings=[*recipes.warnings(recipe, placed)],
+        warnings=[*warnings, *recipes.warnings(recipe, placed)],
         **given,
     )
 
@@ -167,6 +169,16 @@ def _given(settings: Settings) -> dict[str, Any]:
         "token": MASK if settings.token else None,
         "sources": role.sources(settings),
     }
+
+
+def _of_the_role(settings: Settings) -> list[str]:
+    """What `up` looks up before it is a head by default."""
+    named = role.head_named_to_a_default(settings)
+    if named is None:
+        return []
+    given = f"{named.source}={settings.environ[named.source].strip()}"
+    said = "must name this machine: RAY_WORKER is not set, so this node is the head"
+    return [f"{given} {said}; on a worker set RAY_WORKER=1"]
 
 
 def _waits(settings: Settings) -> str:

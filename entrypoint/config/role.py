@@ -86,6 +86,20 @@ def head_address(settings: Settings) -> Sourced | None:
     return None
 
 
+def head_named_to_a_default(settings: Settings) -> Sourced | None:
+    """The head's address as the user gives it to a node that is the head by default.
+
+    The node then is the head only if the address is its own.
+    """
+    platform, named = settings.platform, head_address(settings)
+    given = settings.ray_worker is not None or settings.ray_address is not None
+    of_user = named is not None and named.source in ("ROLLCALL_HEAD_ADDRESS", "HEAD_POD_ID")
+    if given or platform.is_head is not None or not of_user or expected_workers(settings) == 0:
+        return None
+    host = platform.node_host
+    return None if named and host and named.value.lower() == host.lower() else named
+
+
 def host_to_ask(settings: Settings) -> str:
     """The host that this node's commands ask: this machine, unless another node is named."""
     named = head_address(settings)

@@ -14,12 +14,33 @@ from pathlib import Path
 
 from entrypoint.config import role
 from entrypoint.config.settings import Settings
+from entrypoint.config.variables import Fault
 from entrypoint.machine import interfaces
 from entrypoint.machine.interfaces import Interface
+from entrypoint.net import dns, sockets
+from entrypoint.net.wait import NotYetError
 
 NOWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses reserved for documentation: only the default routes lead to them."""
 LOOPBACK = "127.0.0.1"
+
+
+def second_head(settings: Settings) -> Fault | None:
+    """The fault of a node that is the head by default, and whose head is another machine."""
+    named = role.head_named_to_a_default(settings)
+    if named is None:
+        return None
+    try:
+        if any(map(sockets.is_of_this_machine, dns.addresses(named.value))):
+            return None
+    except NotYetError:
+        return None
+    return Fault(
+        named.source,
+        settings.environ[named.source].strip(),
+        "names another machine than this one, and RAY_WORKER is not set",
+        "set RAY_WORKER=1 where this is a worker, RAY_WORKER=0 where it is the head",
+    )
 
 
 def worker_address(settings: Settings, head: str | None) -> str:

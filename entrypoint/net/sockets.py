@@ -26,6 +26,17 @@ def peer_address(source: str, address: str) -> str:
     return str(seen) if comparable else ""
 
 
+def is_of_this_machine(address: str) -> bool:
+    """Whether this machine has the address, or might have it."""
+    family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
+
+
 def host_port(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if is_ipv6(host) else f"{host}:{port}"

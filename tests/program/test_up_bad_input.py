@@ -26,6 +26,7 @@ from entrypoint import console
 from entrypoint.__main__ import main
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.net import dns
 from entrypoint.processes.process import find_marked
 from entrypoint.run.lease import Lease
 from tests.support.control import control_server
@@ -183,6 +184,25 @@ def test_all_wrong_settings_are_named_at_once(node: Node) -> None:
     assert done.returncode == 64
     named = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert named == {"EXPECTED_WORKERS", "RAY_WORKER", "DEBUG_RAY"}
+
+
+ELSEWHERE = "203.0.113.7"
+"""An address for documentation."""
+
+
+@pytest.mark.parametrize(
+    "given", [{"ROLLCALL_HEAD_ADDRESS": ELSEWHERE}, {"HEAD_POD_ID": "abc123"}], ids=str
+)
+@pytest.mark.parametrize("command", [[], ["doctor"]], ids=str)
+def test_a_node_whose_head_is_another_machine_and_that_nobody_calls_a_worker_is_no_second_head(
+    node: Node, given: dict[str, str], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns, "addresses", lambda _: [ELSEWHERE])
+    line = only_message(node.judged(NO_PREFLIGHT | given, *command), 64)
+    (named,) = given
+    for words in (named, "names another machine", "set RAY_WORKER=1", "RAY_WORKER=0"):
+        assert words in line
+    assert not node.run.unfit.exists()
 
 
 def test_a_head_id_that_does_not_resolve_is_given_up_on_in_time(node: Node) -> None:

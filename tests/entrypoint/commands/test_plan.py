@@ -47,6 +47,20 @@ def test_the_plan_has_what_the_design_promises() -> None:
     assert set(plan.plan(read_settings({}))) == set(row)
 
 
+def test_a_head_by_default_that_is_told_of_a_head_is_reminded_of_ray_worker() -> None:
+    """`plan` looks nothing up: `up` and `doctor` know whether the address is its own."""
+    named = {"ROLLCALL_HEAD_ADDRESS": "10.0.0.2"}
+    row = plan.plan(read_settings(named))
+    (warning,) = row["warnings"]
+    assert (row["role"], row["faults"]) == ("head", [])
+    assert "ROLLCALL_HEAD_ADDRESS=10.0.0.2" in warning
+    assert "RAY_WORKER=1" in warning
+    for role in ("0", "1"):
+        assert plan.plan(read_settings(named | {"RAY_WORKER": role}))["warnings"] == []
+    own_id = {"RUNPOD_POD_ID": "abc123", "HEAD_POD_ID": "ABC123"}
+    assert plan.plan(read_settings(own_id))["warnings"] == []
+
+
 def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"WANDB_API_KEY": SECRET, "ROLLCALL_TOKEN": SECRET[::-1], "HF_TOKEN": "hf_123456"}
     environ["ROLLCALL_RECIPE"] = "command"

@@ -18,6 +18,8 @@ from entrypoint.config.role import Head
 from entrypoint.machine import address
 from entrypoint.machine.interfaces import Interface
 from entrypoint.machine.view import Machine
+from entrypoint.net import dns
+from entrypoint.net.wait import NotYetError
 from entrypoint.preflight.check import Context, Result
 from entrypoint.preflight.network import own_address
 from entrypoint.preflight.run import CHECKS
@@ -91,6 +93,36 @@ def test_a_head_whose_name_leads_to_a_loopback_has_another_address(tmp_path: Pat
 def test_a_loopback_that_somebody_wrote_is_kept(environ: dict[str, str], tmp_path: Path) -> None:
     assert address.is_loopback(of_head(environ))
     assert interface(environ, tmp_path, "eth0")[0].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "is_fault"),
+    [
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1"}, ["203.0.113.7"], True),
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1"}, ["203.0.113.7", "127.0.0.3"], False),
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1"}, ["2001:db8::7"], True),
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1"}, None, False),
+        ({"HEAD_POD_ID": "abc123"}, ["203.0.113.7"], True),
+        ({"HEAD_POD_ID": "abc123", "RUNPOD_POD_ID": "ABC123"}, ["203.0.113.7"], False),
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1", "RAY_WORKER": "0"}, ["203.0.113.7"], False),
+        ({"ROLLCALL_HEAD_ADDRESS": "gn1", "EXPECTED_WORKERS": "0"}, ["203.0.113.7"], False),
+        ({"NODE_RANK": "0", "NNODES": "2", "MASTER_ADDR": "gn1"}, ["203.0.113.7"], False),
+        ({}, ["203.0.113.7"], False),
+    ],
+)
+def test_only_a_node_that_is_a_head_by_default_must_have_the_heads_address(
+    environ: dict[str, str],
+    found: list[str] | None,
+    is_fault: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def addresses(name: str) -> list[str]:
+        if found is None:
+            raise NotYetError(f"the name {name} does not resolve")
+        return found
+
+    monkeypatch.setattr(dns, "addresses", addresses)
+    assert bool(address.second_head(read_settings(environ))) is is_fault
 
 
 def test_the_default_route_of_either_family_counts_before_an_interface(
