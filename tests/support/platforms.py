@@ -327,6 +327,13 @@ CLUSTERS = (
         user={"ROLLCALL_HEAD_ADDRESS": "node0"},
     ),
     Recorded(
+        "prrte: prterun without Open MPI",
+        "pmix",
+        numbered(2, {"PMIX_NAMESPACE": "prterun-node0-7@1"}, PMIX_RANK="{n}"),
+        address="node0",
+        user={"ROLLCALL_HEAD_ADDRESS": "node0", "EXPECTED_WORKERS": "1"},
+    ),
+    Recorded(
         "alibaba dlc",
         "alibaba-dlc",
         numbered(

@@ -40,7 +40,7 @@ PREFIXED = (
     runpod.pod,
 )
 """Platforms with variables of their own. A new platform gets a line here."""
-GENERIC = (alibaba_dlc.node, torchrun.node, kubernetes.named_pod)
+GENERIC = (mpi.PMIX.read, alibaba_dlc.node, torchrun.node, kubernetes.named_pod)
 """Each is read only if nothing before it gives a role: anybody may set these variables."""
 
 COMPARED = ("rank", "is_head", "nodes")

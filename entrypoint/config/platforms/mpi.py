@@ -1,10 +1,10 @@
 """Processes that `mpirun` or `mpiexec` starts: Open MPI, and the launchers that set PMI_RANK.
 
 A rank counts processes, so it counts nodes only with one process on each node. No launcher says
-where rank 0 runs.
+where rank 0 runs. Launchers of PMIx alone (prterun) say no more than the rank.
 Sources: docs.open-mpi.org, "Environment variables set for MPI applications"; PMI-1 of MPICH's
 hydra and Intel MPI (PMI_RANK, PMI_SIZE, MPI_LOCALNRANKS, MPI_LOCALRANKID), and Cray PALS
-(PMI_LOCAL_SIZE, PMI_LOCAL_RANK).
+(PMI_LOCAL_SIZE, PMI_LOCAL_RANK); seen with Open MPI 4.1 and MPICH 4.0.
 """
 
 from __future__ import annotations
@@ -53,3 +53,12 @@ PMI = Platform(
         "processes": "start one process on each node: mpiexec -ppn 1",
     },
 )
+
+PMIX = Platform(
+    name="pmix",
+    marks=("PMIX_RANK", "PMIX_NAMESPACE"),
+    sources=(Source("rank", "PMIX_RANK", RANK),),
+    undecided="pass PMIX_RANK to the node, or set RAY_WORKER",
+    remedies={"head_address": TO_THE_HEAD},
+)
+"""Generic: `srun --mpi=pmix` and Open MPI set these variables beside their own."""

@@ -6,6 +6,7 @@ Source: docs.pytorch.org, "torchrun (Elastic Launch)", environment variables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from entrypoint.config.parsers import host
@@ -20,9 +21,11 @@ from entrypoint.config.platforms.facts import (
     one_process,
 )
 
+LOOPBACK = re.compile(r"localhost|127(\.[0-9]+){3}|\[?::1\]?")
+
 TORCHRUN = Platform(
     name="torchrun",
-    marks=("NODE_RANK", "GROUP_RANK", "RANK", "NNODES", "NUM_NODES", "WORLD_SIZE"),
+    marks=("NODE_RANK", "GROUP_RANK", "RANK", "NNODES", "NUM_NODES", "WORLD_SIZE", "MASTER_ADDR"),
     sources=(
         Source("rank", "NODE_RANK", RANK),
         Source("rank", "GROUP_RANK", RANK),
@@ -38,8 +41,12 @@ TORCHRUN = Platform(
 
 
 def node(environ: Mapping[str, str]) -> Facts | None:
-    """WORLD_SIZE=1 is one node, whatever the launcher counts."""
+    """WORLD_SIZE=1 is one node, whatever the launcher counts; so is a master on this machine."""
     ranked = first_given(environ, ("NODE_RANK", "GROUP_RANK"))
+    if first_given(environ, TORCHRUN.marks) == "MASTER_ADDR" and LOOPBACK.fullmatch(
+        environ["MASTER_ADDR"].strip()
+    ):
+        return None
     if environ.get("WORLD_SIZE", "").strip() == "1" and not ranked:
         return None
     return TORCHRUN.read(environ)
