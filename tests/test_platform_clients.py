@@ -144,6 +144,15 @@ def test_the_pods_ports_are_those_of_the_variables(values: dict[str, Any], tmp_p
     assert ports == dict(zip(("ray", "dashboard", "control"), named, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["indexed-job", "jobset"])
+@pytest.mark.parametrize("seconds", [None, 0, 60])
+def test_a_job_is_removed_so_long_after_its_end_or_never(
+    kind: str, seconds: int | None, tmp_path: Path
+) -> None:
+    manifest = rendered(tmp_path, kind=kind, ttlSecondsAfterFinished=seconds)
+    assert manifest[f"{KINDS[kind]}/first"]["spec"].get("ttlSecondsAfterFinished") == seconds
+
+
 def test_the_head_has_the_name_of_the_first_pod(tmp_path: Path) -> None:
     heads = {"indexed-job": "first-0.first", "jobset": "first-node-0-0.first"}
     for kind, head in heads.items():
