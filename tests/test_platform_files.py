@@ -262,6 +262,12 @@ def test_hopeless_ends_are_not_tried_again_and_others_are() -> None:
     assert rules[-1] == {"onExitCode": "*", "action": "RETRY"}
 
 
+def test_dstack_takes_from_the_users_shell_only_what_the_guide_takes() -> None:
+    """dstack refuses a task if such a variable is not set."""
+    named = [one for one in yaml_of("dstack/task.dstack.yml")["env"] if "=" not in one]
+    assert named == ["WANDB_API_KEY"]
+
+
 # ---- RunPod
 
 
@@ -300,6 +306,27 @@ def test_pods_have_the_settings_of_the_global_network_and_a_cluster_has_its_own(
     cluster = json_of("runpod/instant-cluster.json")["env"]
     assert cluster["NCCL_SOCKET_IFNAME"] == cluster["GLOO_SOCKET_IFNAME"] == "ens1"
     assert "NCCL_IB_DISABLE" not in cluster
+
+
+def test_the_page_has_every_variable_of_the_guide_and_says_which_has_no_effect() -> None:
+    page = (PAGES / "runpod.md").read_text()
+    by_hand = {"RAY_WORKER", "HEAD_POD_ID", "EXPECTED_WORKERS", "WANDB_API_KEY", "DEBUG_RAY"}
+    named = by_hand | variables_of(COMPOSE / "env" / "runpod.env").keys()
+    assert [name for name in sorted(named) if f"`{name}" not in page] == []
+    (row,) = (line for line in page.splitlines() if "`FORCE_MODEL_INIT_TO_CUDA`" in line)
+    assert "no effect" in row
+    assert not any(
+        "FORCE_MODEL_INIT_TO_CUDA" in path.read_text()
+        for part in ("contract", "entrypoint", "trainer")
+        for path in (ROOT / part).rglob("*.py")
+    )
+
+
+def test_the_lines_that_make_the_templates_have_every_variable_that_they_use() -> None:
+    (lines,) = re.findall(
+        r"^```sh guide=runpod\n(.+?)^```$", (PAGES / "runpod.md").read_text(), re.M | re.S
+    )
+    assert set(re.findall(r"\$(\w+)", lines)) <= set(re.findall(r"^export (\w+)=", lines, re.M))
 
 
 def planned(environ: Mapping[str, str]) -> dict[str, Any]:
