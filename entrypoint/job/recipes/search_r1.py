@@ -210,6 +210,8 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
     if (every := command.number(FREQUENCY)) is not None and every < 1:
         yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
+    if not settings.shares_run_dir:
+        yield verl_words.NOT_SHARED
     logger = command.value(LOGGER)
     if logger is not None and "console" not in logger:
         yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"

@@ -162,6 +162,10 @@ def risks(command: VerlCommand) -> Iterator[str]:
         )
 
 
+NOT_SHARED = f"all ranks write checkpoints and read them: all nodes must share {DIRECTORY}"
+"""If ROLLCALL_STORAGE is not `shared`: the head alone never sees a whole checkpoint."""
+
+
 def without_model(command: VerlCommand) -> str:
     """Return why the checkpoints have no model for Hugging Face; "" if they may have one.
 
