@@ -23,6 +23,7 @@ ARGUMENTS = ["--pretrain", "a model", "--ref_resources", '{"older": 1}']
 
 SRUN = """#!/bin/bash
 # One task on this machine, as on each node.
+[ "$1" = --help ] && { echo "      --container-image=[USER@]IMAGE  [pyxis] the image"; exit; }
 printf '%s\\n' "$@" > "$RECORD/srun"
 while [ "${1#--}" != "$1" ]; do shift; done
 exec env SLURM_STEP_ID=0 SLURM_NODEID=0 "$@"
@@ -260,6 +261,22 @@ def test_a_job_that_has_saved_in_the_grace_time_of_a_preemption_is_requeued(job:
     assert not job.called("scontrol")
     assert job.run(RUNTIME="none", EXIT_CODE="143", PREEMPT_TIME=preempted) == 143
     assert job.words("scontrol") == ["requeue", "7"]
+
+
+def test_a_slurm_without_pyxis_is_told_what_to_set(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.program("srun", SRUN.replace("--container-image", "--comment"))
+    assert job.run() == 64
+    assert "no pyxis" in (said := capfd.readouterr().err)
+    assert "RUNTIME=apptainer, podman, docker or none" in said
+    assert not job.called("srun")
+    assert job.run(RUNTIME="none") == 0
+
+
+def test_an_srun_that_gives_no_help_is_not_judged(job: Job) -> None:
+    job.program("srun", SRUN.replace("exit; }", "exit 1; }").replace("--container-image", ""))
+    assert job.run(RUNTIME="pyxis") == 0
 
 
 def test_an_unknown_runtime_is_wrong_usage(job: Job) -> None:
