@@ -27,6 +27,8 @@ AZURE = Platform(
         "AZ_BATCH_MASTER_NODE",
         "AZ_BATCHAI_MPI_MASTER_NODE",
         "AZUREML_NODE_COUNT",
+        "AZ_BATCH_HOST_LIST",
+        "AZ_BATCH_NODE_LIST",
     ),
     sources=(
         Source("is_main", "AZ_BATCH_IS_CURRENT_NODE_MASTER", IS_HEAD),
@@ -36,5 +38,6 @@ AZURE = Platform(
         Source("nodes", "AZ_BATCH_NODE_LIST", host_count),
         Source("nodes", "AZUREML_NODE_COUNT", NODE_COUNT),
     ),
-    undecided="set the job's distribution to PyTorch with one process on each node, or RAY_WORKER",
+    undecided="pass AZ_BATCH_IS_CURRENT_NODE_MASTER to the node, or set RAY_WORKER; in Azure ML, "
+    "set the job's distribution to PyTorch with one process on each node",
 )

@@ -10,7 +10,12 @@ from entrypoint.config.platforms.facts import GPU_COUNT, NODE_COUNT, RANK, Platf
 
 DSTACK = Platform(
     name="dstack",
-    marks=("DSTACK_NODE_RANK", "DSTACK_NODES_NUM"),
+    marks=(
+        "DSTACK_NODE_RANK",
+        "DSTACK_NODES_NUM",
+        "DSTACK_MASTER_NODE_IP",
+        "DSTACK_NODES_IPS",
+    ),
     sources=(
         Source("rank", "DSTACK_NODE_RANK", RANK),
         Source("nodes", "DSTACK_NODES_NUM", NODE_COUNT),

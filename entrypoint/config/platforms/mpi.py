@@ -22,7 +22,12 @@ TO_THE_HEAD = "set ROLLCALL_HEAD_ADDRESS to the host of rank 0, on all nodes"
 
 OPEN_MPI = Platform(
     name="open-mpi",
-    marks=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    marks=(
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
     sources=(
         Source("rank", "OMPI_COMM_WORLD_RANK", RANK),
         Source("nodes", "OMPI_COMM_WORLD_SIZE", NODE_COUNT),
@@ -38,7 +43,14 @@ OPEN_MPI = Platform(
 
 PMI = Platform(
     name="pmi",
-    marks=("PMI_RANK", "PMI_SIZE"),
+    marks=(
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALNRANKS",
+        "MPI_LOCALRANKID",
+        "PMI_LOCAL_SIZE",
+        "PMI_LOCAL_RANK",
+    ),
     sources=(
         Source("rank", "PMI_RANK", RANK),
         Source("nodes", "PMI_SIZE", NODE_COUNT),

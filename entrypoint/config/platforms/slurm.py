@@ -66,6 +66,13 @@ JOB = (
 )
 HEAD_OF_ALL_COMPONENTS = Source("head_address", "SLURM_JOB_NODELIST_HET_GROUP_0", first_host)
 
+MARKS = (
+    *("SLURM_JOB_ID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID"),
+    *(source.variable for source in (*STEP, *JOB)),
+    "SLURM_NODELIST",
+)
+"""A container that a task starts may have some of them only."""
+
 REMEDIES = {
     "processes": "give srun as many tasks as nodes, as in `srun --nodes=2 --ntasks=2`; in a job "
     "with more tasks a node, srun ignores --ntasks-per-node=1"
@@ -79,7 +86,7 @@ START_WITH_SRUN = (
 
 def task(environ: Mapping[str, str]) -> Facts | None:
     """The facts of a task; in a job without `srun`, its nodes, and no rank."""
-    mark = first_given(environ, ("SLURM_JOB_ID", "SLURM_NODEID"))
+    mark = first_given(environ, MARKS)
     if mark is None:
         return None
     if first_given(environ, ("OMPI_COMM_WORLD_RANK",)):  # mpirun started this process, not srun

@@ -40,7 +40,7 @@ def pod(environ: Mapping[str, str]) -> Facts | None:
         )
     return Platform(
         name="volcano",
-        marks=INDEX,
+        marks=(*INDEX, *(f"VC_{task}_HOSTS" for task in tasks)),
         sources=sources,
         undecided=NAME_THE_HEAD,
         remedies=NAMED_PODS,

@@ -171,6 +171,38 @@ def test_a_cluster_of_one_node_needs_no_role(environ: Environ) -> None:
     assert head.expected_workers == 0
 
 
+OF_SEVERAL_NODES = {
+    "DSTACK_MASTER_NODE_IP": "172.31.0.5",
+    "DSTACK_NODES_IPS": "172.31.0.5\n172.31.0.6",
+    "SLURM_PROCID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "gn[1-2]",
+    "SLURM_NODELIST": "gn[1-2]",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "gn[1-2]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5",
+    "AZ_BATCH_NODE_LIST": "10.0.0.4;10.0.0.5",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    "MPI_LOCALRANKID": "0",
+    "MPI_LOCALNRANKS": "1",
+    "PMI_LOCAL_RANK": "0",
+    "VC_WORKER_HOSTS": "train-worker-0.train,train-worker-1.train",
+}
+
+
+@pytest.mark.parametrize("variable", OF_SEVERAL_NODES)
+def test_a_variable_that_a_platform_of_several_nodes_sets_makes_no_head_alone(
+    variable: str,
+) -> None:
+    """As in a container that a task starts and gives some of the variables."""
+    sentence = faults({variable: OF_SEVERAL_NODES[variable]})
+    assert variable in sentence
+    assert ": set " in sentence or ": pass " in sentence or ": start " in sentence
+
+
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "::1", "[::1]"])
 def test_a_master_on_this_machine_alone_shows_no_platform(address: str) -> None:
     """Many shells and images set it so."""
