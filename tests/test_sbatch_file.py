@@ -180,6 +180,8 @@ def test_a_container_is_given_what_the_compose_file_gives(job: Job, runtime: str
     service = yaml.safe_load((ROOT / "compose" / "cuda.yaml").read_text())["services"]["node"]
     given = dict.fromkeys(service["environment"].keys() - {"HF_HOME"}, "1")
     given |= {"MIOPEN_USER_DB_PATH": "/tmp/x", "TRITON_CACHE_DIR": "/tmp/x", "TRACKIO_DIR": "/x"}
+    given |= {"VERL_LOGGING_LEVEL": "DEBUG", "ACCELERATE_LOG_LEVEL": "info", "SGLANG_LOG": "1"}
+    given |= {"RES_OPTIONS": "timeout:1", "NVTE_FLASH_ATTN": "1"}
     assert job.run(RUNTIME=runtime, **given) == 0
     words = job.words(runtime)
     passed = {value for option, value in itertools.pairwise(words) if option == "--env"}
