@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -208,7 +209,7 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     lines = [
         (
             f"layout: {group['role']}",
-            f"{group['nodes']} x {group['per_node']} on {', '.join(group['on']) or 'no node'}",
+            f"{group['nodes']} x {group['per_node']} on {_places(group['on'])}",
             f"shares with {', '.join(group['shares_with'])}" if group["shares_with"] else "",
         )
         for group in layout["groups"]
@@ -223,6 +224,12 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]
         lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
     return lines + [(key, layout[key], "") for key in ("note", "idle") if layout[key]]
+
+
+def _places(nodes: Sequence[str]) -> str:
+    """The nodes, each once; several engines on one node are a number behind it."""
+    each = Counter(nodes).items()
+    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in each) or "no node"
 
 
 def _text(value: Any) -> str:

@@ -185,6 +185,7 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert plan.main(settings, False) == 0
     printed = capsys.readouterr().out
     assert f"the same by flags {' '.join(words)}" in printed
+    assert "layout: engine    24 x 1 on head (8), worker-1 (8), worker-2 (8)  (shares" in printed
     assert "chosen            the size of Qwen/Qwen2.5-7B is taken from its name" in printed
     again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
     assert again["layout"]["groups"] == layout["groups"]
