@@ -23,6 +23,7 @@ from entrypoint.config.variables import SettingsError
 from entrypoint.machine.interfaces import matcher
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
+from tests.support.platforms import CLUSTERS
 from tests.support.repository import DATA, ROOT
 from tests.support.run_lines import options_of_line, run_lines
 
@@ -353,6 +354,38 @@ def test_the_templates_of_an_instant_cluster_leave_the_roles_to_runpod() -> None
         own = {"NODE_RANK": rank, "NODE_ADDR": f"10.65.0.{2 + int(rank)}"}
         environ = json_of("runpod/instant-cluster.json")["env"] | POD | cluster | own
         assert planned(environ)["role"] == role
+
+
+# ---- the other files, with the variables that their platforms give
+
+
+def variables_of_file(name: str) -> dict[str, str]:
+    if name == "dstack":
+        given = yaml_of("dstack/task.dstack.yml")["env"]
+        return dict(one.split("=", 1) if "=" in one else (one, "") for one in given)
+    if name == "aws batch":
+        (node,) = json_of("aws-batch/job-definition.json")["nodeProperties"]["nodeRangeProperties"]
+        return {one["name"]: one["value"] for one in node["container"]["environment"]}
+    task = yaml_of(f"{name}.yaml")
+    return {**task["envs"], **task["secrets"]}
+
+
+@pytest.mark.parametrize(
+    ("file", "cluster"),
+    [
+        ("dstack", "dstack"),
+        ("aws batch", "aws batch"),
+        ("skypilot/task", "skypilot"),
+        ("skypilot/managed", "skypilot"),
+    ],
+)
+def test_a_files_variables_leave_the_roles_to_the_platform(file: str, cluster: str) -> None:
+    (recorded,) = (one for one in CLUSTERS if one.name == cluster)
+    plans = [planned(variables_of_file(file) | node) for node in recorded.environs()]
+    assert [one["role"] for one in plans] == ["head"] + ["worker"] * (len(plans) - 1)
+    assert [one["faults"] + one["warnings"] for one in plans] == [[]] * len(plans)
+    assert plans[0]["expected_workers"] == len(plans) - 1
+    assert {one["head_address"] for one in plans[1:]} == {recorded.address}
 
 
 # ---- pages
