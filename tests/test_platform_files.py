@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands.plan import plan
-from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
-from entrypoint.config.variables import SettingsError
 from entrypoint.machine.interfaces import matcher
+from tests.support.compose_files import COMPOSE, PAGES, SKY, jobs, json_of, planned, yaml_of
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
-from tests.support.platforms import CLUSTERS
 from tests.support.repository import DATA, ROOT
 from tests.support.run_lines import options_of_line, run_lines
 
-COMPOSE, PAGES = ROOT / "compose", ROOT / "docs" / "platforms"
 CHART = COMPOSE / "kubernetes" / "chart"
 MONITORING = COMPOSE / "monitoring"
 """Its own page is docs/monitoring.md (tests/test_monitoring_files.py)."""
@@ -37,16 +31,6 @@ FILES = sorted(
 IMAGE = "registry.example.com/team/rollcall"
 HOPELESS = {ExitCode.USAGE, ExitCode.JOB_FAILED, ExitCode.NOT_ALLOWED}
 """Exit codes after which no platform may try again: the same would happen."""
-
-
-def yaml_of(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((COMPOSE / name).read_text())
-    return content
-
-
-def json_of(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((COMPOSE / name).read_text())
-    return content
 
 
 def names_of_settings() -> set[str]:
@@ -202,29 +186,6 @@ def test_a_compose_file_gives_the_node_the_variables_of_trackers_traces_and_judg
 # ---- jobs
 
 
-def jobs() -> dict[str, list[str]]:
-    """The job's flags of each file that has a job of its own."""
-    task = yaml_of("dstack/task.dstack.yml")["commands"]
-    (node,) = json_of("aws-batch/job-definition.json")["nodeProperties"]["nodeRangeProperties"]
-    words = {
-        "dstack": shlex.split(" ".join(task)),
-        **{name: shlex.split(continued(yaml_of(f"skypilot/{name}.yaml")["run"])) for name in SKY},
-    }
-    found = {name: line[line.index("rollcall") + 1 :] for name, line in words.items()}
-    found["aws"] = node["container"]["command"]
-    found["chart"] = yaml_of("kubernetes/chart/values.yaml")["job"]
-    for name in ("head", "instant-cluster"):
-        found[name] = json_of(f"runpod/{name}.json")["dockerStartCmd"]
-    return found
-
-
-SKY = ("task", "managed")
-
-
-def continued(script: str) -> str:
-    return script.replace("\\\n", " ")
-
-
 @pytest.mark.parametrize("name", ["dstack", *SKY, "aws", "chart", "head", "instant-cluster"])
 def test_a_files_job_has_flags_of_the_trainer(name: str, tmp_path: Path) -> None:
     assert_flags_are_the_trainers(jobs()[name], tmp_path)
@@ -331,13 +292,6 @@ def test_the_lines_that_make_the_templates_have_every_variable_that_they_use() -
     assert set(re.findall(r"\$(\w+)", lines)) <= set(re.findall(r"^export (\w+)=", lines, re.M))
 
 
-def planned(environ: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        return plan(read_settings(environ))
-    except SettingsError as error:
-        return plan(error)
-
-
 def test_the_templates_make_a_head_and_workers_of_it() -> None:
     head = planned(json_of("runpod/head.json")["env"] | POD)
     assert (head["role"], head["expected_workers"], head["faults"]) == ("head", 2, [])
@@ -354,38 +308,6 @@ def test_the_templates_of_an_instant_cluster_leave_the_roles_to_runpod() -> None
         own = {"NODE_RANK": rank, "NODE_ADDR": f"10.65.0.{2 + int(rank)}"}
         environ = json_of("runpod/instant-cluster.json")["env"] | POD | cluster | own
         assert planned(environ)["role"] == role
-
-
-# ---- the other files, with the variables that their platforms give
-
-
-def variables_of_file(name: str) -> dict[str, str]:
-    if name == "dstack":
-        given = yaml_of("dstack/task.dstack.yml")["env"]
-        return dict(one.split("=", 1) if "=" in one else (one, "") for one in given)
-    if name == "aws batch":
-        (node,) = json_of("aws-batch/job-definition.json")["nodeProperties"]["nodeRangeProperties"]
-        return {one["name"]: one["value"] for one in node["container"]["environment"]}
-    task = yaml_of(f"{name}.yaml")
-    return {**task["envs"], **task["secrets"]}
-
-
-@pytest.mark.parametrize(
-    ("file", "cluster"),
-    [
-        ("dstack", "dstack"),
-        ("aws batch", "aws batch"),
-        ("skypilot/task", "skypilot"),
-        ("skypilot/managed", "skypilot"),
-    ],
-)
-def test_a_files_variables_leave_the_roles_to_the_platform(file: str, cluster: str) -> None:
-    (recorded,) = (one for one in CLUSTERS if one.name == cluster)
-    plans = [planned(variables_of_file(file) | node) for node in recorded.environs()]
-    assert [one["role"] for one in plans] == ["head"] + ["worker"] * (len(plans) - 1)
-    assert [one["faults"] + one["warnings"] for one in plans] == [[]] * len(plans)
-    assert plans[0]["expected_workers"] == len(plans) - 1
-    assert {one["head_address"] for one in plans[1:]} == {recorded.address}
 
 
 # ---- pages
