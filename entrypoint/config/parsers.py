@@ -241,9 +241,15 @@ def webhook(raw: str) -> Secret:
     return Secret(url(raw))
 
 
+RAY_PORT = 6379
+"""By default the port of Ray's GCS, which speaks no HTTP."""
+
+
 def ray_dashboard(raw: str) -> str:
     """The URL of a Ray dashboard, with its port and without a slash at its end."""
     remedy = "give the address of Ray's dashboard, such as http://raycluster-head-svc:8265"
+    if raw == "auto":
+        raise ParseError("is Ray's word for a cluster on this machine, not an address", remedy)
     try:
         parts = urlsplit(raw if "://" in raw else f"http://{raw}")
         name, port = host(parts.hostname or ""), parts.port
@@ -252,6 +258,8 @@ def ray_dashboard(raw: str) -> str:
     extra = parts.username or parts.password or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or extra or port == 0:
         raise ParseError("is not the http or https URL of a Ray dashboard", remedy)
+    if port == RAY_PORT:
+        raise ParseError("has the port of `ray start --address`, not of the dashboard", remedy)
     port = port or (8265 if parts.scheme == "http" else 443)
     place = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     return f"{parts.scheme}://{place}{parts.path.rstrip('/')}"

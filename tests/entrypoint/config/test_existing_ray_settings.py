@@ -41,6 +41,20 @@ def test_what_is_no_dashboard_is_refused_in_words(given: str) -> None:
     assert "give the address of Ray's dashboard" in faults(ROLLCALL_RAY_ADDRESS=given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("auto", "is Ray's word for a cluster on this machine"),
+        ("10.0.0.2:6379", "has the port of `ray start --address`"),
+        ("http://ray-head:6379", "has the port of `ray start --address`"),
+    ],
+)
+def test_the_addresses_of_rays_other_commands_are_no_dashboard(given: str, said: str) -> None:
+    sentence = faults(ROLLCALL_RAY_ADDRESS=given)
+    assert said in sentence
+    assert "give the address of Ray's dashboard" in sentence
+
+
 def test_the_node_is_a_head_also_where_kuberay_starts_ray() -> None:
     for platform in ({}, KUBERAY):
         role = decide(read_settings(BESIDE | platform))
