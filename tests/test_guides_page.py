@@ -21,7 +21,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.job.recipes import search_r1
 from tests.support.env_files import variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
-from tests.support.repository import ROOT
+from tests.support.repository import DATA, ROOT
 from tests.support.run_lines import options_of_line
 
 PAGES = ROOT / "docs" / "platforms"
@@ -34,16 +34,16 @@ THEIRS = {
     "openrlhf-older": 5,
     "runpod": 22,
     "search-r1": 15,
-    "verl": 123,
+    "verl": 112,
     "verl-manual": 4,
     "verl-dstack": 27,
-    "verl-amd": 92,
+    "verl-amd": 81,
 }
 """Lines of the guides, counted by the page's rule.
 
 - openrlhf: `docker run` and `ray start` on the head and on the workers, `ray status`, and `ray job
   submit`.
-- openrlhf-slurm: the script has 38 lines with continued ones joined; one is the version of Ray.
+- openrlhf-slurm: of the script's lines one is the version of Ray. `sbatch` is added.
 - openrlhf-older: `ray start` on machines A and B, and three arguments of the reference that change.
 - runpod: HEAD_POD_ID and EXPECTED_WORKERS on the head, RAY_WORKER and HEAD_POD_ID on the workers,
   the seven NCCL variables on both, `cd` and `bash` on both. What it calls optional is left out.
@@ -52,8 +52,9 @@ THEIRS = {
 - verl-manual: `ray start` on both, `ray status`, `ray job submit`.
 - verl-dstack: `mkdir`, `dstack init`, 22 lines of the task, `dstack apply`, RAY_ADDRESS, and `ray
   job submit`. Of the task, the commands that clone, install and fetch are left out.
-- verl-amd: the script has 109 lines with continued ones joined. Of these, eight pull or build the
-  image, two name it and its Dockerfile, four prepare data and four load models. `sbatch` is added.
+- verl-amd: of the script's lines eight pull or build the image, two name it and its Dockerfile,
+  four prepare data, four load models, and ten are optional as it says itself: nine find the IPv4
+  address among several, and one sleeps. `sbatch` is added.
 - verl: the sum of its three parts.
 """
 ROWS = {
@@ -94,6 +95,23 @@ def test_the_table_has_the_lines_that_the_pages_have(guide: str) -> None:
     (row,) = (row for row in rows if row[0] == ROWS[guide])
     share = round(100 * ours(guide) / THEIRS[guide])
     assert tuple(map(int, row[1:])) == (THEIRS[guide], ours(guide), share)
+
+
+SCRIPTS = {
+    "openrlhf-slurm": ("openrlhf-slurm", 1),
+    "verl-amd": ("verl-amd-slurm", 8 + 2 + 4 + 4 + 10),
+}
+"""The guides' scripts, and how many of their lines do not count."""
+
+
+@pytest.mark.parametrize("guide", SCRIPTS)
+def test_the_lines_of_a_guides_script_are_counted(guide: str) -> None:
+    name, left_out = SCRIPTS[guide]
+    text = (DATA / "guide_scripts" / f"{name}.sh").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    counted = [line for line in lines if line.startswith("#SBATCH") or not line.startswith("#")]
+    sbatch = 1
+    assert len(counted) - left_out + sbatch == THEIRS[guide]
 
 
 def test_the_sum_of_verls_parts_is_verls() -> None:
