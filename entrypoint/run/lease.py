@@ -251,7 +251,8 @@ class Lease:
         host = contract_lease.read(lease).get("host", "this machine")
         return (
             f"{self._leases.parent} is held by a living head on {host}: "
-            "stop that one first, or give this one another ROLLCALL_RUN_DIR"
+            "stop that one first, or give this one another ROLLCALL_RUN_DIR; a worker of that head "
+            "needs RAY_WORKER=1"
         )
 
 

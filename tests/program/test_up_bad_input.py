@@ -303,6 +303,7 @@ def test_a_run_directory_that_a_living_head_holds_is_refused(node: Node) -> None
     with Lease(node.run.leases):
         done = node.up(NO_PREFLIGHT, *job(node))
     line = message(done, 73, "is held by a living head")
+    assert "a worker of that head needs RAY_WORKER=1" in line
     assert str(node.run.root) in line
     assert "stop that one first, or give this one another ROLLCALL_RUN_DIR" in line
 
