@@ -44,7 +44,7 @@ def torch(context: Context) -> Finding:
         return Finding(Verdict.PASS, f"torch {version}")
     if context.settings.recipe not in OURS:
         return Finding(Verdict.SKIP, "torch is not installed; this recipe may not need it")
-    remedy = "install the trainer's requirements: pip install 'rollcall[trainer]'"
+    remedy = "use the image, or `pip install '.[trainer]'` in a copy of Rollcall's repository"
     return Finding(Verdict.FAIL, "torch is not installed, and the trainer needs it", remedy)
 
 

@@ -40,6 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PrepareError, PromptError) as error:
         print(f"prepare: {error}", file=sys.stderr)
         return os.EX_USAGE
+    except ModuleNotFoundError as error:
+        print(
+            f"prepare: the package {error.name} is not installed here: run the image, or `pip "
+            "install '.[trainer]'` in a copy of Rollcall's repository",
+            file=sys.stderr,
+        )
+        return os.EX_USAGE
     except OSError as error:  # of a source; `prepare` reports those of --out
         print(f"prepare: {error.filename}: not readable: {error.strerror}", file=sys.stderr)
         return os.EX_USAGE

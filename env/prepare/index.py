@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
 from env.http.arguments import sub_command
 from env.prepare.output import PrepareError
 
@@ -77,6 +75,8 @@ def _of_dense(arguments: argparse.Namespace) -> list[str]:
 @contextlib.contextmanager
 def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal; in a log a line every few seconds."""
+    from tqdm import tqdm  # the other tasks need no bar
+
     to = sys.stderr if sys.stderr.isatty() else _Lines(sys.stderr)
     interval = 0.2 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
     with tqdm(total=total, desc=what, unit=" passages", file=to, mininterval=interval) as bar:

@@ -73,8 +73,10 @@ def without_tokens(config: Config, data: object, prompts: Sequence[Prompt]) -> s
     file = Path(config.pretrain) / "tokenizer.json"
     if config.renders_chat or not file.is_file():
         return None  # a template's own words are tokens
-    from tokenizers import Tokenizer
-
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:  # the trainer lacks more then, and says so itself
+        return None
     try:
         with with_errno(file):
             tokenizer = Tokenizer.from_file(str(file))

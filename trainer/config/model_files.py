@@ -193,10 +193,12 @@ def _shards(index: Path) -> list[Path]:
 
 def _safetensors_fault(path: Path) -> str | None:
     """Return a fault of the file. The library compares header and length, and reads no tensor."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         return "is missing, and the index names it"
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError:  # the trainer lacks more then, and says so itself
+        return None
     try:
         with with_path(path), path.open("rb"):  # the library has one error for all of these
             pass

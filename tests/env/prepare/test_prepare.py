@@ -44,6 +44,29 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+LIGHT = """
+import sys
+sys.modules.update(dict.fromkeys(("tqdm", "transformers", "tokenizers")))  # importing them fails
+from env.prepare.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_where_only_the_nodes_own_packages_are_installed_data_are_made_and_a_model_is_not(
+    tmp_path: Path,
+) -> None:
+    def light(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", LIGHT, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = light("gsm8k", "--source", str(EXCERPT), "--out", str(tmp_path / "gsm8k"))
+    assert done.returncode == 0, done.stderr
+    done = light(*SUMS, "--out", str(tmp_path / "sums"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (os.EX_USAGE, 1), done.stderr
+    assert "is not installed here" in done.stderr
+    assert "pip install '.[trainer]'" in done.stderr
+
+
 def test_pairs_are_of_training_sums_and_only_the_better_answer_is_right(tmp_path: Path) -> None:
     assert main([*SUMS, "--pairs-size", "900", "--out", str(tmp_path)]) == 0
     right = {row["prompt"]: row["answer"] for row in rows(tmp_path / "train.jsonl")}

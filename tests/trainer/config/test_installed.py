@@ -14,7 +14,9 @@ import pytest
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
-from trainer.config.installed import engine_faults
+from trainer.config import model_files
+from trainer.config.installed import data_faults, engine_faults
+from trainer.config.parse import parse
 
 
 @pytest.fixture
@@ -26,6 +28,17 @@ def grouped(tiny: Tiny, tmp_path: Path) -> Tiny:
     shape = {"num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 64}
     (model / "config.json").write_text(json.dumps(config | shape))
     return replace(tiny, model=model)
+
+
+def test_a_plan_leaves_out_what_it_needs_a_library_of_the_trainer_for(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rollcall plan` needs the node's own packages alone; the trainer says what it lacks."""
+    for package in ("safetensors", "tokenizers"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert [*model_files.faults(tiny.model, tokenizer=False)] == []
+    config = parse(to_argv(tiny.needed(tmp_path)))
+    assert data_faults(config) == []
 
 
 @pytest.mark.parametrize(
