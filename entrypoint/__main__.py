@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
-from entrypoint.commands import cli
+from entrypoint.commands import cli, packages
 from entrypoint.config.parsers import BUILTIN
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, SettingsError
@@ -55,6 +55,8 @@ def _do(call: cli.Invocation) -> int:
             os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
         case "prepare":
             os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
+        case "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
+            raise cli.UsageError(why)
         case "serve-retriever":
             os.execv(sys.executable, programs.program("env.retrieval.server", *call.arguments))
         case "serve-reward":
