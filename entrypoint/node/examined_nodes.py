@@ -17,8 +17,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.existing_ray_jobs import ExistingRayJobs
 from entrypoint.job.ray_jobs import JobRefusedError
 from entrypoint.net import wait
-from entrypoint.node.ray_node import last_words
 from entrypoint.node.ray_state import Alive
+from entrypoint.node.ray_words import last_words
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes.inbox import Inbox, UnfitRayError
 from entrypoint.processes.programs import program

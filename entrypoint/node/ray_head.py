@@ -14,6 +14,7 @@ from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.ray_state import alive_nodes
+from entrypoint.node.ray_words import last_words
 from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import program
@@ -114,7 +115,7 @@ class HeadRay:
 
 def _warn(declaring: process.Process, why: str) -> None:
     try:
-        said = ray_node.last_words(declaring.tail(40))
+        said = last_words(declaring.tail(40))
     except OSError as error:  # of its log
         said = str(error)
     log.warning("Ray does not learn that %s: %s", why, said)

@@ -10,11 +10,13 @@ import errno
 import json
 import logging
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
+
+import psutil
 
 from contract import fd_store
 from contract.files import private_dir
@@ -22,12 +24,12 @@ from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
-from entrypoint.job.failures.log_patterns import plain
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.node import ray_files
+from entrypoint.node.ray_words import dashboard_fault, lacked_time, last_words
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
@@ -36,9 +38,12 @@ from entrypoint.processes.programs import beside_interpreter
 log = logging.getLogger(__name__)
 
 READY_TIMEOUT_SECONDS = 300.0
+"""Patience for the start of Ray on this node, with all tries. Ray's own limits follow from it."""
 STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Interval between checks for the files that Ray needs."""
+LAST_LINES = 40
+"""Lines of Ray's output in which the reason of a failed start is looked for."""
 REFUSED = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
 HEALTH_THRESHOLD = 3
 REGISTER_SECONDS = 30
@@ -46,9 +51,6 @@ REGISTER_SECONDS = 30
 
 Ray's default is 60. A worker of `builtin` imports nothing but Ray before it registers.
 """
-ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
-"""Start of a traceback's line that names the error."""
-LONGEST_WORDS = 600
 
 
 class RayNode:
@@ -62,37 +64,37 @@ class RayNode:
         token: str,
         inbox: Inbox,
     ) -> None:
-        """`inbox` receives RayEnded if Ray ends by itself.
+        """`inbox` receives RayEnded if Ray ends by itself once it is ready.
 
         Raises RayFailedError if Ray cannot be started, OSError if its log cannot be written.
         """
-        self._mark = settings.node_mark
-        remove_stale(self._mark)
-        if not settings.shares_run_dir:  # what those processes had on its way
-            shutil.rmtree(RunFiles(settings.run_dir).scratch, ignore_errors=True)
-        forget_cluster(settings)
+        self._settings, self._mark = settings, settings.node_mark
+        self._inbox = inbox
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
-        argv = [
+        self._argv = [
             *fork_server.with_python(settings, beside_interpreter("ray")),
             *("start", *arguments, *common_arguments(settings, me.address, gpus)),
         ]
-        env = environment(settings, token) | process.marks(self._mark)
+        self._env = environment(settings, token) | process.marks(self._mark)
         self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
-        try:
-            self._process = process.Process("ray", argv, env=env, log_to=self._log)
-        except process.StartError as error:
-            raise RayFailedError(str(error)) from None
+        self._process = self._begin()
+        self._lacked = ""
+        """What the last try said that lacked time."""
         self._over = threading.Event()
         self._why = ""
         """Why this class ended Ray, in words."""
 
-        def tell(code: int) -> None:
-            if not self._over.is_set():
-                self._over.set()
-                inbox.put(RayEnded(code, self._why))
-
-        self._process.on_exit(tell)
+    def _begin(self) -> process.Process:
+        """Start Ray, once nothing is left of an earlier one."""
+        remove_stale(self._mark)
+        if not self._settings.shares_run_dir:  # what those processes had on its way
+            shutil.rmtree(RunFiles(self._settings.run_dir).scratch, ignore_errors=True)
+        forget_cluster(self._settings)
+        try:
+            return process.Process("ray", self._argv, env=self._env, log_to=self._log)
+        except process.StartError as error:
+            raise RayFailedError(str(error)) from None
 
     def __enter__(self) -> RayNode:
         return self
@@ -103,14 +105,17 @@ class RayNode:
     def wait_ready(
         self, probe: Callable[[], None], stop: threading.Event, abort: wait.Abort = wait.wait_on
     ) -> None:
-        """Wait until `probe` passes, then watch Ray's files.
+        """Wait until `probe` passes, then watch Ray and its files.
 
-        Raises RayFailedError if Ray ends before, or is not ready after READY_TIMEOUT_SECONDS.
+        A Ray that ends because it lacked time is started again. Raises RayFailedError if it ends
+        for another reason, or is not ready after READY_TIMEOUT_SECONDS.
         """
 
         def alive() -> None:
             if not self._process.running:
-                raise RayFailedError(f"Ray did not start{self._last_words()}")
+                self._start_again(last_words(self._process.tail(LAST_LINES)))
+            if fault := dashboard_fault(self._processes()):
+                self._start_again(f"its dashboard failed: {fault}")
             try:
                 probe()
             except wait.NotYetError as error:  # while Ray starts, this is no fault
@@ -126,11 +131,37 @@ class RayNode:
                 abort=abort,
             )
         except wait.GaveUpError as error:
-            raise RayFailedError(f"{error}{self._last_words()}") from None
+            said = self._lacked or last_words(self._process.tail(LAST_LINES))
+            raise RayFailedError(f"{error} (its log is {self._log}): {said}") from None
+        self._process.on_exit(self._tell)
         watch = threading.Thread(
             target=self._watch_files, args=(self._needed(),), name="watch-ray-files", daemon=True
         )
         watch.start()
+
+    def _start_again(self, words: str) -> NoReturn:
+        """Start Ray anew if the last start lacked time; raise NotYetError.
+
+        Raises RayFailedError if more time would not help.
+        """
+        if not lacked_time(words):
+            raise RayFailedError(f"Ray did not start (its log is {self._log}): {words}")
+        self._lacked = words
+        log.warning("Ray did not start in its own time: starting it again (%s)", words)
+        self._process.stop(grace=STOP_GRACE_SECONDS)
+        self._process = self._begin()
+        raise wait.NotYetError(f"it is started again ({words})")
+
+    def _processes(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def _tell(self, code: int) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._inbox.put(RayEnded(code, self._why))
 
     def _needed(self) -> list[Path]:
         """Return the files that Ray's workers need; [] until all are there.
@@ -150,9 +181,6 @@ class RayNode:
                 log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
                 self._process.stop(grace=STOP_GRACE_SECONDS)
                 return
-
-    def _last_words(self) -> str:
-        return f" (its log is {self._log}): {last_words(self._process.tail())}"
 
     @property
     def running(self) -> bool:
@@ -177,6 +205,7 @@ def head_arguments(settings: Settings, address: str) -> list[str]:
     """
     return [
         "--head",
+        "--include-dashboard=true",  # without it, Ray would run on beside a dashboard that ended
         f"--port={settings.ray_port}",
         f"--dashboard-host={'::' if is_ipv6(address) else '0.0.0.0'}",
         f"--dashboard-port={settings.dashboard_port}",
@@ -236,6 +265,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         "RAY_health_check_period_ms": str(int(period * 1000)),
         "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
         "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
+        # Ray gives each module of its dashboard 30 s, and all 60 s: too little on a busy disk.
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{READY_TIMEOUT_SECONDS:.0f}",
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": f"{READY_TIMEOUT_SECONDS:.0f}",
         "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
         # Ports of the head, by default 44217 and 44227. Ray has no flag for them.
         "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),
@@ -267,14 +299,6 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
     elif settings.debug_ray is DebugRay.POST_MORTEM:
         ours["RAY_DEBUG_POST_MORTEM"] = "1"
     return defaults | discover.environment(settings, machine) | ours
-
-
-def last_words(text: str) -> str:
-    """Return a program's last output as one line: of a traceback only the error."""
-    lines = [line for line in plain(text).splitlines() if line.strip()]
-    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
-    words = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
-    return words[:LONGEST_WORDS] or "it said nothing"
 
 
 def remove_stale(mark: str) -> None:

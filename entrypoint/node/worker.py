@@ -125,6 +125,8 @@ class _Membership:
     gpus: Sequence[GpuUse] = field(init=False, default=())
     """The newest use of the node's GPUs."""
     _logs: OwnLogs | None = field(init=False)
+    _joined: float | None = None
+    """When this membership's Ray was in the cluster; None before. Slow failures are failures."""
     _why_ended: str = ""
     """Why this node itself ended its Ray, in words."""
 
@@ -140,7 +142,7 @@ class _Membership:
         """Join again and again until the run ends; return the exit code."""
         failures = 0
         while True:
-            began = time.monotonic()
+            self._joined = None
             try:
                 ended = self._join_once()
             except WrongTokenError:
@@ -162,7 +164,8 @@ class _Membership:
                 case JoinAgain():
                     log.warning("the head asks this node to join again")
                 case RayEnded(exit_code, _):
-                    failures = wait.failures_in_a_row(failures, time.monotonic() - began)
+                    lasted = 0.0 if self._joined is None else time.monotonic() - self._joined
+                    failures = wait.failures_in_a_row(failures, lasted)
                     if failures == TRIES:
                         rays_log = f"RUN/logs/ray-{self.settings.node_name}.log"
                         what = "Ray on this node ended %d times in a row: giving up; %s says why"
@@ -270,6 +273,7 @@ class _Membership:
                 # Ray itself would look for minutes for a head that is gone.
                 ray.wait_ready(ray.says_started, self.inbox.stop, self._raise_if_over)
                 client.check_in(self._now(info), joined=True)
+                self._joined = time.monotonic()
                 log.info("joined the Ray cluster of %s", host)
             except (RayFailedError, wait.NotYetError) as error:
                 log.warning("%s", error)

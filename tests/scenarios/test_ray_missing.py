@@ -85,6 +85,17 @@ def test_a_worker_tries_again_and_gives_up_in_the_end(
     assert caplog.messages.count(SAID) == worker.TRIES
 
 
+def test_a_ray_that_fails_slowly_counts_as_a_failure_too(
+    of_worker: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a node whose starts take longer than a steady run would try for ever."""
+    monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
+    monkeypatch.setattr(wait, "STEADY_SECONDS", 0.0)
+    with head_of(of_worker):
+        assert serve(of_worker) == ExitCode.RETRY
+    assert caplog.messages.count(SAID) == worker.TRIES
+
+
 def test_a_file_of_rays_that_is_another_users_is_no_fault_of_the_run_directory(
     of_head: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
-from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
 from entrypoint.processes.fork_server import shim
-from entrypoint.processes.inbox import Inbox, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
 
 ADDRESS = "10.0.0.2"
@@ -36,6 +33,14 @@ def environment(**environ: str) -> dict[str, str]:
 def test_a_dead_dns_server_holds_no_process_for_long_unless_the_user_says_so() -> None:
     assert environment()["RES_OPTIONS"] == "timeout:1 attempts:2"
     assert environment(RES_OPTIONS="rotate")["RES_OPTIONS"] == "rotate"
+
+
+def test_ray_gives_its_dashboard_as_long_as_this_node_waits_for_it_and_ends_without_it() -> None:
+    assert "--include-dashboard=true" in ray_node.head_arguments(settings(), ADDRESS)
+    module = "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"
+    for name in (module, "RAY_DASHBOARD_STARTUP_TIMEOUT_S"):
+        assert float(environment()[name]) == ray_node.READY_TIMEOUT_SECONDS
+        assert environment(**{name: "20"})[name] == "20"
 
 
 def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
@@ -147,54 +152,6 @@ def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
         ray_node.forget_cluster(given)
     finally:
         given.ray_temp_dir.rmdir()
-
-
-TAKEN = """\
-2026-11-22 05:42:31,500\tINFO usage_lib.py:449 -- Usage stats collection is disabled.
-Traceback (most recent call last):
-  File "/opt/venv/bin/ray", line 6, in <module>
-    sys.exit(main())
-  File "/opt/venv/lib/python3.12/site-packages/ray/_private/node.py", line 771, in _init_gcs_client
-    raise RuntimeError(
-RuntimeError: Failed to start GCS.  Last 1 lines of error files:
-[2026-11-22 05:42:31,637 C 19172 19172] (gcs_server) grpc_server.cc:133: Failed to start the grpc \
-server. The specified port is 6379.
-
-.Please check /tmp/ray/session/logs/gcs_server.out for details.
-"""
-
-
-def test_of_a_ray_that_does_not_start_the_error_is_told_in_a_line_without_its_frames() -> None:
-    words = ray_node.last_words(TAKEN)
-    assert words.startswith("RuntimeError: Failed to start GCS. Last 1 lines of error files: [2026")
-    assert "The specified port is 6379." in words
-    assert words.endswith("gcs_server.out for details.")
-    last = "all was well\n\x1b[1mKilled\x1b[22m by somebody\n\n"
-    assert ray_node.last_words(last) == "Killed by somebody"
-    assert ray_node.last_words("\n") == "it said nothing"
-    assert len(ray_node.last_words("RuntimeError: " + 9999 * "x")) == ray_node.LONGEST_WORDS
-
-
-def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray = tmp_path / "ray"
-    ray.write_text(f"#!/bin/sh\ncat <<'END'\n{TAKEN}END\nexit 1\n")
-    ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
-    given = settings(
-        ROLLCALL_RUN_DIR=str(tmp_path),
-        ROLLCALL_NODE_NAME=f"taken-{os.getpid()}",
-        ROLLCALL_RAY_TEMP_DIR="/tmp",
-        ROLLCALL_RECIPE="command",
-    )
-    me = NodeInfo(node="n", address="127.0.0.1", versions={})
-    node = ray_node.RayNode(given, (), me, "t", Inbox())
-    with node, pytest.raises(RayFailedError) as failed:
-        node.wait_ready(node.says_started, threading.Event())
-    log = tmp_path / "logs" / f"ray-{given.node_name}.log"
-    assert str(failed.value).startswith(f"Ray did not start (its log is {log}): RuntimeError: Fail")
-    assert "\n" not in str(failed.value)
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:
