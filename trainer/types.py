@@ -45,7 +45,7 @@ class UnreadableCheckpointError(TrainingError):
 
 
 class SnapshotLostError(TrainingError):
-    """A snapshot in the nodes' memory is damaged, or the processes that held it are lost."""
+    """A saved state is damaged, or gone with a file or with the processes that held it."""
 
 
 class BeyondRepairError(TrainingError):

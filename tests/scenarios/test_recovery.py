@@ -6,7 +6,7 @@ started anew is another object. Real processes are killed in `test_repair_on_ray
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from tests.support.lost_calls import Dead
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
+from trainer.checkpoint import resume
 from trainer.cluster.worker_group import Pending, WorkerGroup, build
 from trainer.config.config import Config
 from trainer.config.reward_models import combination
 from trainer.rollout import dispatcher
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
-from trainer.training import loop
+from trainer.training import loop, recovery
 from trainer.training.inputs import TrainingInputs
 from trainer.types import BeyondRepairError, Experience, LostWorkerError, Metrics
 from trainer.workers import groups
@@ -207,6 +208,61 @@ def test_where_nothing_is_held_the_run_begins_again_in_the_same_attempt(
     run(config, Death("policy", "update", 3))
     assert leaves_of(config, STEPS) == undisturbed
     assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 1, 2, 3, 4]
+
+
+def vanish(shard: Path) -> None:
+    shard.unlink()
+
+
+def shorten(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "spoil", "made"),
+    [
+        (1, vanish, [1, 2, 2, 3, 4]),
+        pytest.param(1, shorten, [1, 2, 2, 3, 4], marks=MORE),
+        (2, vanish, [1, 2, 1, 2, 3, 4]),
+    ],
+    ids=["gone", "too short", "gone from the only checkpoint"],
+)
+def test_a_shard_that_is_lost_while_it_is_restored_costs_that_checkpoint_alone(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    save_steps: int,
+    spoil: Callable[[Path], None],
+    made: list[int],
+) -> None:
+    """The critic's is lost, after the policy has been restored."""
+    restore, spoiled = resume.restore_learners, list[Path]()
+
+    def restored(learners: Any, source: Any) -> None:
+        if not spoiled:
+            spoil(source / "critic.pt")
+            spoiled.append(source)
+        restore(learners, source)
+
+    monkeypatch.setattr(recovery, "restore_learners", restored)
+    config = configure(forgetful, run_dir, save_steps=save_steps)
+    run(config, Death("policy", "update", 3))
+    assert [e["details"]["step"] for e in events(config, "step")] == made
+    assert leaves_of(config, STEPS) == undisturbed
+    assert len(events(config, "rank-replaced")) == 1
+    assert spoiled
+
+
+def test_an_error_of_a_restore_from_whole_files_ends_the_attempt(
+    forgetful: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(learners: Any, source: Any) -> None:
+        raise OSError("no room in memory")
+
+    monkeypatch.setattr(recovery, "restore_learners", fail)
+    with pytest.raises(OSError, match="no room"):
+        run(configure(forgetful, run_dir), Death("policy", "update", 3))
 
 
 def test_a_rank_that_dies_after_each_step_is_given_up_though_steps_are_finished(

@@ -57,8 +57,15 @@ class CheckpointsOnDisk:
     def restore(self, workers: WorkerGroups, step: int) -> None:
         directory = checkpoint_path(self.config.checkpoints, step)
         source = file_store.place(self.config, directory)
-        with reported(self.config, source, step):
-            restore_learners(workers.learners, source)
+        try:
+            with reported(self.config, source, step):
+                restore_learners(workers.learners, source)
+        except LostWorkerError:
+            raise
+        except Exception:
+            if (fault := fault_of(directory, checksums=False)) is None:
+                raise
+            raise SnapshotLostError(f"{directory}: {fault}") from None
 
     def __str__(self) -> str:
         return "the checkpoint"
@@ -140,9 +147,11 @@ class Recovery:
 
     def _restored(self, loss: LostWorkerError, state: RunState, oldest: int) -> RecoveryPoint:
         """Restart the lost learner and restore all learners from the store with the newest step."""
-        stores, restarted = list(self.stores), set[str]()
+        newest, restarted = [state.step for _ in self.stores], set[str]()
         while True:
-            point = self._newest(loss, stores, state, oldest)
+            point = self._newest(loss, newest, state, oldest)
+            if point.store is None:
+                restarted.clear()  # a restore that failed may have changed some learners
             roles = roles_to_restart(loss.role, list(self.workers.learners), point.run.step)
             for role in [role for role in roles if role not in restarted]:
                 self._restart(role, loss)
@@ -152,18 +161,21 @@ class Recovery:
             try:
                 point.store.restore(self.workers, point.run.step)
                 return point
-            except SnapshotLostError:
-                stores.remove(point.store)  # try the other store, or an older step
+            except SnapshotLostError:  # try the other store, or an older step
+                newest[self.stores.index(point.store)] = point.run.step - 1
 
     def _newest(
-        self, loss: LostWorkerError, stores: Sequence[StateStore], state: RunState, oldest: int
+        self, loss: LostWorkerError, newest: Sequence[int], state: RunState, oldest: int
     ) -> RecoveryPoint:
-        """Returns the newest step that a store has. The first store wins a tie."""
+        """Returns the newest step that a store has. The first store wins a tie.
+
+        `newest`: for each store, the newest step that is looked for there.
+        """
         if state.step == 0:
             return RecoveryPoint(state)
         found, above = None, max(1, oldest)
-        for store in stores:
-            if run := store.newest(range(above, state.step + 1)):
+        for store, step in zip(self.stores, newest, strict=True):
+            if run := store.newest(range(above, step + 1)):
                 same = run.step == state.step
                 found, above = RecoveryPoint(state if same else run, store), run.step + 1
         if found is None and self.fresh and oldest == 0:
