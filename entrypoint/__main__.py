@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from contract.exit_codes import ExitCode
-from contract.files.os_errors import to_a_reader
-from entrypoint.commands import cli, packages
-from entrypoint.config.parsers import BUILTIN
-from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings, SettingsError
-from entrypoint.processes import programs
+INTERRUPTED = 128 + signal.SIGINT
+try:
+    from typing import NoReturn
+
+    from contract.exit_codes import ExitCode
+    from contract.files.os_errors import to_a_reader
+    from entrypoint.commands import cli, packages
+    from entrypoint.config.parsers import BUILTIN
+    from entrypoint.config.read import read_settings
+    from entrypoint.config.settings import Settings, SettingsError
+    from entrypoint.processes import programs
+except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
+    sys.exit(INTERRUPTED)
 
 NO_JOB = (
     "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
@@ -22,7 +29,10 @@ NO_JOB = (
 
 
 def main() -> int:
-    return to_a_reader(_run)
+    try:
+        return to_a_reader(_run)
+    except KeyboardInterrupt:  # before the command listens to signals
+        return INTERRUPTED
 
 
 def _run() -> int:
@@ -54,19 +64,17 @@ def _do(call: cli.Invocation) -> int:
         case "exec":
             os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
         case "prepare":
-            os.execv(sys.executable, programs.program("env.prepare", *call.arguments))
+            _become("env.prepare", *call.arguments)
         case "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
             raise cli.UsageError(why)
         case "serve-retriever":
-            os.execv(sys.executable, programs.program("env.retrieval.server", *call.arguments))
+            _become("env.retrieval.server", *call.arguments)
         case "serve-reward":
-            os.execv(
-                sys.executable, programs.program("trainer.models.serve_reward", *call.arguments)
-            )
+            _become("trainer.models.serve_reward", *call.arguments)
         case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
-            os.execv(sys.executable, programs.program("trainer.supervised", stage, *call.arguments))
+            _become("trainer.supervised", stage, *call.arguments)
         case "translate":
-            os.execv(sys.executable, programs.program("trainer.config.translate", *call.arguments))
+            _become("trainer.config.translate", *call.arguments)
         case "demo":
             from entrypoint.commands import demo
 
@@ -102,6 +110,12 @@ def _refuse_a_second_head(settings: Settings) -> None:
     decide(settings)
     if fault := address.second_head(settings):
         raise SettingsError([fault])
+
+
+def _become(module: str, *arguments: str) -> NoReturn:
+    """Replace this process by a program of this product, which Ctrl-C ends as it ends others."""
+    interruptible = programs.program("entrypoint.processes.interruptible", module, *arguments)
+    os.execv(sys.executable, interruptible)
 
 
 def _help(command: Sequence[str]) -> str:
@@ -160,7 +174,7 @@ def _up(settings: Settings) -> int:
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
     from entrypoint.commands import arguments, events, jobs, logs, page, pipeline, remote
-    from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError
+    from entrypoint.commands.head_client import NoAnswerError
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
