@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import report
+from env.http.arguments import positive
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 
@@ -45,7 +46,7 @@ Rows = list[dict[str, float]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=positive, default=3)
     seeds = range(1, parser.parse_args().seeds + 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the ends of what it started
     with tempfile.TemporaryDirectory(prefix="rc-async-") as directory:

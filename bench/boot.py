@@ -33,6 +33,7 @@ from entrypoint.net import sockets, wait
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import NODE_MARK, Process, find_marked, kill
 from entrypoint.processes.programs import beside_interpreter
+from env.http.arguments import positive
 from tests.support import slurm_site
 
 NODES = 3
@@ -47,7 +48,7 @@ MARK = f"bench-boot-{os.getpid()}"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=positive, default=3)
     parser.add_argument("--on", choices=TARGETS, default="host")
     given = parser.parse_args()
     lacking = LACKING[given.on]() if given.on in LACKING else None

@@ -33,6 +33,7 @@ from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner
 from env.episodes.chat import PlainChat
 from env.episodes.environment import Environment
 from env.episodes.types import Limits, Reply, Task, Turn
+from env.http.arguments import positive
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from env.types import Messages, Score
@@ -106,7 +107,7 @@ def _partial(number: int) -> PartialRollout:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="rc-episodes-") as directory:
         model = Path(directory) / "model"

@@ -11,6 +11,7 @@ answers.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
@@ -215,6 +216,8 @@ def main() -> int:
     for one in fields(Inputs):
         parser.add_argument(f"--{one.name}", type=type(one.default), default=one.default)
     options = vars(parser.parse_args())
+    if not 0 < options["days"] < math.inf:
+        parser.error(f"--days {options['days']:g} are no time in which anything can be simulated")
     seconds, seed = options.pop("days") * DAY, options.pop("seed")
     inputs, records = Inputs(**options), {}
     # In memory where that is possible: a journal is synced at every event.

@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.result import report
 from bench.sides import models
+from env.http.arguments import positive
 
 TARGET = 0.45
 WARM, UPDATES = 2, 5
@@ -91,7 +92,7 @@ ON_CPU = replace(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--micro", type=int, help="samples of one pass; more need more memory")
+    parser.add_argument("--micro", type=positive, help="samples of one pass; more need more memory")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
     parser.add_argument("--liger", action="store_true", help="Liger's kernels, if installed")
     arguments = parser.parse_args()

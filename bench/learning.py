@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.result import report
 from contract.stop import StopRequest
+from env.http.arguments import positive
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest, Score
@@ -45,7 +46,7 @@ Curve = list[float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=positive, default=3)
     seeds = range(1, parser.parse_args().seeds + 1)
     with tempfile.TemporaryDirectory(prefix="rollcall-learning-") as directory:
         root = Path(directory)

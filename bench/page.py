@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -36,6 +37,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
 from entrypoint.net.port_block import PortBlock
+from env.http.arguments import positive
 
 TARGET_CORES = 0.5
 PAINT_SECONDS, TASK_SECONDS, VIEWER_BYTES, HEAD_MIB = 1.0, 0.050, 60e3, 300.0
@@ -52,8 +54,10 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="for which each part looks")
-    parser.add_argument("--viewers", type=int, default=VIEWERS)
+    parser.add_argument("--viewers", type=positive, default=VIEWERS)
     options = parser.parse_args()
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"--seconds {options.seconds:g} are no time in which anything is seen")
     with tempfile.TemporaryDirectory(prefix="rollcall-page-") as directory, PortBlock() as port:
         run = RunFiles(Path(directory))
         fill(run)

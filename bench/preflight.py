@@ -28,6 +28,7 @@ from bench.boot import under_tini
 from bench.result import report
 from entrypoint.commands.demo import inherited
 from entrypoint.net.port_block import PortBlock
+from env.http.arguments import positive
 
 TARGET_SECONDS = 3.0
 ROLLS = (64, 1000)
@@ -43,8 +44,8 @@ TOKEN = "bench-preflight-token"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rolls", type=int, nargs="*", default=ROLLS)
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--rolls", type=positive, nargs="+", default=ROLLS)
     options = parser.parse_args()
     seconds = sorted(doctor() for _ in range(options.rounds))
     print(f"doctor: {', '.join(f'{one:.2f}' for one in seconds)} s", flush=True)

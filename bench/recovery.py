@@ -42,6 +42,7 @@ from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.processes.process import NODE_MARK, find_marked, kill
+from env.http.arguments import positive
 from tests.support.node_cluster import command_line
 from tests.support.podman import IMAGE, Container, missing, podman
 from tests.support.ray_workers import actor_of
@@ -111,8 +112,8 @@ class Cluster:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--faults", nargs="+", default=[*RATIOS, *SECONDS])
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*RATIOS, *SECONDS])
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
     parser.add_argument("--fork-server", action="store_true")

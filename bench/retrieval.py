@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 
 from bench.result import report
+from env.http.arguments import positive
 
 TARGET = 20.0
 MEMORY_TARGET, OPEN_TARGET = 4e9, 2.0
@@ -40,8 +41,8 @@ TOPK = 10
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--passages", type=int, default=50_000)
-    parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--passages", type=positive, default=50_000)
+    parser.add_argument("--queries", type=positive, default=100)
     parser.add_argument("--large", type=int, default=1_000_000, help="0: without the second corpus")
     parser.add_argument("--measure", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

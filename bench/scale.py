@@ -26,6 +26,7 @@ from typing import Any
 
 from bench.result import report
 from bench.sides import models
+from env.http.arguments import positive
 
 TARGET = 1.05
 TURNS, WARM = 3, 1
@@ -62,7 +63,7 @@ Row = dict[str, float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--bare", nargs=3, metavar=("MODEL", "RANK", "RANKS"))
     arguments = parser.parse_args()
     if arguments.bare:

@@ -25,6 +25,7 @@ from typing import Any
 from bench.result import report
 from bench.sides import task as shared
 from bench.sides.task import Kind, Task
+from env.http.arguments import positive
 
 STEPS, WARM = 12, 4
 FLOOR_TARGET, TRL_TARGET = 1.05, 2.0
@@ -40,7 +41,7 @@ Sides = dict[str, Row]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="rc-step-") as directory:
         root = Path(directory)

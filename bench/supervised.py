@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from bench.result import report
+from env.http.arguments import positive
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 
@@ -35,8 +36,8 @@ LOSS_TOLERANCE = 1e-3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--steps", type=positive, default=200)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rc-supervised-") as directory:
         root = Path(directory)

@@ -43,6 +43,9 @@ def main() -> int:
         for fault in FAULTS
         if not options.faults or any(part in fault.name for part in options.faults)
     ]
+    if not wanted:
+        names = ", ".join(fault.name for fault in FAULTS)
+        parser.error(f"no fault has {' or '.join(options.faults)} in its name: there are {names}")
     seconds = {}
     with running() as (cluster, watchers):
         print(f"| fault | {' | '.join(PLACES)} |", flush=True)

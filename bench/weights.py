@@ -29,6 +29,7 @@ from typing import Any
 
 from bench.result import report
 from bench.sides import models
+from env.http.arguments import positive
 
 TARGET, NETWORK_TARGET = 0.5, 0.7
 SHAPE = {
@@ -47,7 +48,7 @@ ENGINES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--versions", type=int, default=7)
+    parser.add_argument("--versions", type=positive, default=7)
     parser.add_argument("--engine", nargs=2, metavar=("KIND", "MODEL"), help=argparse.SUPPRESS)
     parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
