@@ -17,8 +17,10 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti).
 - loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
   round to bf16 before; with stage 3 a rank has its shard.
-- an engine: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and values; its
-  weights and a bucket of new ones while it is asleep and the policy publishes.
+- an engine of vLLM: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and
+  values; its weights and a bucket of new ones while it is asleep and the policy publishes.
+- an engine of transformers: its weights, and a bucket of new ones; while it writes also the keys
+  and values of its samples, with room for half as many more, and a pass over their prompts.
 
 Not counted: buffers of the communication library, fragmentation, the CUDA context, and a block of
 the head's logits with its gradients (about 1.5 GB together; the last 0.4 GB, on NVIDIA's GPUs). If
@@ -34,7 +36,7 @@ from typing import TYPE_CHECKING
 
 from trainer.cluster.model_size import ModelSize, known_size
 from trainer.config import reward_models
-from trainer.config.layout import Layout, ResourcePool, Role, engine_slots
+from trainer.config.layout import Layout, ResourcePool, Role, engine_slots, may_be_vllm
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -130,7 +132,9 @@ def sentence(config: Config, layout: Layout) -> str | None:
 
 
 def engine_share(config: Config, layout: Layout) -> float:
-    """Returns the share of a GPU's memory that one engine takes."""
+    """Returns the share of a GPU's memory that one engine takes; 0 if it takes what it needs."""
+    if not may_be_vllm(config):
+        return 0.0
     pool = layout.pool_of(Role.ENGINE)
     models = [group for group in pool.groups if group.role != Role.ENGINE]
     if config.vllm.gpu_memory_utilization is not None:
@@ -146,7 +150,7 @@ class PoolMemory:
     phases: Mapping[str, Mapping[str, int]]
     """Phase → role → bytes. An engine is among the roles in phases in which it has no share."""
     engine_weights: int = 0
-    """Bytes of an engine's weights on one GPU; 0 without engines."""
+    """Bytes on one GPU of the weights of an engine that takes a share; 0 without such engines."""
     engine_share: float = 0.0
     """The share of the GPU that one engine takes."""
     engines: int = 0
@@ -188,10 +192,25 @@ def of_pool(
     if engine is None:
         return PoolMemory(phases)
     beside, sleeps = pool.procs_per_slot - len(known), config.vllm.enable_sleep
-    if sleeps:  # a process may also be replaced while the engines have their weights
-        phases["load"][Role.ENGINE] = beside * engine.weights
-        phases["publish"][Role.ENGINE] = beside * engine.weights + min(PUBLISHED, engine.weights)
+    takes_share = may_be_vllm(config)
+    for phase, held in phases.items():
+        if not takes_share or (sleeps and phase in ("load", "publish")):
+            held[Role.ENGINE] = _of_engines(engine, beside, phase, sleeps=sleeps)
+    if not takes_share:
+        return PoolMemory(phases)
     return PoolMemory(phases, engine.weights, engine_share(config, layout), beside, sleeps)
+
+
+def _of_engines(engine: ProcessMemory, count: int, phase: str, *, sleeps: bool) -> int:
+    """Returns what engines without a share hold of a GPU in a phase.
+
+    A process may also be replaced while they have their weights.
+    """
+    if phase == "rollout":
+        return count * (engine.weights + engine.forward)
+    if phase == "publish":
+        return count * engine.weights + min(PUBLISHED, engine.weights)
+    return count * engine.weights if phase == "load" or not sleeps else 0
 
 
 def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
@@ -210,7 +229,8 @@ def models(config: Config, role: str) -> list[str]:
 def _process(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
     if role == Role.ENGINE:
         # Each rank of an engine holds a part of the weights, in the policy's precision.
-        return ProcessMemory(weights=_width(config) * size.parameters // engine_slots(config))
+        weights = _width(config) * size.parameters // engine_slots(config)
+        return ProcessMemory(weights=weights, forward=_writing(config, size))
     made = _trained if role in TRAINED else _frozen
     return made(config, role, size, ranks)
 
@@ -308,6 +328,16 @@ def _forward(config: Config, size: ModelSize) -> int:
     wide = (3 if size.gated else 2) * size.intermediate
     seen = _seen(config, size, tokens, trained=False)
     return _width(config) * tokens * (4 * size.hidden + wide) + seen
+
+
+def _writing(config: Config, size: ModelSize) -> int:
+    """Returns what a transformers engine needs to write, besides its weights."""
+    samples = config.micro_rollout_batch_size
+    keys = size.hidden * size.key_heads // size.heads if size.heads else size.hidden
+    cache = 2 * size.layers * keys * samples * config.longest_sample
+    wide = (3 if size.gated else 2) * size.intermediate
+    prompts = samples * config.prompt_max_len * (4 * size.hidden + wide)
+    return _width(config) * (cache + cache // 2 + prompts)
 
 
 def _width(config: Config) -> int:

@@ -215,7 +215,7 @@ def choose_engine(config: Config, found: Assignment) -> Config:
         wanted = find_spec("vllm") or config.vllm.tensor_parallel_size > 1
         kind = "vllm" if found.on_gpus and wanted and layout.is_exact(config) else "hf"
     share = config.vllm.gpu_memory_utilization
-    if found.on_gpus:
+    if found.on_gpus and kind == "vllm":
         share = memory_estimate.engine_share(config, found.layout)
     vllm = replace(config.vllm, gpu_memory_utilization=share)
     return replace(config, rollout_engine=kind, vllm=vllm)

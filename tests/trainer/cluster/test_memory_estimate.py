@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -117,6 +118,36 @@ def test_a_model_that_sleeps_is_on_the_gpu_while_it_loads_and_publishes(
     assert found["load"] == pytest.approx(loaded + reference + engine)
     assert found["publish"] == pytest.approx(loaded + reference + engine + 2**30)
     assert found["rollout"] == reference
+
+
+@pytest.mark.parametrize(
+    "hf", [{"rollout_engine": "hf"}, {"rollout_engine": "auto", "top_p": 0.9, "temperature": 0.9}]
+)
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_an_engine_of_transformers_takes_no_share_but_its_weights_keys_and_values(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch, hf: dict[str, Any], sleeps: bool
+) -> None:
+    size = ModelSize(PSI, hidden=4096, layers=32, intermediate=4 * 4096, heads=32, key_heads=8)
+    monkeypatch.setattr(memory_estimate, "known_size", lambda model: size)
+    flags = SHARED | {"vllm_enable_sleep": sleeps, "micro_rollout_batch_size": 4} | hf
+    flags |= {"prompt_max_len": 128, "generate_max_len": 128, "init_kl_coef": 0}
+    config = tiny.config(run_dir, **flags)
+    wanted = layout.of(config)
+    pool = memory_estimate.of_pool(config, wanted, wanted.pool_of("engine"))
+    assert pool is not None
+    engine = {phase: held["engine"] for phase, held in pool.phases.items()}
+    weights = 2 * PSI
+    keys_and_values = 1.5 * 2 * 2 * 32 * 1024 * 4 * 256
+    prompts = 2 * 4 * 128 * (4 * 4096 + 3 * 4 * 4096)
+    awake = 0 if sleeps else weights
+    assert engine == {
+        "load": weights,
+        "publish": weights + 2**30,
+        "rollout": weights + keys_and_values + prompts,
+        "forward": awake,
+        "update": awake,
+    }
+    assert max(pool.needs(10**12).values()) == pool.least  # whatever the GPU has
 
 
 def test_a_moving_average_keeps_the_weights_of_the_loaded_model(

@@ -91,7 +91,7 @@ def _on_gpu(pool: PoolMemory, memory: int) -> Use:
     uses = [Use(weights, memory, Role.ENGINE)]
     needs = pool.needs(memory)
     for phase, held in pool.phases.items():
-        if any(role != Role.ENGINE for role in held):
+        if not pool.engines or any(role != Role.ENGINE for role in held):
             uses.append(Use(needs[phase], memory, max(held, key=lambda role: held[role])))
     return max(uses, key=_filled)
 
