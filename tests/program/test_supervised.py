@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,16 +70,69 @@ def losses(root: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in rows if "loss" in row]
 
 
-def in_thread(tiny: Tiny, root: Path, case: str, stop: StopRequest) -> list[ExitCode]:
-    """Begin an attempt; return when its fifth step has ended. Its exit code follows in the list."""
-    codes: list[ExitCode] = []
-    attempt = threading.Thread(
-        target=lambda: codes.append(follow(tiny, root, case, stop)), daemon=True
+@dataclass(slots=True)
+class Frozen:
+    """An attempt in a thread, whose ranks stand still after a step that no checkpoint has."""
+
+    ranks: list[psutil.Process]
+    codes: list[ExitCode] = field(default_factory=list)
+    """Its exit code, once it has ended."""
+
+
+@contextmanager
+def frozen(tiny: Tiny, root: Path, case: str, stop: StopRequest) -> Iterator[Frozen]:
+    """Begin an attempt and freeze it after its fifth step or later; it goes on after the block.
+
+    Its ranks run for short times alone, so the attempt cannot end before the block.
+    """
+    attempt = Frozen([])
+    thread = threading.Thread(
+        target=lambda: attempt.codes.append(follow(tiny, root, case, stop)), daemon=True
     )
-    attempt.start()
+    thread.start()
+
+    def stands_unsaved() -> bool:
+        assert not attempt.codes, "the attempt has ended"
+        attempt.ranks = ranks_of(root)
+        each(attempt.ranks, psutil.Process.suspend)
+        told, saved = newest_told(root), newest_saved(root)
+        if told >= 5 and saved < told:
+            return True
+        each(attempt.ranks, psutil.Process.resume)
+        return False
+
+    try:
+        eventually(stands_unsaved, 400)
+        yield attempt
+    finally:
+        each(attempt.ranks, psutil.Process.resume)
+
+
+def ranks_of(root: Path) -> list[psutil.Process]:
+    """The living processes of this attempt's ranks."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            if str(root / "rows.jsonl") in process.cmdline():
+                found.append(process)
+    return found
+
+
+def each(ranks: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    for rank in ranks:
+        with suppress(psutil.NoSuchProcess):
+            act(rank)
+
+
+def newest_told(root: Path) -> int:
     log = root / "logs" / "attempt-1-rank-0.log"
-    eventually(lambda: log.exists() and "rollcall: step 5/" in log.read_text(), 400)
-    return codes
+    return max(steps_told(root), default=0) if log.exists() else 0
+
+
+def newest_saved(root: Path) -> int:
+    """The newest step whose checkpoint has been begun."""
+    begun = (root / "checkpoints").glob("checkpoint-*")
+    return max((int(path.name.removeprefix("checkpoint-")) for path in begun), default=0)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,15 +143,10 @@ def test_a_killed_stage_resumes_and_ends_as_one_that_was_not(
     assert steps_told(tmp_path / "whole") == list(range(1, STEPS + 1))
 
     killed = tmp_path / "killed"
-    codes = in_thread(tiny, killed, case, StopRequest())
-    ranks = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if str(killed / "rows.jsonl") in process.cmdline()
-    ]
-    ranks[-1].kill()
-    eventually(lambda: bool(codes), 300)
-    assert codes == [ExitCode.JOB_FAILED]
+    with frozen(tiny, killed, case, StopRequest()) as attempt:
+        attempt.ranks[-1].kill()
+    eventually(lambda: bool(attempt.codes), 300)
+    assert attempt.codes == [ExitCode.JOB_FAILED]
 
     assert follow(tiny, killed, case) is ExitCode.FINISHED
     told = steps_told(killed)
@@ -109,10 +160,10 @@ def test_a_killed_stage_resumes_and_ends_as_one_that_was_not(
 
 def test_a_stopped_stage_saves_first(tiny: Tiny, tmp_path: Path) -> None:
     stop = StopRequest()
-    codes = in_thread(tiny, tmp_path / "run", "sft", stop)
-    stop.requested = True
-    eventually(lambda: bool(codes), 300)
-    assert codes == [ExitCode.STOPPED]
+    with frozen(tiny, tmp_path / "run", "sft", stop) as attempt:
+        stop.requested = True
+    eventually(lambda: bool(attempt.codes), 300)
+    assert attempt.codes == [ExitCode.STOPPED]
     saved = max(steps_told(tmp_path / "run"))
     assert (tmp_path / "run/checkpoints" / f"checkpoint-{saved}").is_dir()
     assert not (tmp_path / "run/hf").exists(), "what is half trained is not exported"
@@ -123,9 +174,9 @@ def test_a_stopped_stage_goes_on_with_fewer_ranks_and_the_same_batches(
 ) -> None:
     assert follow(tiny, tmp_path / "whole", "rm") is ExitCode.FINISHED
     stop = StopRequest()
-    codes = in_thread(tiny, tmp_path / "run", "rm", stop)
-    stop.requested = True
-    eventually(lambda: bool(codes), 300)
+    with frozen(tiny, tmp_path / "run", "rm", stop) as attempt:
+        stop.requested = True
+    eventually(lambda: bool(attempt.codes), 300)
     assert follow(tiny, tmp_path / "run", "rm", nodes=1) is ExitCode.FINISHED
     assert steps_told(tmp_path / "run") == list(range(1, STEPS + 1))
     whole, fewer = (dict(losses(tmp_path / name)) for name in ("whole", "run"))
