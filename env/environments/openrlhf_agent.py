@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from env.environments.openrlhf_stand_in import importable
+from env.episodes.episode import contained
 from env.episodes.types import (
     Context,
     EnvironmentFailedError,
@@ -137,7 +139,7 @@ class AgentAttempt:
         engine = _Engine(self.tokenizer, generate, self.limits)
         params = SamplingParams(**vars(self.sampling))
         try:
-            execution = _ended_by_exit(
+            execute = partial(
                 self.executor.execute,
                 prompt=task.text,
                 label=task.label,
@@ -146,7 +148,7 @@ class AgentAttempt:
                 hf_tokenizer=self.tokenizer,
                 llm_engine=engine,
             )
-            found = await self._within(asyncio.ensure_future(execution), engine)
+            found = await self._within(asyncio.ensure_future(contained(execute)), engine)
             return self._episode(task, found, [one for one in engine.replies if one is not None])
         except EnvironmentFailedError:
             raise
@@ -210,14 +212,6 @@ class AgentAttempt:
         episode.stop = StopReason.TOTAL_LENGTH if found.get("truncated") else StopReason.DONE
         episode.score = _score(found)
         return episode
-
-
-async def _ended_by_exit(execute: Callable[..., Awaitable[Any]], **arguments: Any) -> Any:
-    """Return what `execute` returns. Raises RuntimeError if it would end the whole process."""
-    try:
-        return await execute(**arguments)
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def _check_ranges(ranges: Sequence[tuple[int, int]], replies: Sequence[Generated]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from env.episodes.environment import Environment
 from env.episodes.tools import ToolEnv, called, schema_of
-from env.episodes.types import EnvironmentFailedError, Episode, Task, ToolSpec
+from env.episodes.types import CANCELLING, EnvironmentFailedError, Episode, Task, ToolSpec
 from env.rewards.trl_function import Asked
 from env.types import Messages, Score
 
@@ -110,7 +110,9 @@ class TrlEnvironment(ToolEnv):
     async def _run(self, name: str, function: Function, arguments: Mapping[str, Any]) -> Any:
         try:
             return await called(function, arguments)
-        except (Exception, SystemExit) as error:
+        except CANCELLING:
+            raise
+        except BaseException as error:
             raise EnvironmentFailedError(
                 f"{name} raised {type(error).__name__}: {error}"
             ) from error

@@ -22,8 +22,9 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 from env.episodes.chat import Chat
-from env.episodes.episode import release, shortened
+from env.episodes.episode import contained, release, shortened
 from env.episodes.types import (
+    CANCELLING,
     Context,
     EnvironmentFailedError,
     Episode,
@@ -236,9 +237,9 @@ class VerifiersAttempt:
                 client.episode.stop = StopReason.WALL_TIME
             client.finish()
             await self._score(client, state)
-        except EnvironmentFailedError:
+        except (EnvironmentFailedError, *CANCELLING):
             raise
-        except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
+        except BaseException as error:
             name = type(self.environment).__name__
             raise EnvironmentFailedError(f"{name}: {type(error).__name__}: {error}") from error
         finally:  # the rollout has called the environment's own clean-up
@@ -260,7 +261,7 @@ class VerifiersAttempt:
 
     async def _within(self, rollout: Awaitable[Any], client: PolicyClient) -> Any:
         """Return the state of a finished rollout. Raises TimeoutError if it takes too long."""
-        execution = asyncio.ensure_future(_ended_by_exit(rollout))
+        execution = asyncio.ensure_future(contained(lambda: rollout))
         begun = time.monotonic()
         try:
             while not execution.done():
@@ -281,14 +282,6 @@ def _score_of(state: Any) -> Score:
     if not math.isfinite(reward):
         return Score.failed(f"the rubric's reward is {reward}")
     return Score(ScoreStatus.OK, reward, metrics)
-
-
-async def _ended_by_exit(rollout: Awaitable[Any]) -> Any:
-    """Return what a rollout returns. Raises RuntimeError if it would end the whole process."""
-    try:
-        return await rollout
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def row_of(task: Task) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from env.episodes.chat import Chat
 from env.episodes.environment import EnvironmentFactory
-from env.episodes.episode import run_episode
+from env.episodes.episode import is_cancelled, run_episode
 from env.episodes.types import (
     EnvironmentFailedError,
     Episode,
@@ -78,7 +78,7 @@ class EnvironmentAttempt:
     async def __call__(self, task: Task, generate: Generate) -> Episode:
         try:
             environment = self.factory()
-        except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
+        except BaseException as error:
             raise EnvironmentFailedError(
                 f"the environment cannot be made: {type(error).__name__}: {error}"
             ) from error
@@ -130,8 +130,7 @@ class EpisodeRunner:
         try:
             return await self.attempt(task, generate)
         except asyncio.CancelledError as error:
-            own = asyncio.current_task()
-            if own is None or own.cancelling():
+            if is_cancelled():
                 raise  # the run ends
             raise EnvironmentFailedError(
                 "the environment raised CancelledError: it awaits a call that something has "

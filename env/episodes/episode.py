@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from env.episodes.chat import Chat
 from env.episodes.environment import Environment
 from env.episodes.types import (
+    CANCELLING,
     Context,
     EnvironmentFailedError,
     Episode,
@@ -120,7 +121,7 @@ class _Run:
             found = (stops,) if isinstance(stops, str) else tuple(stops or ())
         except EnvironmentFailedError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise self._failure("stops", f"raised {type(error).__name__}: {error}") from error
         if wrong := [one for one in found if not (isinstance(one, str) and one)]:
             raise UnusableTaskError(
@@ -210,9 +211,9 @@ class _Run:
         try:
             async with limit:
                 return await call()
-        except EnvironmentFailedError:
+        except (EnvironmentFailedError, *CANCELLING):
             raise
-        except (Exception, SystemExit) as error:  # the latter would end the thread of all episodes
+        except BaseException as error:
             if limit.expired():
                 raise TimeUsedError(
                     f"{self._name}.{method} and the calls before it took {self.limits.seconds:g} s"
@@ -306,11 +307,34 @@ async def release(name: str, call: Callable[[], Awaitable[None]]) -> None:
     try:
         async with limit:
             await call()
-    except (Exception, SystemExit):
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         if limit.expired():
             logger.warning("%s took longer than %g s.", name, CLOSE_SECONDS)
         else:
             logger.exception("%s failed.", name)
+
+
+async def contained(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what a call returns in a task of its own.
+
+    Raises RuntimeError for what would end the whole process, such as SystemExit.
+    """
+    try:
+        return await call()
+    except (Exception, *CANCELLING):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def is_cancelled() -> bool:
+    """Return whether the running task itself is cancelled, and not a call that it awaits."""
+    own = asyncio.current_task()
+    return own is None or own.cancelling() > 0
 
 
 def _shown(value: Any) -> str:

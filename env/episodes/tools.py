@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from env.episodes.environment import Environment
-from env.episodes.types import EnvironmentFailedError, Reply, Task, ToolCall, ToolSpec, Turn
+from env.episodes.types import (
+    CANCELLING,
+    EnvironmentFailedError,
+    Reply,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Turn,
+)
 from env.types import Messages
 
 TIMEOUT = 60.0
@@ -105,7 +113,9 @@ class ToolEnv(Environment):
             raised = f"raised {type(error).__name__}: {error}"
             what = f"took longer than {self._timeout:g} s" if limit.expired() else raised
             raise EnvironmentFailedError(f"the tool {call.name} {what}") from error
-        except (Exception, SystemExit) as error:
+        except CANCELLING:
+            raise
+        except BaseException as error:
             return f"Error: {type(error).__name__}: {error}", True
         return _text(result), False
 

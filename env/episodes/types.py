@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,14 @@ from env.types import Messages, Prompt, Score
 
 ToolSpec = Mapping[str, Any]
 """JSON schema of a tool, as chat templates take it."""
+
+
+CANCELLING = (asyncio.CancelledError, GeneratorExit)
+"""What ends a call from outside.
+
+Everything else that a user's code raises is a failure of that code, also KeyboardInterrupt and
+SystemExit, which would end the thread of all episodes.
+"""
 
 
 class EnvironmentFailedError(RuntimeError):

@@ -8,6 +8,7 @@ then names the method and the line.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import sysconfig
 import threading
@@ -24,6 +25,7 @@ from env.episodes import types as episode_types
 
 T = TypeVar("T")
 P = ParamSpec("P")
+logger = logging.getLogger(__name__)
 BLOCKED_SECONDS = 1.0
 """A loop that does not answer for so long is blocked."""
 CLOSE_SECONDS = 5.0
@@ -53,10 +55,8 @@ class EventLoop:
         self._loop.set_default_executor(_Threads(1))
         self._warn = warn
         self._told: set[tuple[str, int]] = set()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="environments", daemon=True
-        )
+        self._closed, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="environments", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch, name="environments-watchdog", daemon=True).start()
 
@@ -73,7 +73,16 @@ class EventLoop:
         self._closed.set()
         with suppress(TimeoutError):
             self.start(_cancel_all()).result(CLOSE_SECONDS)
+        self._ended.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        """Run the loop until `close`, whatever the tasks of an environment do to it."""
+        while not self._ended.is_set():
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):  # who awaits the task gets the exception, too
+                logger.exception("A task of an environment would have ended the program.")
 
     def _watch(self) -> None:
         while not self._closed.wait(BLOCKED_SECONDS / 4):

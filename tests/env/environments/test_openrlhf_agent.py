@@ -154,6 +154,7 @@ def test_no_reward_leaves_the_score_to_the_reward_function(tmp_path: Path) -> No
     [
         (AGENT.replace('"rewards"', '"reward"'), "execute raised KeyError: 'rewards'"),
         (AGENT.replace("done = self", "raise SystemExit(3); done = self"), "SystemExit: 3"),
+        (AGENT.replace("done = self", "raise KeyboardInterrupt; done = self"), "KeyboardInterrupt"),
         (
             AGENT.replace("done = self", "import asyncio; await asyncio.sleep(9); done = self"),
             "took 0.2 s",

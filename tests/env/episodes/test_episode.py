@@ -191,6 +191,8 @@ WRONG = [
     (Wrong("score", 1.0), "Score is wanted"),
     (Answering(ZeroDivisionError("no")), r"Answering.step raised ZeroDivisionError: no"),
     (Answering(SystemExit(3)), r"Answering.step raised SystemExit: 3"),
+    (Answering(KeyboardInterrupt()), r"Answering.step raised KeyboardInterrupt"),
+    (Answering(BaseException("odd")), r"Answering.step raised BaseException: odd"),
     (OtherSignature(Turn(done=True)), r"OtherSignature.step raised TypeError: .*positional"),
 ]
 
@@ -202,7 +204,15 @@ def test_a_failing_environment_is_named(environment: Answering, message: str) ->
     assert environment.closed == 1
 
 
-@pytest.mark.parametrize(("seconds", "raised"), [(10.0, None), (0.0, SystemExit(3))])
+@pytest.mark.parametrize(
+    ("seconds", "raised"),
+    [
+        (10.0, None),
+        (0.0, SystemExit(3)),
+        (0.0, KeyboardInterrupt()),
+        (0.0, asyncio.CancelledError()),  # of a task that it has cancelled and awaits
+    ],
+)
 def test_an_environment_that_does_not_close_holds_up_nobody(
     seconds: float, raised: BaseException | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,8 @@ def add(a: int, b: int = 0) -> int:
         raise ConnectionError("down")
     if a == 14:
         sys.exit("no such flag")
+    if a == 15:
+        raise KeyboardInterrupt
     return a // b if a == 12 else a + b
 
 
@@ -102,6 +104,7 @@ ANSWERED = [
     (calling("add", '{"c": 1}'), "Error: add: missing a required argument: 'a'"),
     (calling("sub", "{}"), "Error: there is no tool 'sub'; the tools are add, wait, decode"),
     (calling("add", '{"a": 14}'), "Error: SystemExit: no such flag"),
+    (calling("add", '{"a": 15}'), "Error: KeyboardInterrupt"),
     (calling("decode", "{}"), "a name: ?"),
     (calling("add", '{"a": 12}'), "Error: ZeroDivisionError: integer division or modulo by zero"),
     ("<tool_call>{</tool_call>", "Error: the tool call cannot be read: not JSON"),

@@ -12,7 +12,15 @@ import pytest
 from env.episodes.chat import PlainChat
 from env.episodes.environment import Environment
 from env.episodes.episode import run_episode
-from env.episodes.types import Limits, Reply, Task, Turn
+from env.episodes.types import (
+    EnvironmentFailedError,
+    Episode,
+    Limits,
+    Reply,
+    StopReason,
+    Task,
+    Turn,
+)
 from tests.support.chats import Scripted, tokenizer
 from trainer.rollout import event_loop
 from trainer.rollout.event_loop import EventLoop
@@ -74,3 +82,37 @@ def test_unfinished_episodes_are_closed_at_the_end() -> None:
     loop.close()
     assert closed == [True]
     assert future.cancelled()
+
+
+async def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+class Interrupted(Environment):
+    """Has a task of its own, which would end the program."""
+
+    async def step(self, reply: Reply) -> Turn:
+        await asyncio.gather(interrupted(), asyncio.sleep(0))
+        return Turn(done=True)
+
+
+class Stopping(Environment):
+    async def step(self, reply: Reply) -> Turn:
+        asyncio.get_running_loop().stop()
+        return Turn(done=True)
+
+
+def test_no_environment_ends_the_loop_of_the_others() -> None:
+    loop, tokens = EventLoop(print), tokenizer(None)
+
+    def run(environment: Environment) -> Episode:
+        policy = Scripted(tokens, ["a"])
+        return loop.start(
+            run_episode(environment, TASK, PlainChat(tokens), policy, Limits())
+        ).result(10)
+
+    with pytest.raises(EnvironmentFailedError, match=r"Interrupted\.step raised KeyboardInterrupt"):
+        run(Interrupted())
+    assert run(Stopping()).stop is StopReason.DONE
+    assert run(Patient()).stop is StopReason.DONE
+    loop.close()
