@@ -136,6 +136,13 @@ class EpisodeRunner:
                 "the environment raised CancelledError: it awaits a call that something has "
                 "cancelled"
             ) from error
+        except (EnvironmentFailedError, GeneratorExit):
+            raise
+        except BaseException as error:  # another episode has no part in it
+            logger.exception("The episode of row %d failed.", task.index + 1)
+            raise EnvironmentFailedError(
+                f"the episode raised {type(error).__name__}: {error}"
+            ) from error
 
     def _dropped(self, task: Task, reason: str) -> Episode:
         """Return an episode that has no action, so that nothing of it is trained on."""

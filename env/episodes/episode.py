@@ -288,7 +288,8 @@ def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
     """Return messages. Raises EnvironmentFailedError for anything else."""
     is_list = isinstance(found, Sequence) and not isinstance(found, str)
     for message in found if is_list else [found]:
-        if not (isinstance(message, Mapping) and {"role", "content"} <= message.keys()):
+        is_message = isinstance(message, Mapping) and {"role", "content"} <= message.keys()
+        if not (is_list and is_message):
             raise EnvironmentFailedError(
                 f"the environment returned {_shown(message)}, where a list of messages with role "
                 "and content is wanted"

@@ -23,8 +23,17 @@ SystemExit, which would end the thread of all episodes.
 """
 
 
+LONGEST_REASON = 500
+"""Characters of the reason why an environment failed."""
+
+
 class EnvironmentFailedError(RuntimeError):
     """The environment cannot continue an episode. The reason is not the policy's."""
+
+    def __str__(self) -> str:
+        """Return the reason without the rest of a long one: a user's error may have megabytes."""
+        reason = super().__str__()
+        return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
 
 
 class UnusableTaskError(EnvironmentFailedError):

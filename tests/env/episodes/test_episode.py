@@ -188,6 +188,8 @@ WRONG = [
     (Wrong("score", Score.of(None)), "must be a string or a real number"),  # type: ignore[arg-type]
     (Wrong("score", Score.of(1.0, hits="many")), "could not convert"),  # type: ignore[arg-type]
     (Wrong("step", Turn([{"text": 1}])), "list of messages"),
+    (Wrong("reset", said("one")[0]), "list of messages"),
+    (Wrong("step", Turn(said("one")[0])), "list of messages"),  # type: ignore[arg-type]
     (Wrong("score", 1.0), "Score is wanted"),
     (Answering(ZeroDivisionError("no")), r"Answering.step raised ZeroDivisionError: no"),
     (Answering(SystemExit(3)), r"Answering.step raised SystemExit: 3"),
@@ -321,6 +323,32 @@ def attempt(on_failure: OnFailure, failures: int) -> Episode:
     chat = TemplateChat(tokens)
     runner = EpisodeRunner(EnvironmentAttempt(Failing, chat, LIMITS), chat, 99, on_failure)
     return asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"] * 9)))
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+ODD = [
+    (Answering(UnreadableError()), "the episode raised LookupError: no text"),
+    (Answering(Turn(done=True, reward=10**400)), "OverflowError"),
+    (Answering(ValueError("x" * 1_000_000)), "Answering.step raised ValueError: xxx"),
+    (Answering(EnvironmentFailedError("x" * 1_000_000)), "xxx"),
+]
+
+
+@pytest.mark.parametrize(("environment", "reason"), ODD)
+def test_what_an_environment_raises_is_a_short_reason(environment: Answering, reason: str) -> None:
+    tokens = tokenizer("qwen2_5")
+    chat = TemplateChat(tokens)
+    attempt = EnvironmentAttempt(lambda: environment, chat, LIMITS)
+    runner = EpisodeRunner(attempt, chat, 99, OnFailure.DROP)
+    episode = asyncio.run(runner.run(TASK, lambda: Scripted(tokens, "a")))
+    assert episode.stop is StopReason.FAILED
+    assert episode.score is not None
+    assert reason in episode.score.error
+    assert len(episode.score.error) < 1000
 
 
 def test_an_outage_is_logged_once_for_many_episodes(
