@@ -104,6 +104,8 @@ class _Engine:
                 f"the agent wants a reply after {len(tokens)} tokens, and an episode has at most "
                 f"{self.limits.total}"
             )
+        if not tokens:
+            raise EnvironmentFailedError("the agent wants a reply to a text without a token")
         context = Context(tokens, limit, (stops,) if isinstance(stops, str) else tuple(stops))
         place = len(self.replies)
         self.replies.append(None)

@@ -138,6 +138,8 @@ class PolicyClient(OpenAIChatCompletionsClient):
         if self.last is None:
             self._tools = tools
             tokens = self._chat.begin(prompt, tools)
+            if not tokens:
+                raise EnvironmentFailedError("the first prompt has no token")
             episode.observe(tokens[-self._limits.prompt :])
             episode.messages += prompt
             self._start = len(episode.tokens)

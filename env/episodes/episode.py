@@ -90,6 +90,8 @@ class _Run:
                 f"--prompt_max_len is {self.limits.prompt}. Images are not cut: give a longer "
                 "limit, or a smaller --image_max_pixels"
             )
+        if not tokens:
+            raise UnusableTaskError(f"{self._name}.reset: the first context has no token")
         episode.observe(tokens[-self.limits.prompt :], placed)
         episode.messages += messages
         episode.prompt = self.chat.decode(episode.tokens)
@@ -184,9 +186,15 @@ class _Run:
 
     async def score(self) -> None:
         self.seconds = self.limits.seconds  # the policy's part is over, and a verifier may be slow
+        tokens = tuple(self.episode.tokens)
         score = await self._within("score", lambda: self.environment.score(self.episode))
         if not isinstance(score, Score | None):
             raise self._failure("score", f"returned {_shown(score)}, where a Score is wanted")
+        if tuple(self.episode.tokens) != tokens:
+            raise self._failure("score", "has changed the episode's tokens")
+        if wrong := [at for at in self.episode.turn_rewards if at not in range(len(tokens))]:
+            count = len(tokens)
+            raise self._failure("score", f"gives a reward to token {wrong[0]} of {count} tokens")
         try:
             self.episode.score = score and _plain(score)
         except (TypeError, ValueError, AttributeError) as error:

@@ -32,7 +32,7 @@ LIMITS = Limits(reply=50, total=400, seconds=5)
 
 def episode_of(path: Path, replies: list[str], limits: Limits = LIMITS) -> tuple[Episode, Any]:
     tokens = tokenizer(None)
-    attempt = AgentAttempt(load_agent(path), tokens, limits, SamplingParams(50, 1.0, 1.0))
+    attempt = AgentAttempt(load_agent(path), tokens, limits, SamplingParams(limits.reply, 1.0, 1.0))
     return asyncio.run(attempt(TASK, Scripted(tokens, replies))), tokens
 
 
@@ -124,7 +124,7 @@ def test_replies_that_are_written_at_once_belong_to_the_calls_in_order(tmp_path:
 
     limits = Limits(reply=50, total=400, seconds=0.3)
     agent = load_agent(write(tmp_path, AT_ONCE))
-    attempt = AgentAttempt(agent, tokens, limits, SamplingParams(50, 1.0, 1.0))
+    attempt = AgentAttempt(agent, tokens, limits, SamplingParams(limits.reply, 1.0, 1.0))
     episode = asyncio.run(attempt(TASK, generate))
     assert episode.text == "firstother"
     chosen = [v for v, m in zip(episode.versions, episode.action_mask, strict=True) if m]
@@ -155,6 +155,10 @@ def test_no_reward_leaves_the_score_to_the_reward_function(tmp_path: Path) -> No
         (AGENT.replace('"rewards"', '"reward"'), "execute raised KeyError: 'rewards'"),
         (AGENT.replace("done = self", "raise SystemExit(3); done = self"), "SystemExit: 3"),
         (AGENT.replace("done = self", "raise KeyboardInterrupt; done = self"), "KeyboardInterrupt"),
+        (
+            AGENT.replace('states["observation"] + "begin "', '""'),
+            "wants a reply to a text without a token",
+        ),
         (
             AGENT.replace("done = self", "import asyncio; await asyncio.sleep(9); done = self"),
             "took 0.2 s",

@@ -15,7 +15,7 @@ import torch
 from env.episodes import attempts
 from env.episodes import episode as episode_module
 from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
-from env.episodes.chat import TemplateChat
+from env.episodes.chat import PlainChat, TemplateChat
 from env.episodes.environment import Environment, SingleTurn, request_of
 from env.episodes.episode import run_episode, shortened
 from env.episodes.types import (
@@ -169,6 +169,22 @@ class Wrong(Answering):
         setattr(self, method, wrong)
 
 
+class Changing(Answering):
+    """Changes the tokens of a finished episode."""
+
+    async def score(self, episode: Episode) -> Score:
+        episode.tokens.append(0)
+        return Score.of(1.0)
+
+
+class Crediting(Answering):
+    """Rewards a turn that the episode does not have."""
+
+    async def score(self, episode: Episode) -> Score:
+        episode.turn_rewards[1_000_000] = 1.0
+        return Score.of(1.0)
+
+
 class OtherSignature(Answering):
     async def step(self) -> Turn:  # type: ignore[override]
         return Turn(done=True)
@@ -192,6 +208,8 @@ WRONG = [
     (Wrong("step", Turn(said("one")[0])), "list of messages"),  # type: ignore[arg-type]
     (Wrong("score", 1.0), "Score is wanted"),
     (Answering(ZeroDivisionError("no")), r"Answering.step raised ZeroDivisionError: no"),
+    (Changing(Turn(done=True)), r"Changing.score has changed the episode's tokens"),
+    (Crediting(Turn(done=True)), r"Crediting.score gives a reward to token 1000000"),
     (Answering(SystemExit(3)), r"Answering.step raised SystemExit: 3"),
     (Answering(KeyboardInterrupt()), r"Answering.step raised KeyboardInterrupt"),
     (Answering(BaseException("odd")), r"Answering.step raised BaseException: odd"),
@@ -294,8 +312,6 @@ def test_a_reset_without_end_is_a_failure() -> None:
 def test_a_single_turn_is_scored_by_a_reward_function() -> None:
     task = Task.of(Prompt(0, "2+3=", "5"))
     tokens = tokenizer(None)
-    from env.episodes.chat import PlainChat
-
     policy = Scripted(tokens, ["5"])
     episode = asyncio.run(
         run_episode(SingleTurn(arithmetic.exact), task, PlainChat(tokens), policy, LIMITS)
@@ -323,6 +339,14 @@ def attempt(on_failure: OnFailure, failures: int) -> Episode:
     chat = TemplateChat(tokens)
     runner = EpisodeRunner(EnvironmentAttempt(Failing, chat, LIMITS), chat, 99, on_failure)
     return asyncio.run(runner.run(TASK, lambda: Scripted(tokens, ["a"] * 9)))
+
+
+@pytest.mark.parametrize("messages", [[], said("")])
+def test_a_first_context_without_a_token_is_a_failure(messages: Messages) -> None:
+    tokens = tokenizer(None)
+    policy = Scripted(tokens, "a")
+    with pytest.raises(EnvironmentFailedError, match="the first context has no token"):
+        asyncio.run(run_episode(Wrong("reset", messages), TASK, PlainChat(tokens), policy, LIMITS))
 
 
 class UnreadableError(Exception):
