@@ -128,7 +128,7 @@ class EpisodeRunner:
 
     async def _once(self, task: Task, generate: Generate) -> Episode:
         try:
-            return await self.attempt(task, generate)
+            return await self.attempt(task.copied(), generate)
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise  # the run ends

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -58,6 +59,10 @@ class Task:
         """Return the task of a prompt. A plain text is one user message."""
         messages = prompt.messages or ({"role": "user", "content": prompt.text},)
         return cls(prompt.index, messages, prompt.label, prompt.columns, prompt.text)
+
+    def copied(self) -> Task:
+        """Return a task that shares nothing that can be changed."""
+        return replace(self, messages=deepcopy(self.messages), columns=deepcopy(dict(self.columns)))
 
 
 @dataclass(frozen=True, slots=True)

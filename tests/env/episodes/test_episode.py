@@ -375,6 +375,31 @@ def test_what_an_environment_raises_is_a_short_reason(environment: Answering, re
     assert len(episode.score.error) < 1000
 
 
+class Changer(Environment):
+    """Changes its task, as a user's code may."""
+
+    async def reset(self, task: Task) -> Messages:
+        first: Any = task.messages[0]
+        first["content"] += "!"
+        self.answer = dict(task.columns)["answer"].pop()
+        return task.messages
+
+    async def step(self, reply: Reply) -> Turn:
+        return Turn(done=True, reward=float(self.answer))
+
+
+def test_an_episode_that_changes_its_task_changes_no_other() -> None:
+    tokens = tokenizer("qwen2_5")
+    chat = TemplateChat(tokens)
+    task = Task(0, said("2+3"), columns={"answer": [5]})
+    runner = EpisodeRunner(EnvironmentAttempt(Changer, chat, LIMITS), chat, 99, OnFailure.DROP)
+    for _ in range(2):
+        episode = asyncio.run(runner.run(task, lambda: Scripted(tokens, "a")))
+        assert list(episode.turn_rewards.values()) == [5.0]
+        assert episode.messages[0]["content"] == "2+3!"
+    assert task == Task(0, said("2+3"), columns={"answer": [5]})
+
+
 def test_an_outage_is_logged_once_for_many_episodes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
