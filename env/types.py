@@ -71,11 +71,11 @@ class Score:
         return self.metrics.get("acc", self.reward)
 
     def plain(self) -> Score:
-        """Return the score with Python's numbers: a checkpoint has no others, such as numpy's.
+        """Return the score with texts and Python's numbers: a checkpoint has no others.
 
         Raises what `float` raises for something that is no number.
         """
-        metrics = {name: float(value) for name, value in self.metrics.items()}
+        metrics = {str(name): float(value) for name, value in self.metrics.items()}
         return replace(self, reward=float(self.reward), metrics=metrics)
 
     @classmethod

@@ -230,5 +230,15 @@ class Episode:
 
     def count(self, metrics: Mapping[str, float]) -> None:
         """Add to the sums of `metrics`."""
-        for name, value in metrics.items():
+        for given, value in metrics.items():
+            name = metric_name(given)
             self.metrics[name] = self.metrics.get(name, 0.0) + float(value)
+
+
+OWN_METRICS = frozenset({"turns", *(f"stop_{reason}" for reason in StopReason)})
+"""Metrics that every episode has."""
+
+
+def metric_name(name: object) -> str:
+    """Return the name under which a user's metric is kept beside those of the episode."""
+    return f"score_{name}" if name in OWN_METRICS else str(name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from contract.files import stored_json
 from env.data.prompts import images_of
-from env.episodes.types import Task
+from env.episodes.types import Task, metric_name
 from env.types import Prompt, Score, ScoreStatus
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState
@@ -90,7 +90,8 @@ def whole(completion: Completion, score: Score) -> Score:
     if not completion.metrics:
         return score
     reward = score.reward + sum(completion.turn_rewards.values())
-    return replace(score, reward=reward, metrics={**completion.metrics, **score.metrics})
+    scored = {metric_name(name): value for name, value in score.metrics.items()}
+    return replace(score, reward=reward, metrics={**completion.metrics, **scored})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

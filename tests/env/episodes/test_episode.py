@@ -28,7 +28,7 @@ from env.episodes.types import (
     Turn,
 )
 from env.rewards import arithmetic
-from env.types import Messages, Prompt, Score
+from env.types import Messages, Prompt, Score, ScoreStatus
 from tests.support.chats import Scripted, tokenizer
 from tests.support.environments import LIMITS, TASK, run, spans
 
@@ -288,6 +288,17 @@ def test_stop_strings_that_cannot_be_read_fail_the_episode_alone() -> None:
     other.stops = 3  # type: ignore[assignment]
     with pytest.raises(EnvironmentFailedError, match=r"Answering\.stops raised TypeError"):
         run(other, ["a"])
+
+
+def test_metrics_have_names_and_replace_none_of_the_episode() -> None:
+    counted: Any = {1: 2, "turns": 5, "stop_done": 7}
+    environment = Answering(Turn(said("?"), metrics=counted), Turn(done=True))
+    episode, _, _ = run(environment, ["a", "b"])
+    del episode.metrics["observations_cut"]
+    assert episode.metrics == {"1": 2.0, "score_turns": 5.0, "score_stop_done": 7.0}
+    scored = run(Wrong("score", Score(ScoreStatus.OK, 1.0, counted)), ["a"])[0].score
+    assert scored is not None
+    assert scored.metrics == {"1": 2.0, "turns": 5.0, "stop_done": 7.0}
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, torch.tensor])

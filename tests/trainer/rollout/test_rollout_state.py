@@ -18,7 +18,14 @@ from tests.support.tiny_run import Tiny
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.options.rollout import SamplingSettings
-from trainer.rollout.rollout_state import PendingRollouts, PromptGroup, pending_at, settings_of
+from trainer.rollout.rollout_state import (
+    PendingRollouts,
+    PromptGroup,
+    pending_at,
+    settings_of,
+    whole,
+)
+from trainer.types import Completion
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(SamplingSettings)])
@@ -45,6 +52,22 @@ def test_the_sampling_of_pending_rollouts_is_stored_under_the_names_of_its_flags
     stored = settings_of(tiny.config(run_dir, generate_max_len=7, temperature=0.5, top_p=0.9))
     sampling = {"generate_max_len": 7, "temperature": 0.5, "top_p": 0.9}
     assert sampling.items() <= stored.items()
+
+
+def test_a_score_replaces_no_metric_of_its_episode() -> None:
+    own = {"turns": 2.0, "stop_done": 1.0, "acc": 0.0}
+    none = np.zeros(0, dtype=np.int64)
+    completion = Completion(
+        text="",
+        tokens=none,
+        action_mask=none > 0,
+        log_probs=none.astype(np.float32),
+        finished=True,
+        versions=none,
+        metrics=own,
+    )
+    score = whole(completion, Score.of(1.0, turns=9, acc=1.0))
+    assert score.metrics == own | {"acc": 1.0, "score_turns": 9}
 
 
 def changed(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
