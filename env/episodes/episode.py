@@ -79,7 +79,8 @@ class _Run:
 
     async def begin(self) -> None:
         task, episode = self.episode.task, self.episode
-        messages = _messages(await self._within("reset", lambda: self.environment.reset(task)))
+        found = _messages(await self._within("reset", lambda: self.environment.reset(task)))
+        messages = without_beginning(found, CHARACTERS_OF_A_TOKEN * self.limits.prompt)
         images = await self._images(messages)
         with self._rendering():
             tokens = self.chat.begin(messages, self.environment.tools, images)
@@ -282,6 +283,31 @@ def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any
         for message in _messages(turn.messages)
     ]
     return messages, text, any(cuts)
+
+
+def without_beginning(messages: Messages, most: int) -> Sequence[Mapping[str, Any]]:
+    """Return messages of which the last `most` characters of text are left."""
+
+    def end(text: Any) -> Any:
+        nonlocal most
+        if not isinstance(text, str):
+            return text
+        kept = text[-most:] if most else ""
+        most -= len(kept)
+        return kept
+
+    def end_of_part(part: Any) -> Any:
+        is_text = isinstance(part, Mapping) and "text" in part
+        return {**part, "text": end(part["text"])} if is_text else part
+
+    def end_of_content(content: Any) -> Any:
+        if isinstance(content, list | tuple):
+            return [end_of_part(part) for part in reversed(content)][::-1]
+        return end(content)
+
+    return [
+        {**message, "content": end_of_content(message["content"])} for message in reversed(messages)
+    ][::-1]
 
 
 def _plain(score: Score) -> Score:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,7 +18,7 @@ from env.episodes import episode as episode_module
 from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
 from env.episodes.chat import PlainChat, TemplateChat
 from env.episodes.environment import Environment, SingleTurn, request_of
-from env.episodes.episode import run_episode, shortened
+from env.episodes.episode import run_episode, shortened, without_beginning
 from env.episodes.types import (
     EnvironmentFailedError,
     Episode,
@@ -157,6 +158,26 @@ def test_a_first_context_that_is_too_long_loses_its_beginning() -> None:
     episode, policy, _ = run(Answering(Turn(done=True)), ["a"], replace(LIMITS, prompt=10))
     assert len(policy.contexts[0].tokens) == 10
     assert episode.tokens == whole.tokens[-len(episode.tokens) :]
+
+
+def test_megabytes_of_a_first_context_are_cut_before_they_are_tokenised() -> None:
+    messages = [*said("y" * 20_000_000), *said("x" * 20_000_000 + "The end.")]
+    begun = time.monotonic()
+    _, policy, tokens = run(Wrong("reset", messages), ["a"], replace(LIMITS, prompt=60))
+    assert time.monotonic() - begun < 2
+    (context,) = policy.contexts
+    assert len(context.tokens) == 60
+    assert tokens.decode(context.tokens).endswith("xxThe end.<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_the_texts_of_parts_lose_their_beginning_together() -> None:
+    image = {"type": "image", "image": "a.png"}
+    parts = [{"type": "text", "text": text} for text in ("lost", "abc")]
+    messages = [*said("gone"), {"role": "user", "content": [parts[0], image, parts[1]]}]
+    first, second = without_beginning(messages, 5)
+    assert first["content"] == ""
+    assert [part.get("text") for part in second["content"]] == ["st", None, "abc"]
+    assert [dict(message) for message in without_beginning(messages, 99)] == messages
 
 
 class Wrong(Answering):
