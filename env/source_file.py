@@ -7,7 +7,7 @@ syntax, of names and of the signatures of methods.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,14 +72,16 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
         return Source(spec, path, missing=error.strerror or str(error))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        fault = f"line {line} is no Python: {getattr(error, 'msg', error)}"
+        where = f"line {line}" if line else "the file"
+        fault = f"{where} is no Python: {getattr(error, 'msg', error)}"
         return Source(spec, path, fault=fault, remedy=f"Correct {path}")
     if _names(tree).isdisjoint((name, "*")):
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         remedy = f"It has {', '.join(classes)}" if classes else "It has no class"
         return Source(spec, path, fault=f"the file defines no {name}", remedy=remedy)
-    fault = next(_signature_faults(tree, methods), "")
-    warnings = tuple(_blocking(tree, path, methods))
+    own = list(_methods(tree, methods, None if methods is AGENT_METHODS else name))
+    fault = next(_signature_faults(own, methods), "")
+    warnings = tuple(_blocking(own, path, _imported(tree)))
     return Source(spec, path, fault=fault, remedy=f"Correct {path}", warnings=warnings)
 
 
@@ -98,19 +100,42 @@ def _names(tree: ast.Module) -> frozenset[str]:
     return frozenset(found)
 
 
-def _methods(tree: ast.Module, names: Mapping[str, int]) -> Iterator[tuple[str, ast.AST]]:
+Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _methods(
+    tree: ast.Module, names: Mapping[str, int], wanted: str | None
+) -> Iterator[tuple[str, Method]]:
     """Yield the methods of these names in environments and agents, with their full names.
 
     Any other class, such as a simulator that an environment holds, has signatures of its own.
+    `wanted`: the class that the run uses, if the file has it; only its methods and those that it
+    inherits are yielded.
     """
     bases = _bases(tree)
+    found: dict[str, ast.ClassDef] = {}
     for owner in tree.body:
-        if not isinstance(owner, ast.ClassDef) or bases.isdisjoint(map(_root, owner.bases)):
-            continue
-        bases |= {owner.name}
+        if isinstance(owner, ast.ClassDef) and not bases.isdisjoint(map(_root, owner.bases)):
+            bases |= {owner.name}
+            found[owner.name] = owner
+    seen: set[str] = set()
+    for owner in _with_bases(found, wanted) if wanted in found else found.values():
         for method in owner.body:
-            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name in names:
-                yield f"{owner.name}.{method.name}", method
+            if not isinstance(method, Method) or method.name not in names:
+                continue
+            if wanted in found and method.name in seen:
+                continue  # a derived class has its own
+            seen.add(method.name)
+            yield f"{owner.name}.{method.name}", method
+
+
+def _with_bases(found: Mapping[str, ast.ClassDef], name: str) -> list[ast.ClassDef]:
+    """Return a class, and then those of the file that it derives from."""
+    names = [name]
+    for own in names:
+        bases = map(_root, found[own].bases)
+        names += [base for base in bases if base in found and base not in names]
+    return [found[own] for own in names]
 
 
 def _bases(tree: ast.Module) -> frozenset[str]:
@@ -134,10 +159,11 @@ def _root(base: ast.expr) -> str:
     return ast.unparse(base).partition(".")[0].partition("[")[0]
 
 
-def _signature_faults(tree: ast.Module, methods: Mapping[str, int]) -> Iterator[str]:
-    for name, method in _methods(tree, methods):
+def _signature_faults(
+    own: Iterable[tuple[str, Method]], methods: Mapping[str, int]
+) -> Iterator[str]:
+    for name, method in own:
         if not isinstance(method, ast.AsyncFunctionDef):
-            assert isinstance(method, ast.FunctionDef)
             yield f"{name}, line {method.lineno}, must be `async def`"
             continue
         given, wanted = method.args, methods[method.name] + 1
@@ -149,10 +175,31 @@ def _signature_faults(tree: ast.Module, methods: Mapping[str, int]) -> Iterator[
             yield f"{name}, line {method.lineno}, must take {arguments} after self"
 
 
-def _blocking(tree: ast.Module, path: Path, methods: Mapping[str, int]) -> Iterator[str]:
-    for name, method in _methods(tree, methods):
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Return the names that the file gives to what it imports, with the full names."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {one.asname: one.name for one in node.names if one.asname}
+    return found
+
+
+def _full_name(function: ast.expr, imported: Mapping[str, str]) -> str:
+    """Return the name of a function; empty for what another call returns."""
+    if any(isinstance(node, ast.Call) for node in ast.walk(function)):
+        return ""
+    first, dot, rest = ast.unparse(function).partition(".")
+    return f"{imported.get(first, first)}{dot}{rest}"
+
+
+def _blocking(
+    own: Iterable[tuple[str, Method]], path: Path, imported: Mapping[str, str]
+) -> Iterator[str]:
+    for name, method in own:
         for node in _run_here(method):
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            called = _full_name(node.func, imported) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and called.startswith(BLOCKING):
                 yield (
                     f"{name} calls {called} ({path}:{node.lineno}), which blocks all other "

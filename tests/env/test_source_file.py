@@ -40,7 +40,7 @@ def test_a_right_file_has_no_fault(tmp_path: Path) -> None:
         (COUNTING.replace(STEP, "async def step(self):"), "must take one argument after self"),
         (COUNTING.replace(STEP, "async def step(self, a, b):"), "must take one argument"),
         (COUNTING.replace(STEP, "async def step(self, reply, *, x):"), "must take one argument"),
-        ("\0", "is no Python"),
+        ("\0", "the file is no Python: source code string cannot contain null bytes"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
@@ -120,6 +120,42 @@ def test_a_blocking_call_is_warned_of_by_name(tmp_path: Path) -> None:
     (warning,) = environment(tmp_path, text).warnings
     assert warning.startswith("Counting.step calls time.sleep (")
     assert "own.py:22" in warning
+
+
+@pytest.mark.parametrize(
+    ("imported", "call", "named"),
+    [
+        ("from time import sleep", "sleep(1)", "time.sleep"),
+        ("import time as clock", "clock.sleep(1)", "time.sleep"),
+        ("from urllib import request", "request.urlopen(URL).read()", "urllib.request.urlopen"),
+        ("import requests as r", "r.get(URL)", "requests.get"),
+    ],
+)
+def test_a_blocking_call_is_known_under_another_name(
+    tmp_path: Path, imported: str, call: str, named: str
+) -> None:
+    text = COUNTING.replace("import random", f"import random\n{imported}").replace(
+        "self.replies.append(reply.text)", call
+    )
+    (warning,) = environment(tmp_path, text).warnings
+    assert warning.startswith(f"Counting.step calls {named} (")
+
+
+def test_another_environment_of_the_file_is_not_checked(tmp_path: Path) -> None:
+    other = """
+
+class Other(Environment):
+    async def step(self, reply, hint): time.sleep(1)
+
+
+class Helped(Other):
+    async def step(self, reply): return await super().step(reply, "")
+"""
+    text = COUNTING + other
+    assert environment(tmp_path, text) == environment(tmp_path, COUNTING)
+    assert not environment(tmp_path, text, "Helped").fault
+    assert "Other.step" in environment(tmp_path, text, "Other").fault
+    assert "Other.step" in environment(tmp_path, f"{text}\nmade = Other\n", "made").fault
 
 
 @pytest.mark.parametrize(

@@ -173,11 +173,12 @@ def test_megabytes_of_a_first_context_are_cut_before_they_are_tokenised() -> Non
 def test_the_texts_of_parts_lose_their_beginning_together() -> None:
     image = {"type": "image", "image": "a.png"}
     parts = [{"type": "text", "text": text} for text in ("lost", "abc")]
-    messages = [*said("gone"), {"role": "user", "content": [parts[0], image, parts[1]]}]
+    content = [parts[0], image, parts[1]]
+    messages: list[Any] = [*said("gone"), {"role": "user", "content": content}]
     first, second = without_beginning(messages, 5)
     assert first["content"] == ""
     assert [part.get("text") for part in second["content"]] == ["st", None, "abc"]
-    assert [dict(message) for message in without_beginning(messages, 99)] == messages
+    assert without_beginning(messages, 99) == messages
 
 
 class Wrong(Answering):
