@@ -161,14 +161,18 @@ def _is(value: Any, kind: str) -> bool:
 def schema_of(function: Function) -> ToolSpec:
     """Return the JSON schema of a function, from its signature and docstring.
 
-    Raises ToolSchemaError if an annotation or the description of a parameter is missing.
+    Raises ToolSchemaError if an annotation or the description of a parameter is missing, or if the
+    function yields.
     """
+    name = getattr(function, "__name__", function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolSchemaError(f"{name}: yields values, where one value is to be returned")
     from transformers.utils import get_json_schema  # takes a second
 
     try:
         schema: ToolSpec = get_json_schema(function)
     except Exception as error:  # transformers has several kinds
-        raise ToolSchemaError(f"{getattr(function, '__name__', function)}: {error}") from error
+        raise ToolSchemaError(f"{name}: {error}") from error
     return schema
 
 

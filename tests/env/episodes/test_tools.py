@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -219,6 +219,31 @@ def test_an_async_function_behind_a_decorator_is_awaited() -> None:
 
 def undocumented(a):  # type: ignore[no-untyped-def]
     return a
+
+
+def numbers(count: int) -> Iterator[int]:
+    """Count.
+
+    Args:
+        count: How far.
+    """
+    yield from range(count)
+
+
+async def numbers_later(count: int) -> AsyncIterator[int]:
+    """Count.
+
+    Args:
+        count: How far.
+    """
+    for number in range(count):
+        yield number
+
+
+@pytest.mark.parametrize("function", [numbers, numbers_later])
+def test_a_function_that_yields_is_no_tool(function: Callable[..., Any]) -> None:
+    with pytest.raises(ToolSchemaError, match="yields values, where one value is to be returned"):
+        schema_of(function)
 
 
 def test_a_function_without_annotations_is_no_tool() -> None:
