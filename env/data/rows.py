@@ -84,15 +84,19 @@ def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
         raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
         raise PromptError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError:
+        raise PromptError(f"{where}: not JSON: it is nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise PromptError(f"{where}: not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise PromptError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
     _require(keys, fields, where)
     if b"\\ud" in line.lower():
-        _refuse_halves(where, keys, fields)
+        refuse_halves(where, keys, fields)
     return Row(where, fields)
 
 
-def _refuse_halves(where: str, keys: Sequence[str], fields: Mapping[str, Any]) -> None:
+def refuse_halves(where: str, keys: Sequence[str], fields: Mapping[str, Any]) -> None:
     """Raise PromptError for half of a surrogate pair: no tokeniser takes it, and no server.
 
     Texts have it that were cut inside an emoji.
@@ -154,7 +158,12 @@ def _arrow_rows(path: Path, batches: Iterable[Any]) -> Iterator[Row]:
     number = 0
     for batch in batches:
         kinds = dict(zip(batch.schema.names, batch.schema.types, strict=True))
-        for fields in batch.to_pylist():
+        try:
+            rows = batch.to_pylist()
+        except UnicodeDecodeError as error:
+            fault = f"not UTF-8: {error.reason} at byte {error.start} of a text"
+            raise PromptError(f"{path}, row {number + 1} or later: {fault}") from error
+        for fields in rows:
             number += 1
             where = f"{path}, row {number}"
             try:

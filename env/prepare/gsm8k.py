@@ -17,6 +17,7 @@ from env.rewards.gsm8k import gold_answer
 HUB = "openai/gsm8k"
 TEMPLATE = "Question: {}\nThink step by step and end with #### and the number.\nAnswer:"
 KEYS = ("question", "answer")
+SPLITS = ("train", "test")
 # "48/2 = <<48/2=24>>24": the calculator's notes, which are no part of the text.
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 
@@ -45,7 +46,10 @@ def read_gsm8k(source: Path, max_samples: int | None = None) -> Problems:
 
     Raises PrepareError if `source` is no GSM8K, PromptError for a broken row.
     """
-    return Problems(*(list(islice(_problems(source, s), max_samples)) for s in ("train", "test")))
+    found = {split: list(islice(_problems(source, split), max_samples)) for split in SPLITS}
+    if empty := [split for split in SPLITS if not found[split]]:
+        raise PrepareError(f"{source}: the split {empty[0]} of GSM8K has no problems")
+    return Problems(**found)
 
 
 def write_gsm8k(problems: Problems, template: str, out: Path) -> None:

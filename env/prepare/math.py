@@ -53,7 +53,10 @@ def _run(arguments: argparse.Namespace) -> bool:
 
     def make(out: Path) -> None:
         for name, paths in files.items():
-            write_jsonl(out / f"{name}.jsonl", islice(problems(paths, template), most))
+            rows = list(islice(problems(paths, template), most))
+            if not rows:
+                raise PrepareError(f"the split {SPLITS[name]} of MATH has no problems")
+            write_jsonl(out / f"{name}.jsonl", rows)
 
     # The content, not the place, which differs from machine to machine.
     recipe = {
@@ -97,6 +100,8 @@ def problems(paths: Sequence[Path], template: str) -> Iterator[dict[str, Any]]:
 def _answer(row: Row) -> str:
     """The row's answer, or the last box of its solution. Raises PromptError if it has neither."""
     answer, solution = row.fields.get("answer"), row.fields.get("solution")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        return str(answer)
     if isinstance(answer, str) and answer.strip():
         return answer.strip()
     if isinstance(solution, str):
@@ -121,11 +126,5 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _columns(path: Path) -> list[str]:
     """The other columns of the file that are read."""
-    found = []
-    for name in ("answer", "solution", *BESIDE):
-        try:
-            next(read_rows(path, (name,)), None)
-        except PromptError:
-            continue
-        found.append(name)
-    return found
+    first = next(read_rows(path, ("problem",), whole=True), None)
+    return [name for name in ("answer", "solution", *BESIDE) if first and name in first.fields]

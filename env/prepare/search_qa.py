@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.data.rows import PromptError, Row, read_rows
+from env.data.rows import PromptError, Row, read_rows, refuse_halves
 from env.http.arguments import positive, sub_command
 from env.prepare.hub import fetch
 from env.prepare.output import PrepareError, prepare, sha256
@@ -35,6 +35,8 @@ TEST = {"nq": ("test", "dev", "validation"), "hotpotqa": ("dev", "validation")}
 """Names of the splits; the first that is there is taken. HotpotQA's test split has no answers."""
 CONFIGURATIONS = ("nq_open", "distractor", "fullwiki")
 """Folders of the hub's NQ-open and HotpotQA."""
+READ = ("id", "_id", "question", "golden_answers", "answer")
+"""Columns that are read, if they are there."""
 BATCH = 4096
 
 
@@ -94,6 +96,7 @@ def questions(paths: Sequence[Path]) -> Iterator[tuple[str, str, list[str]]]:
     """Id, question and right answers of each row. Raises PromptError."""
     for path in paths:
         for number, row in enumerate(_rows(path)):
+            refuse_halves(row.where, [key for key in READ if key in row.fields], row.fields)
             question, answers = row.fields["question"], _answers(row)
             if not isinstance(question, str) or not question.strip():
                 raise PromptError(f"{row.where}: 'question' is no text")
@@ -162,11 +165,8 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _answer_key(path: Path) -> str:
     """`golden_answers` if the file has it; else `answer`, which the reader then asks for."""
-    try:
-        next(read_rows(path, ("golden_answers",)), None)
-    except PromptError:
-        return "answer"
-    return "golden_answers"
+    first = next(read_rows(path, ("question",), whole=True), None)
+    return "golden_answers" if first and "golden_answers" in first.fields else "answer"
 
 
 def _answers(row: Row) -> list[str]:

@@ -159,6 +159,8 @@ def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path: Path) -> None:
         (b'{"question": "a", "answer": "b"', ":2: not JSON: Expecting ',' delimiter at column 32"),
         (b"[1, 2]", ":2: a JSON list, where an object is wanted"),
         (b'"\xff"', ":2: not UTF-8"),
+        (b'{"question": ' + b"[" * 100_000, ":2: not JSON: it is nested too deeply"),
+        (b'{"question": ' + b"7" * 5000 + b"}", ":2: not JSON: Exceeds the limit"),
         (
             b'{"question": "\\ud83d\\ude00 \\uD83D", "answer": "b"}',
             ":2: 'question' is not Unicode: \\ud83d is half of a character",
@@ -224,6 +226,13 @@ def test_a_parquet_label_that_is_no_json_is_refused_with_its_row_and_what_would_
     assert message.startswith(f"{path}, row 1: 'answer' holds ")
     assert f"of type {kind}, where a text, a number" in message
     assert message.endswith("save the column as text")
+
+
+def test_parquet_texts_that_are_no_unicode_are_refused(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"good", b"\xff\xfe"]).view(pyarrow.string())
+    table = pyarrow.table({"question": texts, "answer": ["1", "2"]})
+    pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
+    assert "p.parquet, row 1 or later: not UTF-8: " in refusal(tmp_path / "p.parquet")
 
 
 @pytest.mark.parametrize("name", ["parquet", "saved"])

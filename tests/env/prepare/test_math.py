@@ -84,21 +84,34 @@ def test_an_answer_of_its_own_counts_before_the_solution(tmp_path: Path) -> None
     assert [row["answer"] for row in prepared(tmp_path / "source")] == ["0.5"]
 
 
+def test_an_answer_may_be_a_number(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        text = "".join(json.dumps({"problem": "?", "answer": one}) + "\n" for one in (3, 0.5))
+        (tmp_path / "source").mkdir(exist_ok=True)
+        (tmp_path / "source" / f"{split}.jsonl").write_text(text)
+    assert [row["answer"] for row in prepared(tmp_path / "source")] == ["3", "0.5"]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
         ({"problem": "1+1?", "solution": "two"}, r"no 'answer', and no \boxed{} in 'solution'"),
         ({"problem": "  ", "solution": r"\boxed{2}"}, "'problem' is no text"),
         ({"solution": r"\boxed{2}"}, "the key 'problem' is missing"),
+        ({"problem": "1+1?", "answer": True}, "no 'answer', and no"),
+        ({"problem": "1+1?", "solution": "\ud83d"}, "'solution' is not Unicode"),
     ],
 )
 def test_a_broken_row_is_named(
-    row: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    row: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
     command = ["math", "--source", str(tmp_path), "--out", str(tmp_path / "out")]
     assert main(command) == 64
     assert f"train.jsonl:1: {says}" in capsys.readouterr().err
+    (tmp_path / "train.jsonl").write_text("")
+    assert main(command) == 64
+    assert "the split train of MATH has no problems" in capsys.readouterr().err
     assert main(["math", "--source", "/none", "--out", str(tmp_path / "out")]) == 64
     assert "/none: no train split of MATH; wanted is one of" in capsys.readouterr().err

@@ -304,3 +304,7 @@ def test_a_solution_without_a_number_is_named_by_its_line(tmp_path: Path) -> Non
         read_gsm8k(tmp_path)
     with pytest.raises(PrepareError, match="no train split"):
         read_gsm8k(tmp_path / "none")
+    (tmp_path / "train.jsonl").write_text("\n")
+    (tmp_path / "test.jsonl").write_text((EXCERPT / "test.jsonl").read_text())
+    with pytest.raises(PrepareError, match="the split train of GSM8K has no problems"):
+        read_gsm8k(tmp_path)

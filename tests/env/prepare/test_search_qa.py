@@ -144,6 +144,7 @@ def test_the_same_command_keeps_and_other_data_are_refused(
         ({"question": "q", "golden_answers": None}, "train.jsonl:2: no answers: None"),
         ({"question": " ", "golden_answers": ["a"]}, "train.jsonl:2: 'question' is no text"),
         ({"golden_answers": ["a"]}, "train.jsonl:2: the key 'question' is missing"),
+        ({**NQ, "id": "\ud83d"}, "train.jsonl:2: 'id' is not Unicode: \\ud83d is half of a"),
     ],
 )
 def test_a_bad_row_is_named(
@@ -155,6 +156,23 @@ def test_a_bad_row_is_named(
     assert main(command) == 64
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "prepared.json").exists()
+
+
+def test_half_a_character_is_named_in_the_first_row_and_in_hotpotqas_own_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jsonl(tmp_path / "train.jsonl", [{"question": "q", "golden_answers": ["\ud83d"]}])
+    jsonl(tmp_path / "test.jsonl", FLASHRAG)
+    assert main(["nq", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 64
+    assert "train.jsonl:1: 'golden_answers' is not Unicode" in capsys.readouterr().err
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "hotpot_train_v1.1.json").write_text(
+        json.dumps([*HOTPOT, HOTPOT[0] | {"_id": "\ud83d"}])
+    )
+    (own / "hotpot_dev_v1.json").write_text(json.dumps(HOTPOT))
+    assert main(["hotpotqa", "--source", str(own), "--out", str(tmp_path / "other")]) == 64
+    assert "train_v1.1.json, row 2: '_id' is not Unicode" in capsys.readouterr().err
 
 
 def test_a_source_without_the_data_is_named(
