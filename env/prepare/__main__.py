@@ -14,7 +14,7 @@ from env.data.rows import PromptError
 from env.http.arguments import Parser, positive, sub_command
 from env.prepare.arithmetic import ALPHABET, Arithmetic, write_arithmetic
 from env.prepare.gsm8k import HUB, TEMPLATE, read_gsm8k, write_gsm8k
-from env.prepare.hub import fetch
+from env.prepare.hub import source_of
 from env.prepare.index import add_index
 from env.prepare.math import add_math
 from env.prepare.mathv60k import add_mathv60k
@@ -79,7 +79,7 @@ def _plan_gsm8k(arguments: argparse.Namespace) -> Plan:
     template = arguments.template
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
-    source = arguments.source or fetch(HUB, ("main/*",))
+    source = source_of(arguments, HUB, ("main/*",))
     problems = read_gsm8k(source, arguments.max_samples)
 
     def make(out: Path) -> None:

@@ -1,11 +1,25 @@
-"""Data sets of the hub, in Hugging Face's cache."""
+"""Where a task's data come from: a directory, or the hub, in Hugging Face's cache."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from env.prepare.output import PrepareError
+
+
+def source_of(arguments: argparse.Namespace, repository: str, patterns: Sequence[str]) -> Path:
+    """Return --source, or the directory of a data set of the hub.
+
+    Raises PrepareError if --out is the same directory: its files would be written over.
+    """
+    if arguments.source is None:
+        return fetch(repository, patterns)
+    source: Path = arguments.source
+    if source.resolve() == arguments.out.resolve():
+        raise PrepareError(f"{source}: --out is the directory of --source; give another --out")
+    return source
 
 
 def fetch(repository: str, patterns: Sequence[str]) -> Path:

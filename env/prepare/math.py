@@ -16,7 +16,7 @@ from typing import Any
 
 from env.data.rows import PromptError, Row, read_rows
 from env.http.arguments import positive, sub_command
-from env.prepare.hub import fetch
+from env.prepare.hub import source_of
 from env.prepare.output import PrepareError, prepare, sha256, write_jsonl
 from env.rewards.answers import last_boxed
 
@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     template, most = arguments.template, arguments.max_samples
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the problem goes")
-    source = arguments.source or fetch(HUB, ("*/*.parquet",))
+    source = source_of(arguments, HUB, ("*/*.parquet",))
     files = {name: split_files(source, split) for name, split in SPLITS.items()}
 
     def make(out: Path) -> None:

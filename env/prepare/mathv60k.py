@@ -13,11 +13,11 @@ from collections.abc import Iterator, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from env.data.rows import PromptError, Row, read_rows
+from env.data.rows import PromptError, Row, is_chat, read_rows, refuse_halves
 from env.http.arguments import positive, sub_command
 from env.images.rows import references
 from env.prepare.archive import extract_images
-from env.prepare.hub import fetch
+from env.prepare.hub import source_of
 from env.prepare.output import PrepareError, prepare, sha256, write_jsonl
 
 HUB = "VLM-Reasoner/VerMulti"
@@ -36,7 +36,7 @@ def add_mathv60k(tasks: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> bool:
     """Whether anything was to be made. Raises PrepareError and PromptError."""
-    source = arguments.source or fetch(HUB, (ROWS, ARCHIVE))
+    source = source_of(arguments, HUB, (ROWS, ARCHIVE))
     for name in (ROWS, ARCHIVE):
         if not (source / name).is_file():
             raise PrepareError(
@@ -84,11 +84,16 @@ class _Rows:
 
 def _messages(row: Row) -> list[dict[str, Any]]:
     value = row.fields["message"]
+    refuse_halves(row.where, [*row.fields], row.fields)
     try:
         messages: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
-        are_paths = all(isinstance(image, str) for image in references(messages))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise PromptError(f"{row.where}: 'message' holds no messages") from None
+        are_chat = is_chat(messages) and all(one["content"] is not None for one in messages)
+        are_paths = are_chat and all(isinstance(image, str) for image in references(messages))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        are_chat = False
+    if not are_chat:
+        raise PromptError(f"{row.where}: 'message' holds no messages")
+    refuse_halves(row.where, ["message"], {"message": messages})
     if not are_paths:
         raise PromptError(f"{row.where}: 'message' has an image that is no path")
     return messages

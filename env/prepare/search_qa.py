@@ -15,7 +15,7 @@ from typing import Any
 
 from env.data.rows import PromptError, Row, read_rows, refuse_halves
 from env.http.arguments import positive, sub_command
-from env.prepare.hub import fetch
+from env.prepare.hub import source_of
 from env.prepare.output import PrepareError, prepare, sha256
 
 HUB = "RUC-NLPIR/FlashRAG_datasets"
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     task, template = arguments.task, arguments.template
     if "{}" not in template:
         raise PrepareError(f"--template {template!r} wants {{}} where the question goes")
-    source = arguments.source or fetch(HUB, (f"{task}/*",))
+    source = source_of(arguments, HUB, (f"{task}/*",))
     files = {
         "train": split_files(source, task, TRAIN),
         "test": split_files(source, task, TEST[task]),

@@ -114,6 +114,10 @@ def test_an_image_that_is_missing_or_damaged_is_extracted_again(
 BROKEN = [
     ("[1]", "holds no messages"),
     ('[{"role": "user", "content": [{"type": "image", "image": {}}]}]', "an image that is no path"),
+    ("[" * 100_000, "holds no messages"),
+    ('[{"content": "no role"}]', "holds no messages"),
+    ('[{"role": "user", "content": null}]', "holds no messages"),
+    ('[{"role": "user", "content": "\\ud83d"}]', "is not Unicode: \\ud83d is half"),
 ]
 
 
@@ -125,7 +129,7 @@ def test_a_row_without_messages_or_paths_is_named(
     (root / ROWS).write_text(json.dumps({"message": text}) + "\n")
     assert run(tmp_path) == 64
     said = capsys.readouterr().err
-    assert f"{ROWS}:1: 'message' h" in said
+    assert f"{ROWS}:1: 'message' " in said
     assert message in said
 
 

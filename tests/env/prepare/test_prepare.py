@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,20 @@ def test_a_source_that_cannot_be_read_is_named(
     (tmp_path / "test.jsonl").mkdir()
     assert main(["math", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 64
     assert "train.jsonl: not readable: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["gsm8k", "math", "nq", "mathv60k"])
+def test_no_source_is_written_over(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(EXCERPT, source)
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    command = [task, "--source", str(source), "--out", f"{tmp_path}/other/../source"]
+    (tmp_path / "other").mkdir()
+    assert main(command) == 64
+    assert "--out is the directory of --source" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
 
 
 def test_the_model_of_gsm8k_reads_any_text(tmp_path: Path) -> None:
