@@ -94,7 +94,10 @@ def reference(image: Any, directory: Path) -> str:
         raise ImageRowError(f"has an image of type {type(image).__name__}, where a path is wanted")
     if image.startswith(EMBEDDED):
         return image
-    parts = urlsplit(image)
+    try:
+        parts = urlsplit(image)
+    except ValueError as error:
+        raise ImageRowError(f"names the image {shown(image)}, which is no path: {error}") from error
     if parts.scheme in REMOTE:
         raise ImageRowError(
             f"names the image {shown(image)}, and only files are read. Download the images first, "
@@ -119,12 +122,17 @@ def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
+    if not isinstance(content, Sequence):
+        raise ImageRowError(f"has a content of type {type(content).__name__}, no text and no parts")
     found = [part if isinstance(part, dict) else {"type": part} for part in content]
     for part in found:
         if part.get("type") not in KINDS:
             raise ImageRowError(
                 f"has a part of type '{part.get('type')}'; texts and images are read"
             )
+        text = part.get("text")
+        if part["type"] == "text" and not isinstance(text, str | None):
+            raise ImageRowError(f"has a text of type {type(text).__name__}, where a text is wanted")
     return [
         {"type": "text", "text": part.get("text") or ""} if part["type"] == "text" else part
         for part in found
