@@ -49,7 +49,13 @@ class RowReader:
                 messages = with_images(messages, column, self.images, self.directory)
             except ImageRowError as error:
                 raise PromptError(f"{row.where}: {error}") from None
-        return Prompt(index, self.render(messages), label, messages)
+        try:
+            text = self.render(messages)
+        except Exception as error:  # templates raise errors of their own, and any of Python's
+            raise PromptError(
+                f"{row.where}: the chat template refuses the messages of '{key}': {error}"
+            ) from error
+        return Prompt(index, text, label, messages)
 
 
 def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]]:

@@ -280,6 +280,20 @@ def test_a_chat_needs_a_renderer_and_a_text_becomes_a_user_message(tmp_path: Pat
     assert ":1: 'question' is a chat; it needs a chat template" in refusal(path, label_key=None)
 
 
+def test_messages_that_the_chat_template_refuses_are_named(tmp_path: Path) -> None:
+    rows = [{"question": [{"role": "user", "content": text}]} for text in ("good", "bad\nline")]
+
+    def render(messages: list[dict[str, Any]]) -> str:
+        if messages[0]["content"] != "good":
+            raise TypeError("can only concatenate str")  # jinja2 has errors of its own
+        return "good"
+
+    path = write_jsonl(tmp_path / "p.jsonl", rows)
+    assert refusal(path, label_key=None, render=render) == (
+        f"{path}:2: the chat template refuses the messages of 'question': can only concatenate str"
+    )
+
+
 def test_json_lines_are_read_without_the_heavy_libraries(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
     program = (
