@@ -49,21 +49,42 @@ async def run_episode(
 ) -> Episode:
     """Return the finished episode of a task, with the environment's score.
 
-    Raises EnvironmentFailedError if the environment raises, returns a wrong type, or uses up its
-    time before the first reply.
+    Raises EnvironmentFailedError if the environment raises, returns a wrong type, uses up its time
+    before the first reply, or goes on although it is cancelled.
     """
-    run = _Run(environment, chat, generate, limits, Episode(task=task), limits.seconds)
+    overdue: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    run = _Run(environment, chat, generate, limits, Episode(task=task), limits.seconds, overdue)
+    # One task has all calls of the environment: what one of them enters, another may leave.
+    running = asyncio.ensure_future(_finished(run))
+    running.add_done_callback(lambda done: done.cancelled() or done.exception())
+    either: set[asyncio.Future[Any]] = {running, overdue}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return running.result()
+        if run.is_scored:
+            logger.warning("%s.", overdue.result())
+            return run.episode
+        raise EnvironmentFailedError(overdue.result())
+    finally:
+        running.cancel()
+
+
+async def _finished(run: _Run) -> Episode:
+    """Return the finished episode, when its environment is closed."""
     try:
         await run.begin()
         start = len(run.episode.tokens)
         while run.episode.stop is None:
             await run.turn()
-        run.episode.text = chat.decode(run.episode.tokens[start:])
+        run.episode.text = run.chat.decode(run.episode.tokens[start:])
         await run.score()
+        run.is_scored = True
     except TimeUsedError as error:
         raise EnvironmentFailedError(str(error)) from error
     finally:
-        await close(environment)
+        with run.watched("close", CLOSE_SECONDS):
+            await close(run.environment)
     return run.episode
 
 
@@ -76,6 +97,9 @@ class _Run:
     episode: Episode
     seconds: float
     """Time that the environment has left."""
+    overdue: asyncio.Future[str]
+    """Its result says which call goes on although it is cancelled."""
+    is_scored: bool = False
 
     async def begin(self) -> None:
         task, episode = self.episode.task, self.episode
@@ -216,10 +240,12 @@ class _Run:
     async def _within(self, method: str, call: Callable[[], Awaitable[T]]) -> T:
         """Call the environment, and await the result in the time that it has left."""
         begun = time.monotonic()
-        limit = asyncio.timeout(max(0.0, self.seconds))
+        left = max(0.0, self.seconds)
+        limit = asyncio.timeout(left)
         try:
-            async with limit:
-                return await call()
+            with self.watched(method, left):
+                async with limit:
+                    return await call()
         except (EnvironmentFailedError, *CANCELLING):
             raise
         except BaseException as error:
@@ -230,6 +256,31 @@ class _Run:
             raise self._failure(method, f"raised {type(error).__name__}: {error}") from error
         finally:
             self.seconds -= time.monotonic() - begun
+
+    @contextmanager
+    def watched(self, method: str, seconds: float) -> Iterator[None]:
+        """Tell `overdue` of a call that goes on after its time, and CLOSE_SECONDS more.
+
+        A bare `except:` around a loop catches the cancellation, too.
+        """
+
+        def tell() -> None:
+            if not self.overdue.done():
+                self.overdue.set_result(
+                    f"{self._name}.{method} goes on {CLOSE_SECONDS:g} s after it was cancelled: "
+                    "code of it catches CancelledError"
+                )
+
+        def expire() -> None:
+            timers.append(loop.call_later(CLOSE_SECONDS, tell))
+
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(seconds, expire)]
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     @contextmanager
     def _rendering(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -272,6 +273,40 @@ def test_an_environment_that_does_not_close_holds_up_nobody(
     episode, _, _ = run(environment, ["a"])
     assert (episode.stop, episode.score) == (StopReason.DONE, Score.of(1.0))
     assert environment.closed == 1
+
+
+class Stubborn(Answering):
+    """Tries again whatever happens, also if it is cancelled."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(Turn(done=True))
+        setattr(self, method, self.forever)
+        self.is_over = False
+
+    async def forever(self, *_: Any) -> None:
+        while not self.is_over:
+            with suppress(BaseException):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "score"])
+def test_an_environment_that_cannot_be_cancelled_holds_up_nobody(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_module, "CLOSE_SECONDS", 0.05)
+    tokens = tokenizer("qwen2_5")
+    limits = replace(LIMITS, seconds=0.05)
+
+    async def episode(environment: Stubborn) -> Episode:
+        policy = Scripted(tokens, "a")
+        try:
+            return await run_episode(environment, TASK, TemplateChat(tokens), policy, limits)
+        finally:
+            environment.is_over = True
+
+    with pytest.raises(EnvironmentFailedError, match=rf"Stubborn\.{method} goes on .* cancelled"):
+        asyncio.run(asyncio.wait_for(episode(Stubborn(method)), 5))
+    assert asyncio.run(asyncio.wait_for(episode(Stubborn("close")), 5)).stop is StopReason.DONE
 
 
 def test_a_text_and_messages_end_the_message_between_them() -> None:
