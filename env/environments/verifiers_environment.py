@@ -22,7 +22,8 @@ from verifiers.clients import OpenAIChatCompletionsClient
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 from env.episodes.chat import Chat
-from env.episodes.episode import contained, release, shortened
+from env.episodes.episode import contained, release
+from env.episodes.messages import shortened
 from env.episodes.types import (
     CANCELLING,
     Context,

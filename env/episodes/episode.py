@@ -6,13 +6,20 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from env.episodes.chat import Chat
 from env.episodes.environment import Environment
+from env.episodes.messages import (
+    CHARACTERS_OF_A_TOKEN,
+    checked,
+    shortened,
+    shown,
+    without_beginning,
+)
 from env.episodes.types import (
     CANCELLING,
     Context,
@@ -32,8 +39,6 @@ from env.images.types import Image
 from env.types import Messages, Score
 
 T = TypeVar("T")
-CHARACTERS_OF_A_TOKEN = 32
-"""A text is first cut to so many characters a token: tokenisers are slow with megabytes."""
 CLOSE_SECONDS = 30.0
 """Longest wait for an environment to close: its episode has all that it needs by then."""
 
@@ -103,7 +108,7 @@ class _Run:
 
     async def begin(self) -> None:
         task, episode = self.episode.task, self.episode
-        found = _messages(await self._within("reset", lambda: self.environment.reset(task)))
+        found = checked(await self._within("reset", lambda: self.environment.reset(task)))
         messages = without_beginning(found, CHARACTERS_OF_A_TOKEN * self.limits.prompt)
         images = await self._images(messages)
         with self._rendering():
@@ -152,7 +157,7 @@ class _Run:
             raise self._failure("stops", f"raised {type(error).__name__}: {error}") from error
         if wrong := [one for one in found if not (isinstance(one, str) and one)]:
             raise UnusableTaskError(
-                f"{self._name}.stops has {_shown(wrong[0])}, where a text of 1 character or more "
+                f"{self._name}.stops has {shown(wrong[0])}, where a text of 1 character or more "
                 "is wanted"
             )
         return found
@@ -169,11 +174,11 @@ class _Run:
         """Append the environment's answer, or end the episode."""
         episode = self.episode
         if not isinstance(turn, Turn):
-            raise self._failure("step", f"returned {_shown(turn)}, where a Turn is wanted")
+            raise self._failure("step", f"returned {shown(turn)}, where a Turn is wanted")
         try:
             self._credit(turn)
         except (TypeError, ValueError, AttributeError) as error:
-            raise self._failure("step", f"returned {_shown(turn)}: {error}") from error
+            raise self._failure("step", f"returned {shown(turn)}: {error}") from error
         if turn.done:
             episode.stop = StopReason.DONE
         elif episode.turns >= self.limits.turns:
@@ -214,7 +219,7 @@ class _Run:
         tokens = tuple(self.episode.tokens)
         score = await self._within("score", lambda: self.environment.score(self.episode))
         if not isinstance(score, Score | None):
-            raise self._failure("score", f"returned {_shown(score)}, where a Score is wanted")
+            raise self._failure("score", f"returned {shown(score)}, where a Score is wanted")
         if tuple(self.episode.tokens) != tokens:
             raise self._failure("score", "has changed the episode's tokens")
         if wrong := [at for at in self.episode.turn_rewards if at not in range(len(tokens))]:
@@ -223,7 +228,7 @@ class _Run:
         try:
             self.episode.score = score and _plain(score)
         except (TypeError, ValueError, AttributeError) as error:
-            raise self._failure("score", f"returned {_shown(score)}: {error}") from error
+            raise self._failure("score", f"returned {shown(score)}: {error}") from error
 
     async def _images(self, messages: Messages) -> tuple[Image, ...]:
         """Return the images of messages.
@@ -304,82 +309,12 @@ class _Run:
         return EnvironmentFailedError(f"{self._name}.{method} {what}")
 
 
-def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
-    """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut."""
-    if not isinstance(turn.text, str):
-        raise EnvironmentFailedError(f"a turn's text is {_shown(turn.text)}, no text")
-    cuts = []
-
-    def cut(text: str) -> str:
-        nonlocal limit
-        tokens = chat.encode(text[: CHARACTERS_OF_A_TOKEN * limit])
-        is_cut = len(tokens) > limit or len(text) > CHARACTERS_OF_A_TOKEN * limit
-        cuts.append(is_cut)
-        shortened = chat.decode(tokens[:limit]) if is_cut else text
-        limit = max(0, limit - len(tokens))
-        return shortened
-
-    def cut_part(part: Any) -> Any:
-        is_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
-        return {**part, "text": cut(part["text"])} if is_text else part
-
-    def cut_content(content: Any) -> Any:
-        if isinstance(content, list | tuple):
-            return [cut_part(part) for part in content]
-        return cut(content) if isinstance(content, str) else content
-
-    text = cut(turn.text) if turn.text else ""
-    messages: list[Mapping[str, Any]] = [
-        {**message, "content": cut_content(message["content"])}
-        for message in _messages(turn.messages)
-    ]
-    return messages, text, any(cuts)
-
-
-def without_beginning(messages: Messages, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return messages of which the last `most` characters of text are left."""
-
-    def end(text: Any) -> Any:
-        nonlocal most
-        if not isinstance(text, str):
-            return text
-        kept = text[-most:] if most else ""
-        most -= len(kept)
-        return kept
-
-    def end_of_part(part: Any) -> Any:
-        is_text = isinstance(part, Mapping) and "text" in part
-        return {**part, "text": end(part["text"])} if is_text else part
-
-    def end_of_content(content: Any) -> Any:
-        if isinstance(content, list | tuple):
-            return [end_of_part(part) for part in reversed(content)][::-1]
-        return end(content)
-
-    return [
-        {**message, "content": end_of_content(message["content"])} for message in reversed(messages)
-    ][::-1]
-
-
 def _plain(score: Score) -> Score:
     """Return `score.plain()`. Raises ValueError for a reward that is not finite."""
     plain = score.plain()
     if plain.ok and not math.isfinite(plain.reward):
         raise ValueError(f"the reward is {plain.reward}")
     return plain
-
-
-def _messages(found: Messages) -> Sequence[Mapping[str, Any]]:
-    """Return messages. Raises EnvironmentFailedError for anything else."""
-    is_list = isinstance(found, Sequence) and not isinstance(found, str)
-    for message in found if is_list else [found]:
-        is_message = isinstance(message, Mapping) and {"role", "content"} <= message.keys()
-        if not (is_list and is_message):
-            raise EnvironmentFailedError(
-                f"the environment returned {_shown(message)}, where a list of messages with role "
-                "and content is wanted"
-            )
-    return found
 
 
 async def close(environment: Environment) -> None:
@@ -421,8 +356,3 @@ def is_cancelled() -> bool:
     """Return whether the running task itself is cancelled, and not a call that it awaits."""
     own = asyncio.current_task()
     return own is None or own.cancelling() > 0
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

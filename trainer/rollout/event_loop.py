@@ -34,7 +34,7 @@ CALLS = str(Path(asyncio.__file__).with_name("events.py"))
 """The file of asyncio that calls coroutines."""
 ENV = Path(episode_types.__file__).parent
 NOT_BLAMED = (
-    *(str(ENV / name) for name in ("attempts.py", "chat.py", "episode.py", "openrlhf_")),
+    *(str(ENV / name) for name in ("attempts.py", "chat.py", "episode.py", "messages.py")),
     str(Path(__file__).parent),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )

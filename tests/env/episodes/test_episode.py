@@ -19,7 +19,8 @@ from env.episodes import episode as episode_module
 from env.episodes.attempts import EnvironmentAttempt, EpisodeRunner, OnFailure
 from env.episodes.chat import PlainChat, TemplateChat
 from env.episodes.environment import Environment, SingleTurn, request_of
-from env.episodes.episode import run_episode, shortened, without_beginning
+from env.episodes.episode import run_episode
+from env.episodes.messages import shortened, without_beginning
 from env.episodes.types import (
     EnvironmentFailedError,
     Episode,
