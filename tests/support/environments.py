@@ -10,7 +10,8 @@ from typing import Any
 from env.episodes.chat import TemplateChat
 from env.episodes.environment import Environment
 from env.episodes.episode import run_episode
-from env.episodes.types import Episode, Limits, Task
+from env.episodes.types import Episode, Limits, Reply, Task, Turn
+from env.types import Score
 from tests.support.chats import Scripted, tokenizer
 
 TASK = Task(0, [{"role": "user", "content": "What is 2+3?"}], label="5")
@@ -68,6 +69,43 @@ def write(directory: Path, text: str = COUNTING) -> str:
     path = directory / "counting.py"
     path.write_text(text)
     return f"{path}:Counting"
+
+
+class Answering(Environment):
+    """Answers replies by a script: a turn, an exception, or seconds to sleep first."""
+
+    def __init__(self, *answers: Turn | BaseException | float) -> None:
+        self.answers = list(answers)
+        self.replies: list[Reply] = []
+        self.closed = 0
+
+    async def step(self, reply: Reply) -> Turn:
+        self.replies.append(reply)
+        while isinstance(answer := self.answers.pop(0), int | float):
+            await asyncio.sleep(answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def score(self, episode: Episode) -> Score:
+        return Score.of(1.0)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def said(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+class Wrong(Answering):
+    def __init__(self, method: str, value: Any) -> None:
+        super().__init__(Turn(done=True))
+
+        async def wrong(*_: Any) -> Any:
+            return value
+
+        setattr(self, method, wrong)
 
 
 def run(
