@@ -32,9 +32,10 @@ CLOSE_SECONDS = 5.0
 """Longest wait for environments to close at the end of the run."""
 CALLS = str(Path(asyncio.__file__).with_name("events.py"))
 """The file of asyncio that calls coroutines."""
-ENV = Path(episode_types.__file__).parent
+ENV = Path(episode_types.__file__).parents[1]
 NOT_BLAMED = (
-    *(str(ENV / name) for name in ("attempts.py", "chat.py", "episode.py", "messages.py")),
+    str(ENV / "episodes"),
+    *(str(ENV / "environments" / name) for name in ("openrlhf_", "trl_", "verifiers_")),
     str(Path(__file__).parent),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )

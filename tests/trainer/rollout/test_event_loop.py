@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from env.episodes.chat import PlainChat
+from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
+from env.episodes.chat import PlainChat, TemplateChat
 from env.episodes.environment import Environment
 from env.episodes.episode import run_episode
+from env.episodes.tools import ToolEnv
 from env.episodes.types import (
     EnvironmentFailedError,
     Episode,
@@ -21,7 +24,7 @@ from env.episodes.types import (
     Task,
     Turn,
 )
-from tests.support.chats import Scripted, tokenizer
+from tests.support.chats import Scripted, calling, tokenizer
 from trainer.rollout import event_loop
 from trainer.rollout.event_loop import EventLoop
 
@@ -61,6 +64,55 @@ def test_a_step_that_blocks_is_named(
         assert said.startswith(f"Blocking.step ({Path(__file__)}:")
         assert ", in Blocking.look_up)" in said
         assert "asyncio.to_thread" in said
+
+
+async def look(place: str) -> str:
+    """Look at a place.
+
+    Args:
+        place: Where.
+    """
+    time.sleep(0.8)
+    return place
+
+
+AGENT = """\
+import time
+
+import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+
+class AgentInstance(AgentInstanceBase):
+    def __init__(self): ...
+
+    async def step(self, states):
+        time.sleep(0.8)
+        return {"rewards": torch.tensor(1.0), "environment_feedback": "", "done": True}
+
+
+class AgentExecutor(MultiTurnAgentExecutor):
+    def __init__(self):
+        super().__init__(AgentInstance)
+"""
+
+
+def test_a_tool_and_an_agent_that_block_are_named_by_their_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "BLOCKED_SECONDS", 0.2)
+    warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
+    loop, tokens = EventLoop(warnings.put), tokenizer("qwen2_5")
+    policy = Scripted(tokens, [calling("look", '{"place": "here"}'), "done"])
+    chat = TemplateChat(tokens)
+    loop.start(run_episode(ToolEnv([look]), TASK, chat, policy, Limits())).result(30)
+    assert warnings.get(timeout=5).startswith(f"look ({__file__}:")
+    (tmp_path / "agent.py").write_text(AGENT)
+    params = SamplingParams(9, 1.0, 1.0)
+    attempt = AgentAttempt(load_agent(tmp_path / "agent.py"), tokens, Limits(), params)
+    loop.start(attempt(replace(TASK, text="2+3="), Scripted(tokens, "a"))).result(30)
+    assert warnings.get(timeout=5).startswith(f"AgentInstance.step ({tmp_path}/agent.py:")
+    loop.close()
 
 
 def test_unfinished_episodes_are_closed_at_the_end() -> None:
