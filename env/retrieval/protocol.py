@@ -66,6 +66,11 @@ def query_fault(query: str) -> str | None:
         return "the query is empty"
     if len(query) > MAX_QUERY:
         return f"the query has {len(query)} characters, at most {MAX_QUERY} are searched"
+    try:
+        query.encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start].encode("unicode_escape").decode()
+        return f"the query has {half}, which is half of a character"
     return None
 
 

@@ -82,6 +82,12 @@ def test_a_query_that_cannot_be_searched_for_spoils_no_other(url: str) -> None:
     empty, rain, too_long = search(url, " \n", "rain", long)
     assert [r.status for r in (empty, rain, too_long)] == ["refused", "ok", "refused"]
     assert empty.error == "the query is empty"
+    half = b'{"queries": ["rain", "\\ud83d"], "topk": 1}'
+    answer = httpx.post(f"{url}/retrieve", content=half).json()
+    assert [len(found) for found in answer["result"]] == [1, 0]
+    assert answer["errors"] == [None, "the query has \\ud83d, which is half of a character"]
+    refused, found = search(url, "rain \udfff", "rain")
+    assert [refused.status, found.status] == ["refused", "ok"]
 
 
 @pytest.mark.parametrize(
