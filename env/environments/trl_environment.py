@@ -16,7 +16,14 @@ from typing import Any
 
 from env.episodes.environment import Environment
 from env.episodes.tools import ToolEnv, called, schema_of
-from env.episodes.types import CANCELLING, EnvironmentFailedError, Episode, Task, ToolSpec
+from env.episodes.types import (
+    CANCELLING,
+    EnvironmentFailedError,
+    Episode,
+    Task,
+    ToolSpec,
+    UnusableTaskError,
+)
 from env.rewards.trl_function import Asked
 from env.types import Messages, Score
 
@@ -58,7 +65,7 @@ class TrlEnvironment(ToolEnv):
         route = None if None in self._makers else columns.pop(ROUTE, None)
         if route not in self._makers:
             names = ", ".join(map(repr, self._makers))
-            raise EnvironmentFailedError(
+            raise UnusableTaskError(
                 f"the column '{ROUTE}' of the row is {route!r}; the environments are {names}"
             )
         self._instance = await asyncio.to_thread(self._makers[route])

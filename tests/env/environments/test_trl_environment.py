@@ -15,7 +15,14 @@ from env import source_file
 from env.environments.registry import EnvironmentSpecError, environment_factory
 from env.episodes.chat import TemplateChat
 from env.episodes.episode import run_episode
-from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
+from env.episodes.types import (
+    EnvironmentFailedError,
+    Episode,
+    Limits,
+    StopReason,
+    Task,
+    UnusableTaskError,
+)
 from env.registry import RewardSpecError, reward_function
 from env.types import RewardRequest
 from tests.support.chats import Scripted, calling, tokenizer
@@ -160,7 +167,7 @@ def test_a_row_chooses_among_several_environments(file: Path) -> None:
     assert '"name": "add"' not in episode.prompt
     assert (episode.turn_rewards, episode.score) == ({}, None)  # the run's function scores it
     message = "the column 'environment' of the row is 'sing'; the environments are 'count', 'look'"
-    with pytest.raises(EnvironmentFailedError, match=message):
+    with pytest.raises(UnusableTaskError, match=message):  # it is not tried again
         episode_of(spec, [], environment="sing")
 
 
