@@ -41,6 +41,10 @@ class OnFailure(StrEnum):
     """The run ends."""
 
 
+class UnexpectedError(EnvironmentFailedError):
+    """What no check has found. Its traceback is logged."""
+
+
 SECONDS_BETWEEN_LINES = 10.0
 """Shortest pause between two lines about failures: an outage fails hundreds of episodes at once."""
 
@@ -57,7 +61,15 @@ class _Log:
             self.unlogged += 1
             return
         others = f" {self.unlogged} other episodes failed before." if self.unlogged else ""
-        logger.warning("The episode of row %d %s: %s.%s", task.index + 1, outcome, error, others)
+        trace = error if isinstance(error, UnexpectedError) else None
+        logger.warning(
+            "The episode of row %d %s: %s.%s",
+            task.index + 1,
+            outcome,
+            error,
+            others,
+            exc_info=trace,
+        )
         self.at, self.unlogged = time.monotonic(), 0
 
 
@@ -139,10 +151,7 @@ class EpisodeRunner:
         except (EnvironmentFailedError, GeneratorExit):
             raise
         except BaseException as error:  # another episode has no part in it
-            logger.exception("The episode of row %d failed.", task.index + 1)
-            raise EnvironmentFailedError(
-                f"the episode raised {type(error).__name__}: {error}"
-            ) from error
+            raise UnexpectedError(f"the episode raised {type(error).__name__}: {error}") from error
 
     def _dropped(self, task: Task, reason: str) -> Episode:
         """Return an episode that has no action, so that nothing of it is trained on."""

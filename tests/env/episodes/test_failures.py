@@ -216,14 +216,16 @@ class UnreadableError(Exception):
 
 ODD = [
     (Answering(UnreadableError()), "the episode raised LookupError: no text"),
-    (Answering(Turn(done=True, reward=10**400)), "OverflowError"),
+    (Answering(Turn(done=True, reward=10**400)), "the episode raised OverflowError"),
     (Answering(ValueError("x" * 1_000_000)), "Answering.step raised ValueError: xxx"),
     (Answering(EnvironmentFailedError("x" * 1_000_000)), "xxx"),
 ]
 
 
 @pytest.mark.parametrize(("environment", "reason"), ODD)
-def test_what_an_environment_raises_is_a_short_reason(environment: Answering, reason: str) -> None:
+def test_what_an_environment_raises_is_a_short_reason(
+    environment: Answering, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tokens = tokenizer("qwen2_5")
     chat = TemplateChat(tokens)
     attempt = EnvironmentAttempt(lambda: environment, chat, LIMITS)
@@ -233,6 +235,8 @@ def test_what_an_environment_raises_is_a_short_reason(environment: Answering, re
     assert episode.score is not None
     assert reason in episode.score.error
     assert len(episode.score.error) < 1000
+    (record,) = caplog.records  # with a traceback if only that says where it was raised
+    assert bool(record.exc_info) == ("the episode raised" in reason)
 
 
 class Changer(Environment):
