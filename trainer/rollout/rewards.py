@@ -52,6 +52,7 @@ def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]])
     return reward([_request(prompt, completion) for prompt, completion in written])
 
 
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 CALL_SECONDS = "perf/reward_call_seconds"
 """The head shows this metric of a step to Prometheus (`entrypoint/cluster/prometheus.py`)."""
 
@@ -97,9 +98,12 @@ def require_one(samples: Sequence[Sample]) -> None:
 
 
 def rewards_of(samples: Sequence[Sample]) -> FloatArray:
-    """[B] rewards; NaN if scoring failed. Raises TrainingError for an infinite or NaN reward."""
+    """[B] rewards; NaN if scoring failed.
+
+    Raises TrainingError for a reward that is NaN, or infinite as a number of 32 bits.
+    """
     for sample in samples:
-        if sample.score.ok and not np.isfinite(sample.score.reward):
+        if sample.score.ok and not abs(sample.score.reward) <= LARGEST_REWARD:
             raise TrainingError(
                 f"the reward of prompt {sample.prompt.index} is {sample.score.reward}"
             )

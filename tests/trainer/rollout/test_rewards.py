@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from trainer.config.reward_models import combination
 from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
 from trainer.rollout import prompts
-from trainer.rollout.rewards import BackgroundScoring, ModelReward
+from trainer.rollout.rewards import BackgroundScoring, ModelReward, rewards_of
 from trainer.rollout.rollout_state import PromptGroup
 from trainer.types import Completion, FinishedRollout, LostWorkerError, TrainingError
 from trainer.workers import groups
@@ -259,6 +260,14 @@ def written(number: int, given: Score | None = None) -> PromptGroup:
     group = PromptGroup(number=number, prompt=Prompt(number, f"{number}+1="), version=0)
     group.finish(FinishedRollout((number, 0), completion, given))
     return group
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("-inf"), 1e300])
+def test_a_reward_that_no_step_can_use_is_named(reward: float) -> None:
+    group = written(7, Score.of(reward))
+    group.add_scores(iter(()))
+    with pytest.raises(TrainingError, match=f"the reward of prompt 7 is {re.escape(str(reward))}"):
+        rewards_of(group.samples)
 
 
 def test_a_failed_call_leaves_no_scores_that_nobody_filters() -> None:
