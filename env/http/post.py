@@ -105,7 +105,10 @@ def check_url(url: str, example: str) -> None:
     except httpx.InvalidURL as error:
         why = "" if "@" in url else f": {error}"  # a part of the password may be a wrong port
         raise ValueError(f"'{shown(url)}' is no URL{why}") from error
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
+    host, port = parsed.host, parsed.port
+    is_host = bool(host) and (":" in host or "%" not in host)  # httpx writes a space as %20
+    is_port = port is None or 0 < port < 1 << 16
+    if parsed.scheme not in {"http", "https"} or not (is_host and is_port):
         raise ValueError(f"'{shown(url)}' is no URL such as {example}")
 
 

@@ -37,7 +37,7 @@ def anywhere(places: int = 6) -> RewardFunction:
 
     Numbers are compared to `places` decimal places.
     """
-    return partial(_anywhere, places)
+    return partial(_anywhere, _checked(places))
 
 
 def boxed(places: int = 6) -> RewardFunction:
@@ -45,7 +45,13 @@ def boxed(places: int = 6) -> RewardFunction:
 
     A label may be a worked solution with such a box, as in the data set MATH.
     """
-    return partial(_boxed, places)
+    return partial(_boxed, _checked(places))
+
+
+def _checked(places: int) -> int:
+    if places < 0:
+        raise ValueError(f"places is {places}, where 0 or more is wanted")
+    return places
 
 
 def exact(requests: Sequence[RewardRequest]) -> list[Score]:
