@@ -63,11 +63,11 @@ class Retriever:
         self._urls = [one.strip() for one in url.split(",")]
         for one in self._urls:
             check_url(one, "http://127.0.0.1:8000/retrieve")
-        if topk < 1:
-            raise ValueError(f"topk is {topk}; wanted is 1 or more")
+        if not isinstance(topk, int) or topk < 1:
+            raise ValueError(f"topk is {topk!r}; wanted is a whole number from 1")
         for name, seconds in (("timeout", timeout), ("deadline", deadline)):
-            if not 0 < seconds < math.inf:
-                raise ValueError(f"{name} is {seconds}; wanted are seconds above 0")
+            if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+                raise ValueError(f"{name} is {seconds!r}; wanted are seconds above 0")
         self._topk = topk
         self._timeout, self._deadline = timeout, deadline
         self._client = new_client()

@@ -97,6 +97,21 @@ def test_several_servers_share_the_searches_and_stand_in_for_one_another(
     assert min(len(one.bodies), len(other.bodies)) > 2
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"topk": 0}, "topk is 0; wanted is a whole number from 1"),
+        ({"topk": "3"}, "topk is '3'; wanted is a whole number"),
+        ({"topk": 2.5}, "topk is 2.5; wanted is a whole number"),
+        ({"deadline": 0}, "deadline is 0; wanted are seconds above 0"),
+        ({"deadline": "60"}, "deadline is '60'; wanted are seconds"),
+    ],
+)
+def test_what_environment_args_may_have_wrong_is_named(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Retriever("http://127.0.0.1:8000/retrieve", **wrong)
+
+
 def test_a_refused_request_is_not_sent_again(scripted: Start) -> None:
     server = scripted(lambda *_: (400, {"error": "topk is too high"}))
     (result,) = search(server.url, "rain", path="", deadline=30.0)
