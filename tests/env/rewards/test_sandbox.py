@@ -13,6 +13,7 @@ import pytest
 
 from env.rewards import sandbox
 from env.rewards.sandbox import Limits
+from tests.support.waiting import eventually
 
 REWARD = """
 from env.rewards import sandbox
@@ -31,6 +32,12 @@ def test_the_directory_of_a_killed_process_is_removed_by_the_next_one(
     killed.kill()
     killed.wait()
     (left,) = (output.parent for output in found)
+
+    def is_free() -> bool:
+        with sandbox._lock(left) as is_mine:
+            return is_mine
+
+    eventually(is_free)  # the launcher has the lock, too, between its fork and its exec
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with sandbox._directory() as held:
         young = tmp_path / f"{sandbox.PREFIX}young"
