@@ -60,7 +60,7 @@ def test_the_roll_has_the_head_the_gpus_and_the_versions(head: Head, tab: Page) 
     has = {"gpus": 8.0, "cpus": 64.0, "memory_bytes": 512.0 * 2**30}
     registry = head.control._registry
     registry.me = replace(registry.me, inventory=has)
-    info = node_info("gpu-1", gpu="NVIDIA H100 80GB HBM3", vllm="0.29.0")
+    info = node_info("gpu-1", gpu="NVIDIA H100 80GB HBM3", vllm="0.29.0", rocm="")
     registry.check_in(replace(info, joined=True, inventory=has), "")
     opened(head, tab)
     rows = tab.locator("#nodes tr")
@@ -70,6 +70,7 @@ def test_the_roll_has_the_head_the_gpus_and_the_versions(head: Head, tab: Page) 
     expect(rows.last).to_contain_text("8 GPUs (NVIDIA H100 80GB HBM3), 64 CPUs, 512 GiB")
     expect(rows.last).to_contain_text("python 3.12.4")
     expect(rows.last).to_contain_text("vllm 0.29.0")
+    expect(rows.last).not_to_contain_text("rocm")
     expect(rows.last).to_contain_text("passed")
 
 

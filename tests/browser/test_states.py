@@ -136,6 +136,37 @@ def test_what_many_nodes_have_in_common_is_said_once(head: Head, tab: Page) -> N
     expect(items.last).to_contain_text("look at its cooling")
 
 
+def test_nodes_that_start_ray_are_on_their_way(head: Head, tab: Page) -> None:
+    registry = head.control._registry
+    registry.expected = 1
+    registry.check_in(node_info("gpu-1"), "")
+    registry.poll_opened("gpu-1")
+    head.control.phase = "starting"
+    opened(head, tab)
+    expect(tab.locator("#verdict")).to_have_text("It is on its way: nothing to do yet.")
+    expect(tab.get_by_role("region", name="Needs attention")).to_be_hidden()
+    expect(tab.locator("#counts")).to_contain_text("1 starting Ray")
+    registry.expected = 2
+    attention = tab.get_by_role("region", name="Needs attention")
+    expect(attention.get_by_role("listitem")).to_contain_text("1 worker never checked in")
+
+
+def test_a_finding_that_a_few_nodes_share_is_one_line(head: Head, tab: Page) -> None:
+    trains(head)
+    registry = head.control._registry
+    registry.expected = 3
+    found = {"host.nofile": "WARN host.nofile: open files: 1024 → raise them"}
+    for name in ("gpu-1", "gpu-2", "gpu-3"):
+        said = {"host.nofile": "WARN host.nofile: open files: 2048"} if name == "gpu-3" else found
+        info = replace(node_info(name), joined=True, warnings=tuple(said), findings=said)
+        registry.check_in(info, "")
+        registry.poll_opened(name)
+    opened(head, tab)
+    items = tab.get_by_role("region", name="Needs attention").get_by_role("listitem")
+    both, one = found["host.nofile"], said["host.nofile"]
+    expect(items).to_have_text([f"gpu-1, gpu-2: {both}", f"gpu-3: {one}"])
+
+
 def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
     head: Head, tab: Page
 ) -> None:

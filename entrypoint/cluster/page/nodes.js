@@ -23,7 +23,7 @@ function use({gpu_use: {busy, memory, total}}) {
 }
 
 const checks = node => node.warnings.length ? node.warnings.map(check => said(node, check)).join("; ") : "passed";
-const versions = node => Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(", ");
+const versions = node => Object.entries(node.versions).filter(([, version]) => version).map(([name, version]) => `${name} ${version}`).join(", ");
 const wellness = node => !node.present ? 0 : !node.joined ? 1 : node.warnings.length ? 2 : 3;
 
 /** Show the head and the workers: first those about which there is something to say. */

@@ -65,9 +65,10 @@ function attention(state) {
   const urgent = state.present < state.expected_workers ? "bad" : "warn"; // others may be there in its place
   for (const [node, why] of Object.entries(state.refused)) found.push([urgent, `${node} was refused: ${why}`]);
   const starting = state.nodes.filter(node => node.present && !node.joined), isMany = starting.length >= MANY;
-  if (isMany) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
+  const isOnItsWay = state.phase === "starting" || state.phase === "roll call"; // the roll has them
+  if (isMany && !isOnItsWay) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
   for (const sentence of state.missing)
-    if (!/ (has been silent for|was refused:) /.test(sentence) && !(isMany && / is starting Ray$/.test(sentence))) found.push(["warn", sentence]);
+    if (!/ (has been silent for|was refused:) /.test(sentence) && !((isMany || isOnItsWay) && / is starting Ray$/.test(sentence))) found.push(["warn", sentence]);
   if (state.phase === "waiting for storage")
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);
@@ -77,12 +78,20 @@ function attention(state) {
   for (const sentence of state.differences) found.push(["warn", sentence]);
   const nodesOf = new Map();
   for (const node of [state.head_node, ...state.nodes])
-    for (const check of node.warnings) (nodesOf.get(check) ?? nodesOf.set(check, []).get(check)).push(node);
+    for (const check of node.warnings) pushed(nodesOf, check, node);
   for (const [check, nodes] of nodesOf)
     if (nodes.length >= MANY) found.push(["warn", `${several(nodes)}; the first says: ${said(nodes[0], check)}`]);
-    else for (const node of nodes) found.push(["warn", `${node.node}: ${said(node, check)}`]);
+    else for (const [finding, same] of bySaid(nodes, check)) found.push(["warn", `${same.map(node => node.node).join(", ")}: ${finding}`]);
   return found;
 }
+
+function pushed(lists, key, value) {
+  (lists.get(key) ?? lists.set(key, []).get(key)).push(value);
+  return lists;
+}
+
+/** Pure: what a check has found, and the nodes on which it has found just that. */
+const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, said(node, check), node), new Map());
 
 const GOES_ON = "Started again with the same run directory, it resumes.";
 const TO_DO = {
