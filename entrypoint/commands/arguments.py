@@ -20,6 +20,8 @@ from entrypoint.config.variables import ParseError
 
 JOB = "the id of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
+GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
+"""What to do about a path that is no run's."""
 EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
 every command, variable and exit code."""
 

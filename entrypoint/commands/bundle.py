@@ -20,7 +20,7 @@ from contract.exit_codes import ExitCode
 from contract.journal import timestamp
 from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
-from entrypoint.commands.arguments import Parser, fail, version
+from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail, version
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import SettingsError
@@ -78,11 +78,12 @@ def parser() -> Parser:
 def _no_run(run: RunFiles) -> str:
     """Return why there is no run; "" if there is one."""
     if not run.root.exists():
-        return f"{run.root} does not exist: give the run's directory, its ROLLCALL_RUN_DIR"
+        return f"{run.root} does not exist: {GIVE_A_RUN}"
     if not run.root.is_dir():
-        return f"{run.root} is no directory: give the run's directory, its ROLLCALL_RUN_DIR"
+        return f"{run.root} is no directory: {GIVE_A_RUN}"
     if not (run.journal.is_file() or run.run.is_file()):
-        return f"{run.root} is no run: it has neither {run.journal.name} nor {run.run.name}"
+        lacks = f"it has neither {run.journal.name} nor {run.run.name}"
+        return f"{run.root} is no run: {lacks}; {GIVE_A_RUN}"
     return ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles, write_atomically
-from entrypoint.commands.arguments import Parser, fail
+from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
 from entrypoint.run import known_secrets
 from entrypoint.run.flight_record import html, parts, text
 from entrypoint.run.flight_record.parts import Part
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
     run = RunFiles(options.run)
     if not run.journal.is_file():
-        sentence = f"{run.root} is no run: it has no {run.journal.name}"
+        sentence = f"{run.root} is no run: it has no {run.journal.name}; {GIVE_A_RUN}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     try:
         secrets = known_secrets.of(run, os.environ)
