@@ -99,7 +99,7 @@ const TO_DO = {
   69: "Start the missing nodes, or look at the network and the services. " + GOES_ON,
   70: "Read the failure below and the last attempt's log, and repair the cause. " + GOES_ON,
   73: "Look at the run directory's storage: it is full, read-only or away. " + GOES_ON,
-  75: GOES_ON,
+  75: "Start it again with the same run directory. If it ends so again, read the log that is named below, and the head's.",
   76: "Replace the node that is not fit; rollcall doctor says why. " + GOES_ON,
 };
 

@@ -26,7 +26,7 @@ class Ended:
     to_do: str = ""
     """"" if there is nothing to do."""
     log: Path | None = None
-    """The log of the attempt that has failed last."""
+    """The log of the attempt that has failed last; the head's if the run has failed in none."""
 
     def row(self) -> dict[str, Any]:
         """The same shape as the head's state, with the known fields."""
@@ -80,9 +80,9 @@ def read(run: RunFiles) -> Ended | None:
     of = str(failure["details"]["failure"]) if failure else None
     code = last["details"].get("exit_code")
     to_do = remedy(outcome, code if isinstance(code, int) else None, of)
-    if failure is None or outcome != "failed":
+    if outcome != "failed":
         return Ended(outcome, last["sentence"], result, to_do=to_do)
-    cause = failure["sentence"].removeprefix("unknown: ")
-    log = run.logs / f"attempt-{failure['attempt']}.log"
+    cause = failure["sentence"].removeprefix("unknown: ") if failure else ""
+    log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
     there = log if log.is_file() else None
     return Ended(outcome, last["sentence"], result, cause=cause, to_do=to_do, log=there)

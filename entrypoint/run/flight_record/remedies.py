@@ -27,7 +27,8 @@ BY_EXIT_CODE: Mapping[int, str] = {
     ExitCode.UNREACHABLE: "Start the missing nodes, or look at the network and the services. "
     + GOES_ON,
     ExitCode.RUN_DIR: BY_CLASS["storage"],
-    ExitCode.RETRY: GOES_ON,
+    ExitCode.RETRY: "Start it again with the same run directory. If it ends so again, read the log "
+    "that the first line names, and the head's.",
     ExitCode.UNFIT: f"Replace the node that is not fit; rollcall doctor says why. {GOES_ON}",
     ExitCode.STOPPED: GOES_ON,
 }

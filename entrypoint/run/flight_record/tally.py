@@ -29,6 +29,8 @@ USES = {
     "outcome": "end of the job",
 }
 """Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
+NO_JOB_YET = {"start": "roll call", "roll": "services"}
+"""Kind of the event before an outcome that no job has → the use of the time between them."""
 TOLD = ("resume", "step-found", "step")
 REPAIRS = (
     "engine-replaced",
@@ -67,6 +69,7 @@ class Tally:
         self.attempts_without_progress = 0
         """As the restart budget counts them."""
         self._before: datetime | None = None
+        self._kind_before = ""
         self._highest = 0
         self._progressed = False
         self._tells = False
@@ -100,6 +103,7 @@ class Tally:
             self.elapsed += passed
             self._before = at
             self._use(passed, kind, details)
+            self._kind_before = kind
         if kind in GOES_BACK:
             self._go_back(details["step"])
         self._count(at, kind, details)
@@ -110,8 +114,11 @@ class Tally:
             self.seconds[IN_FLIGHT] += seconds - silent
             self.seconds[NOTICING] += silent
             return
-        is_untold = kind == "outcome" and self.attempts and not self._tells
-        self.seconds[UNTOLD if is_untold else USES[kind]] += seconds
+        use = USES[kind]
+        if kind == "outcome":
+            job = UNTOLD if self.attempts and not self._tells else use
+            use = NO_JOB_YET.get(self._kind_before, job)
+        self.seconds[use] += seconds
         self._tells = self._tells or kind in TOLD
         if kind == "step":
             made = details.get("steps", 1)

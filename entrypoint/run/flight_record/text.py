@@ -23,12 +23,13 @@ def lines(record: FlightRecord) -> Iterator[str]:
         for use, spent in rest.items():
             share = spent / record.wall_seconds if record.wall_seconds else 0.0
             yield f"  {share:6.1%}  {use}, {duration(spent)}"
-    yield "attempts:"
-    for attempt in record.attempts:
-        yield (
-            f"  {attempt.number}: from step {attempt.resumed_from}, "
-            f"{counted(attempt.steps, 'step')} in {duration(attempt.seconds)}: {attempt.ending}"
-        )
+    if record.attempts:
+        yield "attempts:"
+        for attempt in record.attempts:
+            yield (
+                f"  {attempt.number}: from step {attempt.resumed_from}, "
+                f"{counted(attempt.steps, 'step')} in {duration(attempt.seconds)}: {attempt.ending}"
+            )
     if record.failures:
         yield "failures:"
         for failure in record.failures:

@@ -126,6 +126,19 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
         assert row["log"] == str(run.logs / "attempt-2.log")
 
 
+def test_a_run_that_failed_before_its_first_attempt_names_the_heads_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    run.logs.mkdir()
+    (run.logs / "head.log").write_text("Ray did not start\n")
+    no_ray = Outcome("failed", ExitCode.RETRY, "Ray did not start")
+    lived(run, None, no_ray)
+    row = status_row(run, capsys)
+    assert row["to_do"].startswith("Start it again with the same run directory.")
+    assert row["log"] == str(run.logs / "head.log")
+
+
 def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     remote.status(settings(run), parse("status", ["--json"]))
     row: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -225,7 +225,8 @@ def test_no_run_and_a_run_without_events_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report_command.main([str(tmp_path / "none")]) == ExitCode.RUN_DIR
-    assert "is no run: it has no journal.jsonl" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is no run: it has no journal.jsonl; give the run's directory" in said
     run = journal(tmp_path / "run", [])
     assert report_command.main([str(run)]) == ExitCode.RUN_DIR
     assert "its journal has no events" in capsys.readouterr().err
@@ -318,4 +319,6 @@ def test_a_run_that_never_came_to_an_attempt_has_a_record(
     clock.then(1800, "outcome", outcome="failed", exit_code=69)
     made = report.from_journal(clock.rows)
     assert (made.attempts, made.failures, made.outcome) == ([], [], "failed")
+    assert made.seconds == {"roll call": 1809}
     assert any("failed" in line for line in report_text.lines(made))
+    assert "attempts:" not in report_text.lines(made)
