@@ -12,14 +12,18 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.files import private_dir
 from contract.progress import Progress
@@ -32,9 +36,14 @@ from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
 from entrypoint.run.flight_record.text import counted
 
+if TYPE_CHECKING:
+    from rich import progress
+
 log = logging.getLogger("rollcall.demo")
 
 STOP_SECONDS = 8.0
+BUSY_SECONDS = 10.0
+"""Seconds after which a log has another line about what is being made."""
 CRASH_DRIVER_AT = 0.3
 CRASH_WORKER_AT = 0.6
 """Shares of the run's steps after which `--crash` kills the training driver and a worker."""
@@ -141,13 +150,54 @@ def _count(text: str) -> int:
 def _prepare(layout: Layout, seed: int) -> None:
     """Make data and a tiny model, and train it supervised until it knows half of the sums."""
     log.info("making sums below 100 and a tiny transformer in %s", layout.data)
-    _run_module("env.prepare", "arithmetic", *data_flags(layout, seed))
+    run_module("data and model", "env.prepare", "arithmetic", *data_flags(layout, seed))
     log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
-    _run_module("trainer.supervised", "sft", *warm_up_flags(layout, seed))
+    run_module("warm-up", "trainer.supervised", "sft", *warm_up_flags(layout, seed))
 
 
-def _run_module(*words: str) -> None:
-    subprocess.run(program(*words), check=True, stdout=subprocess.DEVNULL)
+def run_module(what: str, *words: str) -> None:
+    """Run a program of this product, and say for how long. Raises CalledProcessError."""
+    with busy(what), subprocess.Popen(program(*words), stdout=subprocess.DEVNULL) as running:
+        try:
+            code = running.wait()
+        except BaseException:
+            running.kill()
+            raise
+    if code:
+        raise subprocess.CalledProcessError(code, program(*words))
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show the seconds in a row of a terminal, else a line now and then, until the block ends."""
+    if sys.stderr.isatty():
+        with _clock() as shown:
+            shown.add_task(what, total=None)
+            yield
+        return
+    began, over = time.monotonic(), threading.Event()
+
+    def say() -> None:
+        while not over.wait(BUSY_SECONDS):
+            log.info("%s: %s so far", what, duration(time.monotonic() - began))
+
+    thread = threading.Thread(target=say, name="busy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _clock() -> progress.Progress:
+    """Return a row of a terminal that is redrawn."""
+    from rich import progress  # 0.1 s, which no other command needs
+    from rich.console import Console
+
+    text = progress.TextColumn("{task.description}")
+    columns = progress.SpinnerColumn(), text, progress.TimeElapsedColumn()
+    return progress.Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def data_flags(layout: Layout, seed: int) -> list[str]:
