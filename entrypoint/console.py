@@ -26,6 +26,9 @@ FORMAT = "%(asctime)s %(node)s %(levelmark)s%(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S%z"
 """With the zone, so that lines of several nodes and the times of `--since` compare."""
 PLAIN_PROGRESS_SECONDS = 10.0
+FIRST_STEP_SECONDS = (3, 10, 30, 60, 120)
+"""When a log says that there is no step yet; after the last, each time that so much has passed. A
+terminal shows it from the first on."""
 
 REPEATED_SECONDS = 60.0
 REPEATING = ("asyncio", "uvicorn.error", "entrypoint.cluster.connections")
@@ -193,16 +196,37 @@ class ProgressLine:
         self._terminal = draws()
         self._step = -1
         self._shown_at = 0.0
+        self._waits = list(FIRST_STEP_SECONDS)
+        self._waiting = False
+
+    def wait(self, attempt: int, waited: float) -> None:
+        """Show for how long, in seconds, an attempt has been without a step."""
+        if waited < self._waits[0]:
+            return
+        text = f"attempt {attempt}: no step yet, {duration(int(waited))} so far"
+        if self._terminal:
+            self._waiting = True
+            self._redraw(text)
+            return
+        while len(self._waits) > 1 and waited >= self._waits[0]:
+            self._waits.pop(0)
+        if waited >= self._waits[0]:
+            self._waits[0] += FIRST_STEP_SECONDS[-1]
+        log.info("%s", text)
+
+    def _redraw(self, text: str) -> None:
+        columns = shutil.get_terminal_size().columns
+        with DRAWN.lock:
+            if (text := _cut(text, columns - 1)) != DRAWN.text:
+                DRAWN.text = text
+                _draw(f"{CLEAR_LINE}{text}")
 
     def show(self, progress: Progress) -> None:
         if progress.step == self._step:
             return
-        self._step = progress.step
+        self._step, self._waiting = progress.step, False
         if self._terminal:
-            columns = shutil.get_terminal_size().columns
-            with DRAWN.lock:
-                DRAWN.text = _cut(sentence(progress), columns - 1)
-                _draw(f"{CLEAR_LINE}{DRAWN.text}")
+            self._redraw(sentence(progress))
         elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
             self._shown_at = time.monotonic()
             fields = {"event": "progress", "details": progress.as_dict()}
@@ -211,7 +235,7 @@ class ProgressLine:
     def end(self) -> None:
         with DRAWN.lock:
             if DRAWN.text:
-                _draw("\n")
+                _draw(CLEAR_LINE if self._waiting else "\n")
             DRAWN.text = ""
 
 
@@ -233,9 +257,11 @@ def is_last(progress: Progress) -> bool:
 
 
 def sentence(progress: Progress) -> str:
-    """step 12/60 · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s · 2 min 10 s left"""
+    """step 12/60 · 2 min 10 s left · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s"""
     of = f"/{progress.total_steps}" if progress.total_steps else ""
     parts = [f"step {progress.step}{of}"]
+    if progress.eta_seconds and not is_last(progress):
+        parts.append(f"{duration(round(progress.eta_seconds))} left")
     if progress.reward is not None:
         parts.append(f"reward {progress.reward:.3f}")
     if progress.loss is not None:
@@ -246,6 +272,4 @@ def sentence(progress: Progress) -> str:
         parts.append(f"KL {progress.kl:.4f}")
     if progress.tokens_per_second:
         parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
-    if progress.eta_seconds and not is_last(progress):
-        parts.append(f"{duration(round(progress.eta_seconds))} left")
     return " · ".join(parts)

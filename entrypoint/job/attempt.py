@@ -93,6 +93,8 @@ class Attempt:
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _ray_ended: str = "Ray does not say how the job ended"
     _newest: Progress | None = None
+    _began: float = field(default_factory=time.monotonic)
+    """Seconds of the monotonic clock."""
     _lines: int = 0
     """Lines of the job's log so far."""
     _asked_at: float | None = None
@@ -182,7 +184,10 @@ class Attempt:
         self._line.end()
 
     def _see(self, progress: Progress | None, before: Progress | None) -> None:
-        if progress is not None and progress != before:
+        if progress is None or progress == before:
+            if self.run.recipe.tells_phases and self._cause is None:
+                self._line.wait(self.plan.number, time.monotonic() - self._began)
+        else:
             self._line.show(progress)
             if self._reported:
                 self._reported.see(progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,6 +38,50 @@ line.end()
 logging.info("the job has finished")
 sys.stdin.readline()
 """
+
+
+STARTS = """
+import logging, os, sys, time
+from contract.progress import Progress
+from entrypoint import console
+from entrypoint.config.read import read_settings
+
+console.set_up(read_settings(os.environ))
+line = console.ProgressLine()
+for tenths in range(0, 1300, 5):
+    line.wait(1, tenths / 10)
+if sys.stdout.isatty():
+    time.sleep(2)
+line.end()
+logging.info("it begins")
+line.wait(1, 130.0)
+line.show(Progress(step=1, total_steps=30, eta_seconds=90.0))
+line.end()
+logging.info("it goes on")
+sys.stdin.readline()
+"""
+
+
+def test_a_start_that_takes_long_is_a_row_that_the_first_step_replaces(tmp_path: Path) -> None:
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "gn1"}
+    with terminal([sys.executable, "-c", STARTS], env) as screen:
+        rows = screen.shows("attempt 1: no step yet, 2 min 9 s so far")
+        assert len(rows) == 1
+        rows = screen.shows("it goes on")
+        assert [row.partition("gn1 ")[2] or row for row in rows if row] == [
+            "it begins",
+            "step 1/30 · 1 min 30 s left",
+            "it goes on",
+        ]
+        os.write(screen._descriptor, b"\n")
+
+
+def test_a_log_says_now_and_then_that_there_is_no_step_yet(tmp_path: Path) -> None:
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "gn1"}
+    words = [sys.executable, "-c", STARTS]
+    done = subprocess.run(words, env=env, input="", capture_output=True, text=True, check=True)
+    waits = [line.partition("yet, ")[2] for line in done.stdout.splitlines() if "no step" in line]
+    assert waits == [f"{time} so far" for time in ("3 s", "10 s", "30 s", "1 min 0 s", "2 min 0 s")]
 
 
 def of(head: Head) -> dict[str, str]:

@@ -152,7 +152,7 @@ def test_the_line_of_progress_takes_one_row_and_stays_below_the_log(tmp_path: Pa
         assert node.wait(10) == 0
     first, second, progress, after, last = screen(said.decode())
     assert [row.rpartition(" ")[2] for row in (first, second, after)] == ["between"] * 2 + ["after"]
-    assert progress == "step 2/9 · reward 0.500 · accuracy 50 …"
+    assert progress == "step 2/9 · 1 h 0 min left · reward 0.5…"
     assert last == ""
 
 
