@@ -26,6 +26,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
+from entrypoint.run.flight_record import ended
 from entrypoint.run.lease import SILENCE_SECONDS
 
 T = TypeVar("T")
@@ -84,10 +85,18 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
 
 
 def _lost_head(settings: Settings) -> str:
-    """Return what to do about a head that wrote its last heartbeat long ago; "" if none did."""
+    """Return what to do about a head that wrote its last heartbeat long ago; "" if none did.
+
+    The head of a run that has ended is not lost.
+    """
     if settings.url is not None:
         return ""
     with suppress(OSError):
+        if over := ended.read(RunFiles(settings.run_dir)):
+            return (
+                f". The run in {settings.run_dir} has ended ({over.outcome}), and its head with "
+                f"it: rollcall report {settings.run_dir} tells of it, with --html FILE as a page"
+            )
         leases = RunFiles(settings.run_dir).leases
         newest, silent = lease.newest(leases), lease.silence(leases)
         if newest and silent is not None and silent > SILENCE_SECONDS:

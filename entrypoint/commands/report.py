@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         rows = {"jobs": [_row(job) for job in jobs]} if jobs else {}
         print(json.dumps({**(_record(own) or {} if own else {}), **rows}))
     else:
-        print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs)]))
+        page = [f"the page: {options.html}"] if options.html else []
+        print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs), *page]))
     return ExitCode.FINISHED
 
 

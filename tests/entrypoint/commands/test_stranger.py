@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import arguments, cli, head_client
@@ -95,6 +96,12 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     said = capsys.readouterr().err
     assert f"The head of {tmp_path} was on {os.uname().nodename}" in said
     assert re.search(r"was last there 3 min \d+ s ago: start it again", said)
+    journal = RunFiles(tmp_path).journal
+    append_event(journal, "outcome", "the job has finished", {"outcome": "finished"})
+    assert rollcall(where, "open") == 69
+    said = capsys.readouterr().err
+    assert f"The run in {tmp_path} has ended (finished), and its head with it" in said
+    assert "start it again" not in said
 
 
 def test_no_token_names_the_directory_that_was_looked_at(

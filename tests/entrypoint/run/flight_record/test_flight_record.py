@@ -208,6 +208,8 @@ def test_the_command_says_it_in_text_as_json_and_as_a_page(
     assert report_command.main([str(run), "--json", "--html", str(tmp_path / "page.html")]) == 0
     assert json.loads(capsys.readouterr().out)["failures"][0]["failure"] == "node_lost"
     assert "64.3%" in (tmp_path / "page.html").read_text()
+    assert report_command.main([str(run), "--html", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"the page: {tmp_path / 'page.html'}"
 
 
 def test_a_torn_last_line_is_passed_over_and_the_next_event_is_whole(tmp_path: Path) -> None:
