@@ -74,6 +74,43 @@ def test_the_roll_has_the_head_the_gpus_and_the_versions(head: Head, tab: Page) 
     expect(rows.last).to_contain_text("passed")
 
 
+def test_no_word_of_the_roll_is_broken(head: Head, tab: Page) -> None:
+    said = {"host.nofile": "WARN host.nofile: open files: 20000 → " + "raise them " * 12}
+    registry = head.control._registry
+    registry.me = replace(registry.me, warnings=tuple(said), findings=said)
+    registry.check_in(replace(node_info("worker-1"), joined=True), "")
+    registry.poll_opened("worker-1")
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    opened(head, tab)
+    cells = tab.locator("#nodes td:nth-child(2), thead th")
+    expect(cells).to_have_count(7)
+    rows = "all => all.flatMap(one => one.textContent.split(' ').map(word => [one, word]))"
+    rows += """.map(([{firstChild: text}, word]) => {
+        const place = text.data.indexOf(word), range = document.createRange();
+        range.setStart(text, place);
+        range.setEnd(text, place + word.length);
+        return range.getClientRects().length;
+    })"""
+    assert set(cells.evaluate_all(rows)) == {1}
+
+
+def test_a_chart_says_its_newest_values_and_shows_a_single_step(head: Head, tab: Page) -> None:
+    row = {"step": 1, "train/reward": 0.5, "memory/critic_load_gb": 0.25}
+    head.run.metrics.write_text(json.dumps(row) + "\n")
+    opened(head, tab)
+    chart = tab.locator("figure", has_text="Reward")
+    expect(chart.locator(".u-legend")).to_have_text("step1reward0.5")
+    expect(tab.locator("figure", has_text="Memory")).to_contain_text("critic load0.25")
+    shows = (
+        "(() => {const {plot} = drawn.get('Reward'); return plot.series[1].points.show(plot, 1)})()"
+    )
+    assert tab.evaluate(shows)
+    with head.run.metrics.open("a") as metrics:
+        metrics.write(json.dumps({"step": 2, "train/reward": 0.75}) + "\n")
+    expect(chart.locator(".u-legend")).to_have_text("step2reward0.75")
+    assert not tab.evaluate(shows)
+
+
 def test_the_form_for_the_key_is_for_everyone(head: Head, tab: Page) -> None:
     tab.goto(f"http://127.0.0.1:{head.port}")
     expect(tab.get_by_role("textbox")).to_be_focused()  # comes after the page's load event

@@ -75,8 +75,12 @@ function drawChart(title, pattern, {steps, series}) {
   const data = [steps, ...names.map(name => series[name])];
   const chart = drawn.get(title) ?? begin(title, names, key, data);
   chart.plot.setData(data);
+  if (chart.plot.cursor.idx === null || chart.plot.cursor.idx === undefined) showNewest(chart.plot);
   chart.box.setAttribute("aria-label", `${title}. ${names.map(name => spoken(name, {steps, series})).join("; ")}`);
 }
+
+/** Say the newest values below a chart that no pointer is on. */
+const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.findLastIndex(value => value !== null && value !== undefined))}, false);
 
 /** Pure: a curve in words, for those who do not see it. */
 function spoken(name, {steps, series}) {
@@ -96,7 +100,7 @@ function slowRewards({series}) {
 const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
 const colour = (name, place) => (name.startsWith("timing/") && PHASE_COLOURS[name.slice(7)]) || LINES[place % LINES.length];
 const hour = time => clock(1000 * time).slice(0, 5);
-const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replaceAll("_", " ");
+const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replace(/_gb$/, "").replaceAll("_", " ");
 
 function begin(title, names, key, data) {
   const box = make("div", {});
@@ -122,7 +126,7 @@ function options(names, width) {
     scales: {x: {time: isTime(names[0])}},
     axes: [isTime(names[0]) ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
     series: [isTime(names[0]) ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...names.map((name, place) => ({
-      label: short(name), stroke: colour(name, place), width: 2, spanGaps: true, points: {show: names.length > 0 && name.startsWith("eval/")},
+      label: short(name), stroke: colour(name, place), width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
     }))],
   };
 }
