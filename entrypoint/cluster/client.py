@@ -43,6 +43,10 @@ class WrongTokenError(Exception):
     """The head does not know this node's token."""
 
 
+class ReadOnlyError(WrongTokenError):
+    """The key is right, and does not suffice."""
+
+
 class DeclinedError(Exception):
     """The head does not do what a command asks for; the sentence is the head's."""
 
@@ -127,7 +131,7 @@ class ControlClient:
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
         if answer.status_code == 403 and READS_ONLY in _why(answer):
-            raise WrongTokenError(f"the head at {self._base} declines{_why(answer)}")
+            raise ReadOnlyError(f"the head at {self._base} declines{_why(answer)}")
         if answer.status_code == 500:  # a proxy has 502, 503 or 504
             raise HeadFailedError(f"the head failed on {method} {self._base}{path} (status 500)")
         if answer.status_code > 500:

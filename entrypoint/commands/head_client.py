@@ -19,6 +19,7 @@ from entrypoint.cluster.client import (
     HeadFailedError,
     NoHeadError,
     NotNowError,
+    ReadOnlyError,
     WrongTokenError,
 )
 from entrypoint.config.role import host_to_ask
@@ -78,8 +79,11 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
         remedy = elsewhere if host == "localhost" and settings.url is None else ""
         remedy = _lost_head(settings) or remedy
         raise AwayError(f"no head answers: {error}{remedy}") from None
-    except WrongTokenError as error:
+    except ReadOnlyError as error:
         raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
+    except WrongTokenError as error:
+        remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
+        raise NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED) from None
     finally:
         client.close()
 
