@@ -50,10 +50,10 @@ async function readLog(query) {
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
 
-function openLog(name) {
+async function openLog(name) {
   by("logs").value = name;
   beginLog(name);
-  refreshLogs(shownJob).catch(() => {});
+  await refreshLogs(shownJob).catch(() => {});
 }
 
 by("logs").addEventListener("change", () => openLog(by("logs").value));

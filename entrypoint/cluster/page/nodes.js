@@ -64,8 +64,7 @@ function logButton(name, log) {
   const button = make("button", {type: "button", ariaLabel: `Log of ${name}`}, "Log");
   button.dataset.log = log;
   button.addEventListener("click", () => {
-    openLog(log);
-    by("log").scrollIntoView({block: "nearest"});
+    openLog(log).then(() => by("log").scrollIntoView({block: "nearest"})); // it has its height by then
     by("log").focus();
   });
   return button;
