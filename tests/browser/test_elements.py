@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from contract.progress import Progress
 from entrypoint.cluster.access import page_link
+from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.control import TOKEN, Head, node_info
 
 pytestmark = pytest.mark.browser
@@ -84,14 +85,7 @@ def test_no_word_of_the_roll_is_broken(head: Head, tab: Page) -> None:
     opened(head, tab)
     cells = tab.locator("#nodes td:nth-child(2), thead th")
     expect(cells).to_have_count(7)
-    rows = "all => all.flatMap(one => one.textContent.split(' ').map(word => [one, word]))"
-    rows += """.map(([{firstChild: text}, word]) => {
-        const place = text.data.indexOf(word), range = document.createRange();
-        range.setStart(text, place);
-        range.setEnd(text, place + word.length);
-        return range.getClientRects().length;
-    })"""
-    assert set(cells.evaluate_all(rows)) == {1}
+    assert set(cells.evaluate_all(ROWS_OF_WORDS)) == {1}
 
 
 def test_a_chart_says_its_newest_values_and_shows_a_single_step(head: Head, tab: Page) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from contract.run_dir import RunFiles
 from entrypoint.commands import report
 from tests.support import reported_runs
+from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.flight_events import Clock
 
 pytestmark = pytest.mark.browser
@@ -49,6 +50,7 @@ def test_a_report_is_seen_whole_by_everyone_and_asks_no_host(
     asked = opened(tab, make(tmp_path / "run-7"))
     expect(tab.get_by_role("heading", level=1)).to_contain_text("run-7")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert set(tab.locator("thead th").evaluate_all(ROWS_OF_WORDS)) == {1}
     assert tab.locator("script, img, link, iframe").count() == 0
     assert asked == [tab.url]
     dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 28)"
