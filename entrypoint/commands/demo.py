@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,13 @@ class Layout:
             "EXPECTED_WORKERS": str(WORKERS),
             "RAY_WORKER": "0" if number == 0 else "1",
         }
+
+    @property
+    def asking(self) -> str:
+        """The variables with which another shell's commands ask the head."""
+        names = ("ROLLCALL_RUN_DIR", "ROLLCALL_HEAD_ADDRESS", "ROLLCALL_CONTROL_PORT")
+        head = self.node(0)
+        return " ".join(f"{name}={shlex.quote(head[name])}" for name in names)
 
     def mark(self, number: int) -> str:
         """Return the mark of the processes of node `number`."""
@@ -240,6 +248,7 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
+    log.info("to ask from another terminal: export %s; rollcall status", layout.asking)
     nodes = [_start(layout, 0, job)]
     try:
         nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]

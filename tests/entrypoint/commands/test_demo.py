@@ -1,0 +1,18 @@
+"""What the demo tells one who looks at it from outside."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from entrypoint.commands.demo import Layout
+from entrypoint.config.read import read_settings
+from entrypoint.config.role import host_to_ask
+
+
+def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed() -> None:
+    layout = Layout(Path("/my runs/demo"), 21000)
+    given = dict(word.split("=", 1) for word in shlex.split(layout.asking))
+    settings = read_settings(given)
+    assert settings.run_dir == layout.run.root
+    assert (host_to_ask(settings), settings.control_port) == ("127.0.0.2", 21002)
