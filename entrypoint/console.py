@@ -78,7 +78,8 @@ class _Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.node = self._node
-        record.levelmark = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
+        is_marked = record.levelno < logging.WARNING or getattr(record, "verdict", False)
+        record.levelmark = "" if is_marked else f"{record.levelname}: "
         return redact(super().format(record), self._secrets)
 
 
@@ -163,6 +164,15 @@ def set_up(settings: Settings) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     for name in REPEATING:
         logging.getLogger(name).addFilter(ONCE_PER_MINUTE)
+
+
+VERDICTS = {"WARN": logging.WARNING, "FAIL": logging.ERROR}
+
+
+def say_check(line: str) -> None:
+    """Log a line of preflight. Its first word is its level, which a text has once."""
+    level = VERDICTS.get(line.partition(" ")[0], logging.INFO)
+    log.log(level, "%s", line, extra={"verdict": True})
 
 
 def draws() -> bool:
