@@ -140,7 +140,7 @@ def _up(settings: Settings) -> int:
     own_job = is_head and not settings.waits_for_jobs
     if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
         more = [NO_JOB] if settings.recipe == "builtin" and not settings.job else []
-        print("\n".join([*faults, *more]), file=sys.stderr)
+        print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
         return ExitCode.USAGE
     console.set_up(settings)
     inbox = Inbox()
@@ -150,7 +150,7 @@ def _up(settings: Settings) -> int:
     if is_head:
         unfit_head.forget(settings)
     report = run_checks(role, settings)
-    say_report(report, console.log.info, on_terminal=console.draws())
+    say_report(report, console.say_check, on_terminal=console.draws())
     if report.exit_code != ExitCode.FINISHED:
         failed = "this node does not start: %s failed (ROLLCALL_PREFLIGHT=strict)"
         console.log.error(failed, failed_names(report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,19 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
 
 
 CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
+NODE_FLAGS = ("--help", "--version", WAIT)
+PLAN_FLAGS = (*NODE_FLAGS, "--json", *CLUSTER_FLAGS)
+UNKNOWN = re.compile(r"(--[\w-]+): unknown flag\. See --help")
+
+
+def hinted(faults: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Return the faults of a job; of a flag that no job has, with the flag of the node it means."""
+    return [UNKNOWN.sub(lambda found: _hint(found[0], found[1], own), fault) for fault in faults]
+
+
+def _hint(fault: str, word: str, own: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, own, n=1, cutoff=0.75)
+    return f"{word}: unknown flag. Did you mean {near[0]}?" if near else fault
 
 
 def _plan(rest: tuple[str, ...]) -> Invocation:

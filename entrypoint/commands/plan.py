@@ -14,6 +14,7 @@ from contract.exit_codes import ExitCode
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.commands import cli
 from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker
@@ -68,7 +69,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     if settings.waits_for_jobs or (not settings.job and settings.recipe == "builtin"):
         return _row(warnings=warnings, **given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
-    if wrong := recipe.faults(settings):
+    if wrong := cli.hinted(recipe.faults(settings), cli.PLAN_FLAGS):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:

@@ -71,6 +71,19 @@ def test_the_overview_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
+    ("words", "flag"),
+    [("up --wait-for-job", "--wait-for-jobs"), ("--hlep", "--help"), ("plan --node=3", "--nodes")],
+)
+def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, flag: str
+) -> None:
+    monkeypatch.setenv("RAY_WORKER", "0")
+    assert rollcall(monkeypatch, *words.split()) == 64
+    output = capfd.readouterr()
+    assert f"unknown flag. Did you mean {flag}?" in output.err + output.out
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("statsu", "did you mean status?"),
