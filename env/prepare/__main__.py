@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from env.data.rows import PromptError
 from env.http.arguments import Parser, positive, sub_command
@@ -60,7 +64,30 @@ Plan = tuple[Mapping[str, Any], Callable[[Path], None]]
 
 def _prepare(arguments: argparse.Namespace) -> bool:
     recipe, make = arguments.plan(arguments)
-    return prepare(arguments.out, recipe, make, force=arguments.force)
+    with _clock(f"making {recipe['task']}"):
+        return prepare(arguments.out, recipe, make, force=arguments.force)
+
+
+@contextlib.contextmanager
+def _clock(what: str) -> Iterator[None]:
+    """Show the seconds in a row of a terminal until the block ends."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield
+        return
+    over = threading.Event()
+    with tqdm(desc=what, bar_format="{desc}: {elapsed}", leave=False, file=sys.stderr) as row:
+
+        def tick() -> None:
+            while not over.wait(1):
+                row.refresh()
+
+        thread = threading.Thread(target=tick, name="clock", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 def _plan_arithmetic(arguments: argparse.Namespace) -> Plan:
