@@ -45,6 +45,8 @@ class Journal:
         """
         lease.check(self.claim)  # before the sentence is logged
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
+        if kind == "outcome" and details.get("outcome") == "failed":
+            level = logging.ERROR
         fields = {"event": kind, "attempt": self.attempt, "details": details}
         log.log(level, "%s", redact(sentence, self._secrets), extra=fields)
         self.write(kind, sentence, **details)

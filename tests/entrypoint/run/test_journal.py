@@ -57,6 +57,15 @@ def test_what_went_wrong_is_a_warning(
     assert [record.levelname for record in caplog.records] == [level]
 
 
+@pytest.mark.parametrize(("outcome", "level"), [("failed", "ERROR"), ("finished", "INFO")])
+def test_a_failed_end_is_an_error(
+    journal: Journal, caplog: pytest.LogCaptureFixture, outcome: str, level: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    journal.record("outcome", "the end", outcome=outcome)
+    assert [record.levelname for record in caplog.records] == [level]
+
+
 def test_attempts_are_counted_over_all_heads_of_the_run(journal: Journal) -> None:
     assert journal.attempts() == 0
     journal.record("attempt", "attempt 1 starts")
