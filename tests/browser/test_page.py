@@ -173,6 +173,30 @@ def test_the_end_is_no_lost_head(head: Head, tab: Page, outcome: str, word: str)
     expect(tab.get_by_role("alert")).to_be_hidden()
 
 
+def test_a_head_that_ends_right_after_the_outcome_is_not_lost(head: Head, tab: Page) -> None:
+    """No question about the state may come in between; the stream of events ends with the end."""
+    trains(head)
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    expect(tab.locator("#events li")).to_have_count(3)
+    tab.route("**/v1/state*", lambda route: route.abort())
+    details = {"outcome": "stopped", "exit_code": 143}
+    append_event(head.run.journal, "outcome", "stopped; step 5 is saved", details)
+    head.control.__exit__()
+    expect(tab.locator("#state")).to_have_text("Stopped")
+    expect(tab.locator("#sentence")).to_have_text("stopped; step 5 is saved")
+    expect(tab.locator("#verdict")).to_contain_text("The run was stopped.")
+    tab.wait_for_timeout(10_000)  # longer than until a head counts as lost
+    expect(tab.locator("#updated")).to_contain_text("The head has ended.")
+    expect(tab.get_by_role("alert")).to_be_hidden()
+    tab.unroute("**/v1/state*")
+    append_event(head.run.journal, "start", "this is the head")
+    back = Head(head.run.root, head.port)
+    back.control.phase = "roll call"
+    with back.control:
+        expect(tab.locator("#state")).to_have_text("Waiting for nodes")
+
+
 def test_a_thousand_nodes_are_counts_and_a_filter(head: Head, tab: Page) -> None:
     registry = head.control._registry
     registry.expected = 1000

@@ -54,6 +54,13 @@ function colourOf(event) {
 /** The sentence with which the run has ended. */
 const ending = () => entries.findLast(event => event.kind === "outcome")?.sentence ?? "";
 
+/** Pure: the end of a run that no head tells any more: it ends right after its last event. */
+function endAfter(events, at) {
+  const last = events.findLast(event => event.kind === "start" || event.kind === "outcome");
+  const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
+  return isNew ? {outcome: last.details.outcome, exit_code: last.details.exit_code} : null;
+}
+
 /** Pure: the attempts that the events know of, the oldest first. */
 function attempts(events) {
   const found = [];

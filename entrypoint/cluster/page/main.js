@@ -103,6 +103,11 @@ function tick() {
     if (seconds(asked) > LOST_SECONDS) say(troubled ? `The head answers, but cannot read the run: ${troubled}.` : "The head has not answered yet.");
     return;
   }
+  const end = !state.outcome && !shownJob && endAfter(entries, state.at);
+  if (end) {
+    state = {...state, outcome: end};
+    return show(state);
+  }
   const age = seconds(heard), at = clock(state.at);
   by("updated").textContent = `updated ${duration(age)} ago`;
   // Browsers run the clocks of a hidden page once a minute.
