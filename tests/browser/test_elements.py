@@ -105,6 +105,15 @@ def test_a_chart_says_its_newest_values_and_shows_a_single_step(head: Head, tab:
     assert not tab.evaluate(shows)
 
 
+def test_a_chart_says_its_newest_values_from_the_first_on(head: Head, tab: Page) -> None:
+    head.run.metrics.write_text(json.dumps({"step": 1, "train/reward": 0.5}) + "\n")
+    tab.route("**/v1/gpus*", lambda route: route.abort())  # with its answer all is drawn again
+    tab.route("**/v1/curves?after=1*", lambda route: route.abort())
+    opened(head, tab)
+    legend = tab.locator("figure", has_text="Reward").locator(".u-legend")
+    expect(legend).to_have_text("step1reward0.5")
+
+
 def test_the_form_for_the_key_is_for_everyone(head: Head, tab: Page) -> None:
     tab.goto(f"http://127.0.0.1:{head.port}")
     expect(tab.get_by_role("textbox")).to_be_focused()  # comes after the page's load event

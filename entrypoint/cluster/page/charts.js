@@ -123,6 +123,7 @@ function options(names, width) {
   return {
     width: width || 300,
     height: 190,
+    hooks: {ready: [showNewest]},
     scales: {x: {time: isTime(names[0])}},
     axes: [isTime(names[0]) ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
     series: [isTime(names[0]) ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...names.map((name, place) => ({
