@@ -165,14 +165,8 @@ def _prepare(layout: Layout, seed: int) -> None:
 
 def run_module(what: str, *words: str) -> None:
     """Run a program of this product, and say for how long. Raises CalledProcessError."""
-    with busy(what), subprocess.Popen(program(*words), stdout=subprocess.DEVNULL) as running:
-        try:
-            code = running.wait()
-        except BaseException:
-            running.kill()
-            raise
-    if code:
-        raise subprocess.CalledProcessError(code, program(*words))
+    with busy(what):
+        subprocess.run(program(*words), check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
