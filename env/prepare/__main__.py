@@ -6,13 +6,10 @@ import argparse
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from env.data.rows import PromptError
 from env.http.arguments import Parser, positive, sub_command
@@ -74,20 +71,13 @@ def _clock(what: str) -> Iterator[None]:
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield
         return
-    over = threading.Event()
-    with tqdm(desc=what, bar_format="{desc}: {elapsed}", leave=False, file=sys.stderr) as row:
+    from rich import progress  # 0.1 s, which a log does not need
+    from rich.console import Console
 
-        def tick() -> None:
-            while not over.wait(1):
-                row.refresh()
-
-        thread = threading.Thread(target=tick, name="clock", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    columns = progress.TextColumn("{task.description}:"), progress.TimeElapsedColumn()
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as row:
+        row.add_task(what, total=None)
+        yield
 
 
 def _plan_arithmetic(arguments: argparse.Namespace) -> Plan:

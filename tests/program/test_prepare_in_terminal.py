@@ -24,6 +24,6 @@ sys.exit(prepare.main(["arithmetic", "--out", sys.argv[1]]))
 def test_a_terminal_has_a_row_with_the_seconds_that_goes_at_the_end(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SLOW, str(tmp_path / "out")]
     with terminal(words, dict(os.environ), 200) as screen:
-        screen.shows("making arithmetic: 00:01")
+        screen.shows("making arithmetic: 0:00:01")
         assert screen.shows("out: made") == [f"{tmp_path / 'out'}: made"]
         assert screen.program.wait(30) == 0
