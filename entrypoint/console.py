@@ -8,10 +8,9 @@ import logging
 import os
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from contract.durations import duration
 from contract.journal import timestamp
@@ -19,6 +18,9 @@ from contract.progress import Progress
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import LogFormat, Settings
+
+if TYPE_CHECKING:
+    from rich import progress
 
 log = logging.getLogger("rollcall")
 
@@ -29,6 +31,10 @@ PLAIN_PROGRESS_SECONDS = 10.0
 FIRST_STEP_SECONDS = (3, 10, 30, 60, 120)
 """When a log says that there is no step yet; after the last, each time that so much has passed. A
 terminal shows it from the first on."""
+
+REDRAWN_PER_SECOND = 2.0
+DUMB_TERMINALS = ("dumb", "unknown")
+"""Values of TERM; such a terminal cannot go back to the start of a row."""
 
 REPEATED_SECONDS = 60.0
 REPEATING = ("asyncio", "uvicorn.error", "entrypoint.cluster.connections")
@@ -111,27 +117,44 @@ class _JsonLine(logging.Formatter):
         return json.dumps(row)
 
 
-class _Drawn:
-    """The line of progress that the terminal shows below the log."""
+class _Row:
+    """The row of progress that the terminal shows below the log; rich draws it."""
 
     def __init__(self) -> None:
-        self.text = ""
-        self.lock = threading.RLock()
+        self.drawn: progress.Progress | None = None
+
+    def show(self, what: str, more: str, done: int, total: int | None) -> None:
+        """`total`: None, and the bar has no length."""
+        if self.drawn is None:
+            self.drawn = _drawn()
+            self.drawn.add_task("", total=None, more="")
+            self.drawn.start()
+        task = self.drawn.task_ids[0]
+        self.drawn.update(task, description=what, more=more, completed=done, total=total)
+
+    def end(self, *, stays: bool) -> None:
+        """`stays`: as a line of the log."""
+        if self.drawn is not None:
+            drawn, self.drawn = self.drawn, None
+            drawn.live.transient = not stays
+            drawn.stop()
 
 
-DRAWN = _Drawn()
-CLEAR_LINE = "\r\x1b[2K"
+ROW = _Row()
 
 
 class _Console(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a log line above the line of progress."""
-        with DRAWN.lock:
-            if DRAWN.text:
-                _draw(CLEAR_LINE)
+        """Write a log line, above the row of progress if there is one."""
+        if (drawn := ROW.drawn) is None:
             super().emit(record)
-            if DRAWN.text:
-                _draw(DRAWN.text)
+            return
+        from rich.text import Text
+
+        try:
+            drawn.console.print(Text(self.format(record)), soft_wrap=True)
+        except Exception:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if isinstance(error := sys.exception(), OSError):
@@ -178,7 +201,9 @@ def say_check(line: str) -> None:
 def draws() -> bool:
     """Return whether the console is a terminal that shows text; lines of JSON stay as they are."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
-    return sys.stdout.isatty() and not any(isinstance(one, _JsonLine) for one in formatters)
+    is_dumb = os.environ.get("TERM", "").lower() in DUMB_TERMINALS
+    is_text = not any(isinstance(one, _JsonLine) for one in formatters)
+    return sys.stdout.isatty() and not is_dumb and is_text
 
 
 def log_to_file(settings: Settings, *, is_head: bool) -> None:
@@ -213,53 +238,78 @@ class ProgressLine:
         """Show for how long, in seconds, an attempt has been without a step."""
         if waited < self._waits[0]:
             return
-        text = f"attempt {attempt}: no step yet, {duration(int(waited))} so far"
+        what, more = f"attempt {attempt}", f"no step yet, {duration(int(waited))} so far"
         if self._terminal:
             self._waiting = True
-            self._redraw(text)
+            ROW.show(what, more, 0, None)
             return
         while len(self._waits) > 1 and waited >= self._waits[0]:
             self._waits.pop(0)
         if waited >= self._waits[0]:
             self._waits[0] += FIRST_STEP_SECONDS[-1]
-        log.info("%s", text)
-
-    def _redraw(self, text: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        with DRAWN.lock:
-            if (text := _cut(text, columns - 1)) != DRAWN.text:
-                DRAWN.text = text
-                _draw(f"{CLEAR_LINE}{text}")
+        log.info("%s: %s", what, more)
 
     def show(self, progress: Progress) -> None:
         if progress.step == self._step:
             return
         self._step, self._waiting = progress.step, False
         if self._terminal:
-            self._redraw(sentence(progress))
+            ROW.show(*_parts(progress), progress.step, progress.total_steps or None)
         elif time.monotonic() - self._shown_at >= PLAIN_PROGRESS_SECONDS or is_last(progress):
             self._shown_at = time.monotonic()
             fields = {"event": "progress", "details": progress.as_dict()}
             log.info("%s", sentence(progress), extra=fields)
 
     def end(self) -> None:
-        with DRAWN.lock:
-            if DRAWN.text:
-                _draw(CLEAR_LINE if self._waiting else "\n")
-            DRAWN.text = ""
+        """Leave the last step as a line; what only waits goes without a trace."""
+        ROW.end(stays=not self._waiting)
 
 
-def _draw(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
-        do_without(error)
+def _drawn() -> progress.Progress:
+    """Return a spinner, the step, a bar and the step's numbers, in one row however narrow."""
+    from rich import progress  # 0.1 s, which a node without a terminal does not need
+    from rich.console import Console
+    from rich.table import Column
+
+    class Shown(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            """Leave the cursor: a process that is killed could not give it back."""
+            return False
+
+    the_rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return progress.Progress(
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        progress.BarColumn(max(4, shutil.get_terminal_size().columns // 6)),
+        progress.TextColumn("{task.fields[more]}", markup=False, table_column=the_rest),
+        expand=True,
+        console=Shown(file=cast(TextIO, _Stdout()), highlight=False),
+        refresh_per_second=REDRAWN_PER_SECOND,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
-def _cut(text: str, most: int) -> str:
-    """Return a text that takes one row: of a second row, a terminal would clear only the last."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+class _Stdout:
+    """The program's output for rich, whose own thread must not die with the terminal."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        try:
+            return sys.stdout.write(text)
+        except OSError as error:
+            do_without(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            do_without(error)
+
+    def isatty(self) -> bool:
+        return True
 
 
 def is_last(progress: Progress) -> bool:
@@ -268,8 +318,13 @@ def is_last(progress: Progress) -> bool:
 
 def sentence(progress: Progress) -> str:
     """step 12/60 · 2 min 10 s left · reward 0.61 · accuracy 54 % · KL 0.012 · 1240 tokens/s"""
+    return " · ".join(part for part in _parts(progress) if part)
+
+
+def _parts(progress: Progress) -> tuple[str, str]:
+    """Return the step, and the numbers of its sentence."""
     of = f"/{progress.total_steps}" if progress.total_steps else ""
-    parts = [f"step {progress.step}{of}"]
+    parts = []
     if progress.eta_seconds and not is_last(progress):
         parts.append(f"{duration(round(progress.eta_seconds))} left")
     if progress.reward is not None:
@@ -282,4 +337,4 @@ def sentence(progress: Progress) -> str:
         parts.append(f"KL {progress.kl:.4f}")
     if progress.tokens_per_second:
         parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
-    return " · ".join(parts)
+    return f"step {progress.step}{of}", " · ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from tests.support.control import TOKEN, Head, head, node_info
 from tests.support.screen import terminal
+from tests.support.terminal import in_terminal, read_to_end
+from tests.support.waiting import eventually
 
 __all__ = ["head"]
 
@@ -36,6 +39,18 @@ for step in range(1, 31):
 sys.stdin.readline()
 line.end()
 logging.info("the job has finished")
+sys.stdin.readline()
+"""
+
+
+ONE_STEP = """
+import os, sys
+from contract.progress import Progress
+from entrypoint import console
+from entrypoint.config.read import read_settings
+
+console.set_up(read_settings(os.environ))
+console.ProgressLine().show(Progress(step=3, total_steps=30))
 sys.stdin.readline()
 """
 
@@ -65,15 +80,36 @@ sys.stdin.readline()
 def test_a_start_that_takes_long_is_a_row_that_the_first_step_replaces(tmp_path: Path) -> None:
     env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "gn1"}
     with terminal([sys.executable, "-c", STARTS], env) as screen:
-        rows = screen.shows("attempt 1: no step yet, 2 min 9 s so far")
+        rows = screen.shows("no step yet, 2 min 9 s so far")
         assert len(rows) == 1
-        rows = screen.shows("it goes on")
-        assert [row.partition("gn1 ")[2] or row for row in rows if row] == [
-            "it begins",
-            "step 1/30 · 1 min 30 s left",
-            "it goes on",
-        ]
+        assert re.fullmatch(r"\S attempt 1 ━+ no step yet, 2 min 9 s so far", rows[0])
+        begins, step, goes_on = screen.shows("it goes on")
+        assert begins.endswith("gn1 it begins")
+        assert re.fullmatch(r"\S step 1/30 \S+ 1 min 30 s left", step)
+        assert goes_on.endswith("gn1 it goes on")
         os.write(screen._descriptor, b"\n")
+
+
+def test_the_row_moves_between_steps_and_a_killed_program_leaves_the_cursor(tmp_path: Path) -> None:
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "gn1"}
+    with terminal([sys.executable, "-c", ONE_STEP], env) as screen:
+        (first,) = screen.shows("step 3/30")
+        eventually(lambda: screen.rows()[0][0] != first[0])
+        assert screen.rows()[0][1:] == first[1:]
+        screen.program.kill()
+        screen.program.wait()
+        screen.rows()
+        assert not screen.hides_cursor
+
+
+def test_a_terminal_that_cannot_go_back_gets_lines(tmp_path: Path) -> None:
+    env = {**os.environ, "ROLLCALL_RUN_DIR": str(tmp_path), "TERM": "dumb"}
+    with in_terminal([sys.executable, "-c", TRAINS], env) as (program, descriptor):
+        os.write(descriptor, b"\n\n")
+        said = read_to_end(descriptor)
+        assert program.wait(60) == 0
+    assert "step 30/30 · reward 1.000" in said
+    assert "\x1b" not in said
 
 
 def test_a_log_says_now_and_then_that_there_is_no_step_yet(tmp_path: Path) -> None:
@@ -97,8 +133,7 @@ def test_the_progress_is_one_row_below_the_log(tmp_path: Path, columns: int) -> 
     with terminal([sys.executable, "-c", TRAINS], env, columns) as screen:
         rows = screen.shows("step 30/30", "step 30 written" if columns == 80 else "written.")
         assert sum("step " in row and "/30" in row for row in rows) == 1
-        assert rows[-1].startswith("step 30/30 · reward 1.000")
-        assert len(rows[-1]) < columns
+        assert re.fullmatch(r". step 30/30 ━+ reward 1\.000 .*", rows[-1])
         os.write(screen._descriptor, b"\n")
         rows = screen.shows("the job has finished" if columns == 80 else "finished")
         assert not any("/30" in row and "finished" in row for row in rows)

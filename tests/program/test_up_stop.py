@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from tests.support.terminal import in_terminal
@@ -123,50 +121,6 @@ def test_what_is_said_to_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
         wait_for(b"step 1", terminal)
         os.close(terminal)
         assert node.wait(10) == 0
-
-
-WIDE = """
-import logging, os
-from entrypoint import console
-from entrypoint.config.read import read_settings
-from contract.progress import Progress
-
-console.set_up(read_settings(os.environ))
-line = console.ProgressLine()
-for step in (1, 2):
-    line.show(Progress(step=step, total_steps=9, reward=0.5, kl=0.1, eval=0.5, eta_seconds=3600,
-                       tokens_per_second=123456.0))
-    logging.info("between")
-line.end()
-logging.info("after")
-"""
-
-
-def test_the_line_of_progress_takes_one_row_and_stays_below_the_log(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", WIDE]
-    with in_terminal(argv, {**environment(tmp_path), "COLUMNS": "40"}) as (node, terminal):
-        said = b""
-        with suppress(OSError):  # the terminal ends with its program
-            while part := os.read(terminal, 1000):
-                said += part
-        assert node.wait(10) == 0
-    first, second, progress, after, last = screen(said.decode())
-    assert [row.rpartition(" ")[2] for row in (first, second, after)] == ["between"] * 2 + ["after"]
-    assert progress == "step 2/9 · 1 h 0 min left · reward 0.5…"
-    assert last == ""
-
-
-def screen(text: str) -> list[str]:
-    """What a terminal shows in the end of a text that only clears its last row."""
-    rows = [""]
-    for part in re.split(r"(\r\x1b\[2K|\r\n)", text):
-        if part == "\r\x1b[2K":
-            rows[-1] = ""
-        elif part == "\r\n":
-            rows.append("")
-        else:
-            rows[-1] += part
-    return rows
 
 
 def test_a_wait_under_nohup_outlives_its_terminal() -> None:

@@ -37,6 +37,10 @@ class Terminal:
                 break
         return [row.rstrip() for row in self._screen.display if row.strip()]
 
+    @property
+    def hides_cursor(self) -> bool:
+        return bool(self._screen.cursor.hidden)
+
     def shows(self, *parts: str) -> list[str]:
         """Wait until each part is in a row; return the rows."""
         eventually(lambda: all(any(part in row for row in self.rows()) for part in parts))
