@@ -200,10 +200,13 @@ def say_check(line: str) -> None:
 
 def draws() -> bool:
     """Return whether the console is a terminal that shows text; lines of JSON stay as they are."""
-    formatters = (handler.formatter for handler in logging.getLogger().handlers)
     is_dumb = os.environ.get("TERM", "").lower() in DUMB_TERMINALS
-    is_text = not any(isinstance(one, _JsonLine) for one in formatters)
-    return sys.stdout.isatty() and not is_dumb and is_text
+    return sys.stdout.isatty() and not is_dumb and not writes_json()
+
+
+def writes_json() -> bool:
+    formatters = (handler.formatter for handler in logging.getLogger().handlers)
+    return any(isinstance(one, _JsonLine) for one in formatters)
 
 
 def log_to_file(settings: Settings, *, is_head: bool) -> None:

@@ -29,9 +29,10 @@ from contract.exit_codes import ExitCode
 from contract.files import private_dir
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint import console
 from entrypoint.commands import demo_plot
 from entrypoint.commands.arguments import Parser
-from entrypoint.console import DATE_FORMAT
+from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
@@ -116,9 +117,7 @@ class Layout:
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s demo %(message)s", datefmt=DATE_FORMAT
-    )
+    console.set_up(read_settings({**_shown(), "ROLLCALL_NODE_NAME": "demo"}))
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
         ports = PortBlock(PORTS)
@@ -172,7 +171,7 @@ def run_module(what: str, *words: str) -> None:
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """Show the seconds in a row of a terminal, else a line now and then, until the block ends."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not console.writes_json():
         with _clock() as shown:
             shown.add_task(what, total=None)
             yield
@@ -283,7 +282,13 @@ def _start(layout: Layout, number: int, job: list[str]) -> Process:
 def inherited() -> dict[str, str]:
     """Return this environment without the variables of another cluster."""
     ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return others | _shown()
+
+
+def _shown() -> dict[str, str]:
+    """Return the variable that says how logs look, which is of no cluster."""
+    return {name: os.environ[name] for name in ("ROLLCALL_LOG",) if name in os.environ}
 
 
 def _crash(layout: Layout, nodes: list[Process], job: list[str]) -> None:
@@ -333,21 +338,27 @@ def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
 
 def _report(layout: Layout) -> None:
     rows = [json.loads(line) for line in layout.run.metrics.read_text().splitlines()]
-    print(demo_plot.in_terminal(rows))
     picture = layout.run.root / "learning_curve.png"
     demo_plot.as_png(rows, picture)
     result = json.loads(layout.run.result.read_text())
-    print(
+    paths = {
+        "model": layout.run.exported,
+        "checkpoints": layout.run.checkpoints,
+        "journal": layout.run.journal,
+        "logs": layout.run.logs,
+        "curve": picture,
+    }
+    accuracy = (
         f"held-out accuracy {100 * result['eval_before']:.0f} % before, "
         f"{100 * result['eval_after']:.0f} % after {result['steps']} steps "
         f"in {counted(result['attempts'], 'attempt')}"
     )
-    for what, path in (
-        ("model", layout.run.exported),
-        ("checkpoints", layout.run.checkpoints),
-        ("journal", layout.run.journal),
-        ("logs", layout.run.logs),
-        ("curve", picture),
-    ):
+    if console.writes_json():
+        details = result | {what: str(path) for what, path in paths.items()}
+        log.info("%s", accuracy, extra={"event": "result", "details": details})
+        return
+    print(demo_plot.in_terminal(rows))
+    print(accuracy)
+    for what, path in paths.items():
         print(f"{what:<12}{path}")
     print(layout.run.result)

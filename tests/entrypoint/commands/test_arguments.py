@@ -166,14 +166,37 @@ def test_json_tells_of_a_failure_too(
         ("rollcall report RUN --h", "--help --html"),
         ("rollcall bundle RUN --o", "--out"),
         ("rollcall demo --cr", "--crash"),
-        ("rollcall prepare arith", ""),
+        ("rollcall help plan", "plan"),
+        ("rollcall prepare arith", "arithmetic"),
+        ("rollcall prepare i", "index"),
+        ("rollcall prepare gsm8k --mo", ""),
+        ("rollcall prepare gsm8k --max", "--max-length --max-samples"),
+        ("rollcall serve-retriever --top", "--topk"),
+        ("rollcall serve-reward --protocol openrlhf --val", "--value-head-prefix"),
+        ("rollcall translate --nu", "--number"),
+        ("rollcall sft --pretr", "--pretrain --pretrain_mode"),
+        ("rollcall dpo --bet", "--beta"),
     ],
 )
 def test_bash_completes_commands_and_flags(words: str, completed: str) -> None:
-    typed = words.split()
-    asks = f"COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _rollcall; echo ${{COMPREPLY[@]}}"
-    shell = ["bash", "-c", f"{completion.script()}\n{asks}"]
-    assert subprocess.check_output(shell, text=True) == f"{completed}\n"
+    assert complete(words) == completed
+
+
+def test_bash_asks_another_program_once_for_its_flags(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    program = tmp_path / "rollcall"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{calls}\necho "usage: --number N, --json"\n')
+    program.chmod(0o755)
+    assert complete(f"{program} translate --js", f"{program} translate --n") == "--number"
+    assert calls.read_text() == "translate --help\n"
+
+
+def complete(*lines: str) -> str:
+    """What bash completes the last of these lines to, each asked for in turn in one shell."""
+    beside_python = f'PATH="{Path(sys.executable).parent}:$PATH"'
+    asks = [f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; _rollcall" for line in lines]
+    script = "\n".join([beside_python, completion.script(), *asks, "echo ${COMPREPLY[@]}"])
+    return subprocess.check_output(["bash", "-c", script], text=True).strip()
 
 
 def test_the_words_of_a_job_ask_for_no_json() -> None:

@@ -1,0 +1,89 @@
+"""What the demo says: while it makes data and model, and in JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrypoint import console
+from entrypoint.commands import demo
+from entrypoint.config.read import read_settings
+from tests.support.screen import terminal
+
+SLEEPS = """
+import logging, sys
+from entrypoint.commands import demo
+
+demo.BUSY_SECONDS = 0.3
+logging.basicConfig(level=logging.INFO)
+logging.info("it begins")
+demo.run_module("warm-up", "timeit", "-n1", "-r1", "import time; time.sleep(float(%r))")
+logging.info("it is made")
+sys.stdin.readline()
+"""
+
+
+def test_a_terminal_has_a_row_with_the_seconds_that_goes_at_the_end() -> None:
+    words = [sys.executable, "-c", SLEEPS % "3"]
+    with terminal(words, dict(os.environ)) as screen:
+        screen.shows("warm-up 0:00:01")
+        rows = screen.shows("it is made")
+        assert not any("warm-up" in row for row in rows)
+        os.write(screen._descriptor, b"\n")
+
+
+def test_a_log_has_a_line_now_and_then() -> None:
+    words = [sys.executable, "-c", SLEEPS % "1.5"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "warm-up: 0.3 s so far" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_program_that_fails_ends_the_demo() -> None:
+    with pytest.raises(subprocess.CalledProcessError, match="status 1"):
+        demo.run_module("warm-up", "timeit", "1 +")
+
+
+def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "entrypoint", "demo", "--dir", str(tmp_path)]
+    env = {**os.environ, "ROLLCALL_LOG": "json"}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        first = json.loads(program.stdout.readline())
+        program.send_signal(signal.SIGINT)
+        assert program.wait(60) == 130
+    assert (first["node"], first["level"]) == ("demo", "INFO")
+    assert first["message"].startswith("making sums")
+
+
+def test_the_demos_end_is_one_json_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    layout = demo.Layout(tmp_path, 21000)
+    layout.run.root.mkdir()
+    result = {"eval_before": 0.5, "eval_after": 0.9, "steps": 2, "attempts": 1}
+    layout.run.result.write_text(json.dumps(result))
+    rows = [{"step": step, "train/reward": 0.5, "eval/accuracy": 0.5} for step in (1, 2)]
+    layout.run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    console.set_up(read_settings({"ROLLCALL_LOG": "json"}))
+    demo._report(layout)
+    said = json.loads(capsys.readouterr().out)
+    assert said["message"].startswith("held-out accuracy 50 % before, 90 % after 2 steps")
+    assert said["details"]["curve"] == str(layout.run.root / "learning_curve.png")
+    assert said["details"]["steps"] == 2
+
+
+def test_only_the_form_of_logs_goes_on_to_the_demos_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLCALL_LOG", "json")
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", "/other")
+    given = [name for name in demo.inherited() if name.startswith("ROLLCALL_")]
+    assert given == ["ROLLCALL_LOG"]
