@@ -12,6 +12,7 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -49,6 +50,7 @@ BUSY_SECONDS = 10.0
 CRASH_DRIVER_AT = 0.3
 CRASH_WORKER_AT = 0.6
 """Shares of the run's steps after which `--crash` kills the training driver and a worker."""
+KILLED = 128 + signal.SIGKILL
 WORKERS = 2
 PORTS_PER_NODE = 200
 PORTS = 1000
@@ -255,6 +257,9 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
         _stop(layout, nodes)
     if code == ExitCode.FINISHED:
         _report(layout)
+    elif code == KILLED:
+        again = f"rollcall demo --dir {shlex.quote(str(layout.root))}"
+        log.error("the head was killed, so the demo ends. To go on: %s", again)
     return code
 
 

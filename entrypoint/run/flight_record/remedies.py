@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from contract.exit_codes import ExitCode
 
-GOES_ON = "Started again with the same run directory, it resumes."
+GOES_ON = "Started again with its run directory, it resumes from its newest checkpoint, if any."
 BY_CLASS: Mapping[str, str] = {
     "usage": "Correct the job's command or settings, and start it again.",
     "wrong_start": "Have the job resume from the checkpoint that Rollcall names.",
