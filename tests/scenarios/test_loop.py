@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import wandb
 
+from contract.journal import read_events
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase
 from contract.stop import Stopped, StopRequest
@@ -82,6 +83,9 @@ def test_a_run_tells_its_story(tiny: Tiny, run_dir: Path) -> None:
     assert [event["details"]["step"] for event in events(config, "step")] == [1, 2, 3]
     assert [event["details"]["step"] for event in events(config, "checkpoint")] == [2, 3]
     assert [event["details"]["step"] for event in events(config, "resume")] == [0]
+    told = [event["kind"] for event in read_events(config.files.journal)]
+    assert told.count("ready") == 1
+    assert told.index("resume") < told.index("ready") < told.index("eval")
     assert Phase.read(config.files.phase) == Phase(1, 3, "checkpoint")
     row = metric_rows(config)[1]
     for name in ("train/reward", "train/policy_loss", "train/critic_loss", "train/kl"):

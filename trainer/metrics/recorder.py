@@ -64,6 +64,7 @@ class Recorder:
     _untold: tuple[int, Step] | None = None
     """The newest step, until callbacks were told."""
     _step_seconds: list[float] = field(default_factory=list)
+    _ready: bool = False
     _replacing: threading.Lock = field(default_factory=threading.Lock)
     """Held while progress.json is replaced."""
 
@@ -81,6 +82,12 @@ class Recorder:
     @property
     def wandb_id(self) -> str | None:
         return self.outputs.wandb.run_id if self.outputs.wandb else self.state.wandb_id
+
+    def engines_ready(self, step: int) -> None:
+        """All models are loaded, and the engines have the policy. Told once."""
+        if not self._ready:
+            self._event("ready", "The models are loaded, and the engines are ready.", step=step)
+        self._ready = True
 
     def stopwatch(self, step: int) -> Stopwatch:
         """Returns a stopwatch for the phases of a step. Each lap writes a sign of life."""

@@ -183,6 +183,7 @@ class _Run:
 
     def _publish(self, state: LoopState) -> LoopState:
         self._publish_weights(state.step)
+        self.recorder.engines_ready(state.step)
         return replace(state, published=True, awake=not self._sleeps)
 
     def _wake(self, state: LoopState) -> LoopState:

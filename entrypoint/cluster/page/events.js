@@ -2,7 +2,7 @@
 "use strict";
 
 const KEPT = 500, SHOWN = 200, MOST_ATTEMPTS = 5;
-const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "command", "step-found"];
+const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "command", "step-found", "ready"];
 const REPAIRS = new Set(["rank-replaced", "engine-replaced", "engine-left-out"]);
 const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
 let source, entries = [], due = false;

@@ -20,6 +20,7 @@ USES = {
     "checkpoint-skipped": "start of the job",
     "resume": "start of the job",
     "step-found": "start of the job",
+    "ready": "start of the job",
     "step": TRAINING,
     "eval": "evaluation",
     "best": "evaluation",

@@ -107,6 +107,20 @@ def test_an_attempt_that_ended_for_more_workers_is_no_failure() -> None:
     assert told.failures == []
 
 
+def test_models_that_load_are_a_start_and_no_step_or_evaluation() -> None:
+    clock = Clock()
+    clock.then(0, "roll")
+    clock.then(1, "attempt", 1)
+    clock.then(2, "resume", 1, step=0)
+    clock.then(60, "ready", 1, step=0)
+    clock.then(3, "eval", 1, step=0)
+    clock.then(4, "step", 1, step=1)
+    clock.then(5, "outcome", 1, outcome="finished")
+    record = report.from_journal(clock.rows)
+    assert record.seconds["start of the job"] == 62
+    assert (record.seconds["evaluation"], record.seconds["training"]) == (3, 4)
+
+
 def test_a_step_that_a_lost_rank_took_with_it_is_training_only_once() -> None:
     clock = Clock()
     clock.begins(1)
