@@ -135,9 +135,9 @@ class _Row:
     def end(self, *, stays: bool) -> None:
         """`stays`: as a line of the log."""
         if self.drawn is not None:
-            drawn, self.drawn = self.drawn, None
-            drawn.live.transient = not stays
-            drawn.stop()
+            self.drawn.live.transient = not stays
+            self.drawn.stop()
+            self.drawn = None
 
 
 ROW = _Row()
