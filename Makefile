@@ -41,7 +41,7 @@ demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRAS
 test: setup  ## lint, then run the tests that this machine can run, without those of make faults
 	$(MAKE) --jobs 2 --output-sync=line hosts units
 	$(PYTHON) -m pytest -v --durations=30 -n 2 --dist loadfile --no-loadscope-reorder \
-	  -m "(cluster or browser or container or vllm or gpu or learning or slurm) and not faults"
+	  -m "(cluster or browser or container or vllm or gpu or learning or slurm or slow) and not faults"
 
 # The unit tests run while podman builds the images.
 units: lint .platforms/.done .docs/.done .trackers/.done .triton/.done  ## lint, then run the tests that start no node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -65,9 +64,8 @@ def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
 
 
 def test_the_demos_end_is_one_json_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     layout = demo.Layout(tmp_path, 21000)
     layout.run.root.mkdir()
     result = {"eval_before": 0.5, "eval_after": 0.9, "steps": 2, "attempts": 1}

@@ -106,6 +106,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_for_which_accelerates_launcher_only_waits_saves_when_it_is_asked(
     tmp_path: Path,
 ) -> None:

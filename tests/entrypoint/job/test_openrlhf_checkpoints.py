@@ -79,12 +79,14 @@ def row(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_openrlhf_itself_resumes_actor_and_critic_from_the_step_that_was_chosen(row: Any) -> None:
     assert row["crash"]["before"] == [6, 4], "what it would have done"
     assert (row["crash"]["step"], row["crash"]["after"]) == (4, [4, 4])
     assert row["crash"]["ranks"] == 1
 
 
+@pytest.mark.slow
 def test_rank_0_of_openrlhfs_own_trainers_tells_each_step(row: Any) -> None:
     told = ["rollcall: step 7\n", ""]
     assert row["steps"] == {f"openrlhf.cli.train_{name}": told for name in ("sft", "rm", "dpo")}

@@ -95,8 +95,8 @@ def test_two_demos_at_once_use_different_ports(
 
 
 def test_a_demo_without_ports_says_so_in_one_line(
-    tmp_path: Path, first: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert demo.main(["--dir", str(tmp_path)]) == ExitCode.RETRY
-    (said,) = caplog.messages
-    assert said == f"no 1000 successive free ports between {first} and {first + 99}"
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.endswith(f"no 1000 successive free ports between {first} and {first + 99}")

@@ -145,6 +145,7 @@ def _made(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_at_most_its_last_files(tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus.jsonl", tmp_path / "index"
     count = 70_000

@@ -89,6 +89,7 @@ def test_a_label_without_mathematics_is_a_failure_whatever_the_completion_says(
         assert "no mathematics in the label" in got.error
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_for_ever_is_wrong_and_a_label_that_does_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,6 +110,7 @@ def test_many_threads_may_ask_at_once() -> None:
         assert list(got) == [1.0, 0.0] * 16
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_answer_in_time_or_is_gone_is_a_failure_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

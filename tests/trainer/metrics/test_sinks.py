@@ -103,6 +103,7 @@ def test_an_address_of_wandb_that_is_none_costs_its_rows_alone(
     assert "URL scheme should be" in said
 
 
+@pytest.mark.slow
 def test_a_wandb_server_that_ceases_to_answer_does_not_hold_the_end_of_a_run(
     tmp_path: Path,
 ) -> None:
@@ -131,12 +132,14 @@ def test_a_wandb_server_that_ceases_to_answer_does_not_hold_the_end_of_a_run(
     assert said.endswith("the attempt ends\n")
 
 
+@pytest.mark.slow
 def test_a_frozen_process_of_wandb_does_not_hold_the_end_of_a_run(tmp_path: Path) -> None:
     said = said_while_frozen(SILENT_AT_THE_END, tmp_path)
     assert "W&B has not taken the last rows in 1 s (WANDB_FINISH_TIMEOUT)" in said
     assert said.endswith("the attempt ends\n")
 
 
+@pytest.mark.slow
 def test_training_goes_on_if_wandb_s_own_process_is_frozen(tmp_path: Path) -> None:
     said = said_while_frozen(FROZEN_IN_THE_MIDDLE, tmp_path)
     lost = "W&B takes no further rows in this attempt: TimeoutError: its process has not answered"
@@ -169,6 +172,7 @@ def said_while_frozen(attempt: str, run_dir: Path) -> str:
         return process.stdout.read()  # ends when W&B's process has ended, too
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_waits_for_wandb_for_half_a_minute_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def told(module: str, *arguments: str, **environ: str) -> Any:
 
 
 @has_triton
+@pytest.mark.slow
 def test_the_kernels_compute_what_all_logits_would_give() -> None:
     without, with_entropy = told("log_prob_errors", TRITON_INTERPRET="1")
     for errors in (without, with_entropy):
@@ -45,6 +46,7 @@ def test_the_kernels_compute_what_all_logits_would_give() -> None:
 
 
 @has_triton
+@pytest.mark.slow
 def test_the_kernels_compile_from_ampere_to_blackwell(tmp_path: Path) -> None:
     capabilities = ("80", "89", "90", "100", "120")
     found = told("compiled_kernels", *capabilities, TRITON_CACHE_DIR=str(tmp_path))

@@ -67,6 +67,7 @@ def repository(directory: Path, **files: str) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_two_processes_make_one_download_and_then_nobody_asks(tmp_path: Path) -> None:
     new = {"model.safetensors": "new", "pytorch_model.bin": "old"}
     with Hub({"owner/model": repository(tmp_path / "model", **new)}, slow=0.3) as served:

@@ -26,6 +26,7 @@ from trainer.models.settings import RewardSettings
 REQUESTS = [RewardRequest(f"{n}+{n}={n + n}", f"{n}+{n}=", None) for n in range(40)]
 
 
+@pytest.mark.slow
 def test_requests_of_many_clients_get_the_model_s_scores(tmp_path: Path) -> None:
     model = write_reward_model(tmp_path / "model", "0123456789+=")
     command = [sys.executable, "-m", "entrypoint", "serve-reward", "--model", str(model)]

@@ -143,6 +143,7 @@ runpy.run_module("trainer.supervised", run_name="__main__", alter_sys=True)
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
 
+@pytest.mark.slow
 def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limit(
     tiny: Tiny, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_wandb_that_is_frozen_holds_the_end_of_a_stage_no_longer_than_its_limi
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "environ"),
     [("log", {"WANDB_FINISH_TIMEOUT": "1"}), ("save", {"WANDB_LOG_MODEL": "checkpoint"})],
@@ -164,6 +166,7 @@ def test_a_wandb_that_is_frozen_costs_a_stage_its_rows_alone(
     assert said.count("W&B takes no further rows in this attempt: TimeoutError: ") == 1
 
 
+@pytest.mark.slow
 def test_a_wandb_that_is_frozen_before_it_has_the_model_costs_a_stage_its_rows_alone(
     tiny: Tiny, tmp_path: Path
 ) -> None:

@@ -28,6 +28,8 @@ from entrypoint.processes.process import NODE_MARK, find_marked
 from tests.support.fork_server import DEFAULT, FORK_SERVER
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 WORKER = "ray/_private/workers/default_worker.py"
 TELL = """
     import json, os, sys, psutil
