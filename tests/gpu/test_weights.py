@@ -54,6 +54,10 @@ class SmallParts(PolicyActor):
         shared_memory.BUCKET_BYTES = 1 << 20
         super().__init__(*args)
 
+    def held(self) -> int:
+        """Bytes of its GPU's memory."""
+        return torch.cuda.memory_allocated()
+
 
 class Known(VLLMEngine):
     def __init__(self, *args: Any) -> None:
@@ -100,9 +104,11 @@ def started(
             ray.shutdown()
 
 
-def follow(policy: WorkerGroup[Policy], pool: EnginePool, backend: str, versions: int) -> None:
+def follow(
+    policy: WorkerGroup[Policy], pool: EnginePool, backend: str, versions: int, first: int = 1
+) -> None:
     """Train and publish: every engine writes what the policy would, with its own numbers."""
-    for version in range(1, versions + 1):
+    for version in range(first, first + versions):
         policy.call_ranks(Policy.update, experience(version), version).result()
         update.update_weights(policy, pool, version, backend=backend)
         shares = [requests(1, 2)] * len(pool)
@@ -124,9 +130,26 @@ class Asked:
         return batching.gather(of_ranks, sequences.lengths)
 
 
-def test_engines_read_the_policy_s_memory_on_the_gpu_that_they_share(model: Tiny) -> None:
-    with started(model, "ipc", policy=1, engines=2) as (policy, engines):
-        follow(policy, EnginePool(engines), "ipc", versions=3)
+@pytest.mark.parametrize("count", [1, 2])
+def test_engines_read_the_policy_s_memory_on_the_gpu_that_they_share(
+    model: Tiny, count: int
+) -> None:
+    with started(model, "ipc", policy=1, engines=count) as (policy, engines):
+        pool = EnginePool(engines)
+        follow(policy, pool, "ipc", versions=1)
+        before = policy.call_ranks(SmallParts.held).result()
+        follow(policy, pool, "ipc", versions=2, first=2)
+        assert policy.call_ranks(SmallParts.held).result() == before
+
+
+@two
+def test_a_policy_lends_nothing_for_good_on_a_gpu_without_an_engine(model: Tiny) -> None:
+    with started(model, "ipc", policy=2, engines=1) as (policy, engines):
+        pool = EnginePool(engines)
+        follow(policy, pool, "ipc", versions=1)
+        before = policy.call_ranks(SmallParts.held).result()
+        follow(policy, pool, "ipc", versions=2, first=2)
+        assert policy.call_ranks(SmallParts.held).result() == before
 
 
 @two
