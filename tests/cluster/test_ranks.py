@@ -144,6 +144,24 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
     same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_model_with_adapters_sleeps_too(
+    benches: Benches, model: Path, tmp_path: Path, stage: int
+) -> None:
+    """Most of its weights are frozen, and no part of what DeepSpeed counts."""
+    alone, sleeping = (settings(model, Sharding(zero_stage=s), lora=ADAPTERS) for s in (0, stage))
+    expected = taught(benches[1], "policy", tmp_path / "alone", alone)
+    bench = benches[2]
+    bench.call_ranks(Workbench.build, "policy", sleeping).result()
+    bench.call_ranks(Workbench.sleep_between_calls).result()
+    said = whole(bench.call_ranks(Workbench.lesson, [1, 2]).result())
+    assert bench.call_ranks(Workbench.stays_awake).result() == [[], []]
+    (tmp_path / "saved").mkdir()
+    bench.call_ranks(Workbench.save, tmp_path / "saved").result()
+    same(state.load(tmp_path / "saved", "policy"), expected[1])
+    alike(said, expected[0])
+
+
 WAYS: dict[str, tuple[int, Sharding, dict[str, Any]]] = {
     **{
         f"optimizer on the CPU, stage {stage}": (

@@ -67,6 +67,17 @@ class Workbench:
         """As on a GPU with --deepspeed_enable_sleep."""
         self._actor._engine._strategy._sleeps = True
 
+    def stays_awake(self) -> list[str]:
+        """The weights, or parts of them, that are where they were when the model falls asleep."""
+        with self._actor._engine.onloaded():
+            awake = self._places()
+        asleep = self._places()
+        return [name for name, place in asleep.items() if place == awake[name]]
+
+    def _places(self) -> dict[str, int]:
+        named = self._actor._model.named_parameters()
+        return {name: getattr(one, "ds_tensor", one).data_ptr() for name, one in named}
+
     def lesson(self, steps: Sequence[int]) -> Said:
         """Score the samples, train on them for some steps, score them again."""
         before = self._score()

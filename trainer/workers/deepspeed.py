@@ -48,9 +48,14 @@ class ZeRO:
             model=module, optimizer=self._adam, config=configuration(model, settings)
         )[0]
         deepspeed_state.begin(self._engine.optimizer, self._adam)
-        sharding = settings.sharding
+        sharding, splits = settings.sharding, settings.sharding.zero_stage == 3
         self._sleeps = sharding.sleep and torch.cuda.is_available()
-        self._moves_masters = sharding.zero_stage == 3 and not sharding.adam_offload
+        self._asleep = False
+        self._moves_masters = splits and not sharding.adam_offload
+        by_us = [States.lp_params] if splits else []
+        by_us += MASTERS if self._moves_masters else ()
+        self._by_deepspeed = [kind for kind in States if kind not in by_us]
+        """States that DeepSpeed offloads; `deepspeed_state` moves the others."""
 
     def run(self, *inputs: Any, **options: Any) -> Any:
         return self._engine(*inputs, **options)
@@ -128,20 +133,22 @@ class ZeRO:
         return [held["step"] for held in self._adam.state.values()]
 
     def sleep(self) -> None:
-        if not self._sleeps:
+        if self._asleep or not self._sleeps:
             return
-        self._engine.offload_states(
-            include=[kind for kind in States if not (self._moves_masters and kind in MASTERS)]
-        )
+        self._asleep = True
+        self._engine.offload_states(include=self._by_deepspeed)
+        deepspeed_state.move_weights(self._engine.optimizer, self._model, "cpu")
         if self._moves_masters:
             deepspeed_state.move(self._engine.optimizer, self._adam, "cpu")
         torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        if not self._sleeps:
+        if not self._asleep:
             return
+        self._asleep = False
         if self._moves_masters:
             deepspeed_state.move(self._engine.optimizer, self._adam, self._engine.device)
+        deepspeed_state.move_weights(self._engine.optimizer, self._model, self._engine.device)
         self._engine.reload_states()
         deepspeed_state.find_moments(self._engine.optimizer)
 

@@ -11,6 +11,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+from deepspeed.runtime.zero.utils import get_mapping_to_flat_buffer
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
@@ -19,7 +20,7 @@ from deepspeed.utils import (
     safe_set_local_fp32_param,
     safe_set_local_optimizer_state,
 )
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from trainer.checkpoint.remote_tensor import part_of, whole_of
@@ -68,8 +69,40 @@ def find_moments(optimizer: Any) -> None:
 def move(optimizer: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
     """Stage 3's weights in fp32, and moments: DeepSpeed moves them for an Adam of its own alone."""
     for part in _parts(optimizer):
-        part.data = part.data.to(device)
-        adam.state[part] = {key: held.to(device) for key, held in adam.state[part].items()}
+        part.data = _moved(part, device)
+        adam.state[part] = {key: _moved(held, device) for key, held in adam.state[part].items()}
+
+
+def move_weights(optimizer: Any, model: nn.Module, device: torch.device | str) -> None:
+    """Weights that DeepSpeed does not move, or not rightly: frozen ones, and all parts at stage 3.
+
+    DeepSpeed leaves frozen weights where they are, and at stage 3 counts them as parts of its
+    buffer of trained weights, which then ends too early.
+    """
+    if _parts(optimizer):
+        _move_buffer(optimizer, device)
+    for parameter in model.parameters():
+        own = None if parameter.requires_grad else getattr(parameter, "ds_tensor", parameter)
+        copies = getattr(parameter, "ds_secondary_tensor", None)  # within a node (`zpg`)
+        for part in (own, copies):
+            if part is not None:
+                part.data = _moved(part, device)
+
+
+def _move_buffer(optimizer: Any, device: torch.device | str) -> None:
+    """The buffer of which this rank's parts of trained weights are views, and the views."""
+    buffer = optimizer.lp_param_buffer
+    buffer.data = _moved(buffer, device)
+    optimizer.fp16_partitioned_groups_flat.clear()
+    optimizer._set_fp16_partitioned_groups_flat()
+    parts = optimizer._get_parameter_partitions()
+    for part, start, size in get_mapping_to_flat_buffer(parts):
+        part.data = buffer.narrow(0, start, size)
+
+
+def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A copy in any case, so that CPUs show what still has the memory that a GPU would free."""
+    return tensor.detach().to(device, copy=True)
 
 
 def _parts(optimizer: Any) -> list[Tensor]:
