@@ -14,7 +14,7 @@ from trainer.config.options.parallelism import VLLMSettings
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout import vllm_engine as engine
 from trainer.rollout.engine import EngineSettings
-from trainer.types import TrainingError
+from trainer.types import EngineFailedError, TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]
 
@@ -81,3 +81,22 @@ def test_on_cpus_it_neither_sleeps_nor_compiles_without_a_compiler(
     assert given["enable_sleep_mode"] is False
     assert given["enforce_eager"] is True
     assert given["kv_cache_memory_bytes"] == engine.CPU_CACHE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error", "raised"),
+    [
+        (1, torch.AcceleratorError("CUDA error: an illegal memory access"), EngineFailedError),
+        (1, RuntimeError("a bug"), RuntimeError),
+        (2, RuntimeError("Executor failed."), EngineFailedError),
+        (2, AssertionError("collective_rpc should not be called"), EngineFailedError),
+        (2, RuntimeError("cancelled"), EngineFailedError),
+        (2, TimeoutError("RPC call to sample_tokens timed out."), EngineFailedError),
+        (2, ValueError("a bug"), ValueError),
+    ],
+)
+def test_an_error_of_a_gpu_or_of_a_rank_elsewhere_ends_the_engine_alone(
+    ranks: int, error: Exception, raised: type[Exception]
+) -> None:
+    with pytest.raises(raised, match=str(error)), engine._failures(ranks):
+        raise error

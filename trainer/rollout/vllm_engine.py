@@ -64,6 +64,7 @@ class VLLMEngine:
         self._texts = Texts(settings)
         self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
         own = settings.vllm
+        self._ranks = own.tensor_parallel_size
         try:
             self._llm = LLM(**arguments(settings), **_transfer(own.sync_backend))
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
@@ -89,24 +90,29 @@ class VLLMEngine:
         return self._intake.member
 
     def join(self, seat: GroupRank) -> None:
-        self._intake.join(seat)
+        with _failures(self._ranks):
+            self._intake.join(seat)
 
     def begin(self) -> None:
-        if not self._intake.under_way:
-            self._withdraw()
-        self._intake.begin()
+        with _failures(self._ranks):
+            if not self._intake.under_way:
+                self._withdraw()
+            self._intake.begin()
 
     def load(self, bucket: Bucket) -> None:
-        self._intake.load(bucket)
+        with _failures(self._ranks):
+            self._intake.load(bucket)
 
     def receive(self, bucket: BucketSpec) -> None:
-        self._intake.receive(bucket)
+        with _failures(self._ranks):
+            self._intake.receive(bucket)
 
     def borrow(self, lent: Sequence[IpcHandle]) -> None:
-        self._intake.borrow(lent)
+        with _failures(self._ranks):
+            self._intake.borrow(lent)
 
     def commit(self, version: int) -> None:
-        with _failures():
+        with _failures(self._ranks):
             self._intake.commit(version)
             if self._sees_images:  # features of the old weights
                 self._llm.llm_engine.reset_encoder_cache()
@@ -121,7 +127,7 @@ class VLLMEngine:
             for place, seed in enumerate(request.seeds)
         ]
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures():
+        with self._peaks.phase("rollout"), _failures(self._ranks):
             ended = {r.key: r.completion for r in self._partials.go_on(math.inf)}
         self._go_on()
         return [ended[partial.key] for partial in partials]
@@ -132,7 +138,7 @@ class VLLMEngine:
         self._ready()
         self._sampling = sampling
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures():
+        with self._peaks.phase("rollout"), _failures(self._ranks):
             return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
     def _ready(self) -> None:
@@ -178,11 +184,13 @@ class VLLMEngine:
         return batching.peak_metrics(Role.ENGINE, self._peaks.taken())
 
     def sleep(self) -> None:
-        self._llm.sleep(level=2)
+        with _failures(self._ranks):
+            self._llm.sleep(level=2)
         self._peaks.now("asleep")
 
     def wake(self, memory: Memory) -> None:
-        self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
+        with _failures(self._ranks):
+            self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
 
 
 def arguments(settings: EngineSettings) -> dict[str, Any]:
@@ -272,14 +280,17 @@ def _generation_config(model: str) -> Any:
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
 
 
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Raise EngineFailedError for errors that end vLLM here: a dead rank, a GPU error."""
-    from vllm.v1.engine.exceptions import EngineDeadError
+OF_RANKS = (RuntimeError, TimeoutError, AssertionError)
+"""What vLLM says of a rank in a process of its own that failed, is silent, or is dead."""
 
+
+@contextmanager
+def _failures(ranks: int) -> Iterator[None]:
+    """Raise EngineFailedError for errors that end vLLM here: of a GPU, or of a rank elsewhere."""
+    kinds = OF_RANKS if ranks > 1 else (torch.AcceleratorError,)
     try:
         yield
-    except (EngineDeadError, torch.AcceleratorError) as error:
+    except kinds as error:
         raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
 
 
