@@ -45,6 +45,8 @@ pytestmark = [
 two = pytest.mark.skipif(GPUS < 2, reason=f"NCCL wants 2 GPUs, here is {GPUS}")
 TOLERANCE = 0.1
 """Nats, of one token's log-probability in bf16."""
+SHARE = 0.3
+"""Of a GPU's memory, for an engine."""
 
 
 class SmallParts(PolicyActor):
@@ -67,6 +69,11 @@ class Known(VLLMEngine):
     def pid(self) -> int:
         return os.getpid()
 
+    def free(self) -> float:
+        """The share of the GPU's memory that is free."""
+        left, whole = torch.cuda.mem_get_info()
+        return left / whole
+
 
 @pytest.fixture(scope="module")
 def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
@@ -77,16 +84,22 @@ def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @contextmanager
 def started(
-    model: Tiny, backend: str, *, policy: int, engines: int, stage: int = 0
-) -> Iterator[tuple[WorkerGroup[Policy], WorkerGroup[Known]]]:
-    """A policy of so many ranks and so many engines, apart or on the same GPUs."""
+    model: Tiny, backend: str, *, policy: int, engines: int, stage: int = 0, **own: Any
+) -> Iterator[tuple[WorkerGroup[Any], WorkerGroup[Known]]]:
+    """A policy of so many ranks and so many engines, apart or on the same GPUs.
+
+    `own`: settings of the engines.
+    """
     groups = [
         layout.RoleProcesses(role=layout.Role.POLICY, nodes=1, per_node=policy),
         layout.RoleProcesses(role=layout.Role.ENGINE, nodes=engines, per_node=1),
     ]
     pools = [tuple(groups)] if backend == "ipc" else [(group,) for group in groups]
     wanted = Layout(tuple(ResourcePool(groups=pool) for pool in pools))
-    own = engine_settings(model, sync_backend=backend, gpu_memory_utilization=0.3)
+    each = replace(
+        engine_settings(model, sync_backend=backend, gpu_memory_utilization=SHARE, **own),
+        mixed_precision=True,
+    )
     made = learner(model.model, Sharding(zero_stage=stage), mixed_precision=True)
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
         ray.init(address="local", include_dashboard=False, _temp_dir=directory)
@@ -96,9 +109,7 @@ def started(
                 launcher.launch_ranks(
                     "policy", f"{__name__}:SmallParts", policy, made, PolicyObjective()
                 ),
-                launcher.launch(
-                    "engine", f"{__name__}:Known", engines, replace(own, mixed_precision=True)
-                ),
+                launcher.launch("engine", f"{__name__}:Known", engines, each),
             )
         finally:
             ray.shutdown()
@@ -150,6 +161,26 @@ def test_a_policy_lends_nothing_for_good_on_a_gpu_without_an_engine(model: Tiny)
         before = policy.call_ranks(SmallParts.held).result()
         follow(policy, pool, "ipc", versions=2, first=2)
         assert policy.call_ranks(SmallParts.held).result() == before
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_an_engine_that_sleeps_frees_its_share_and_wakes_with_the_newest_weights(
+    model: Tiny, eager: bool
+) -> None:
+    own = {"enable_sleep": True, "enforce_eager": eager}
+    with started(model, "ipc", policy=1, engines=1, **own) as (policy, engines):
+        pool = EnginePool(engines)
+        pool.wait_started()
+        for version in (1, 2):
+            policy.call_ranks(Policy.update, experience(version), version).result()
+            update.update_weights(policy, pool, version, wake=True, backend="ipc")
+            update.wake_cache(pool)
+            (written,) = pool.generate([requests(1, 2)], SAMPLING)
+            assert {completion.version for completion in written} == {version}
+            assert worst(Asked(policy), written) < TOLERANCE
+            awake = engines.send(0, Known.free).result()
+            update.sleep(pool)
+            assert engines.send(0, Known.free).result() > awake + SHARE / 2
 
 
 @two
