@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 INTERRUPTED = 128 + signal.SIGINT
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 try:
     from typing import NoReturn
 
@@ -33,6 +35,18 @@ def main() -> int:
         return to_a_reader(_run)
     except KeyboardInterrupt:  # before the command listens to signals
         return INTERRUPTED
+    except OSError as error:
+        if not _of_output(error):
+            raise
+        # Python itself ends with 120 if it cannot write at the end what it still has to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        return ExitCode.RUN_DIR
+
+
+def _of_output(error: OSError) -> bool:
+    """Whether standard output takes no more, as a file on a full disk. Other files have names."""
+    return error.filename is None and error.errno in NO_ROOM
 
 
 def _run() -> int:
@@ -195,9 +209,9 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return answers[call.command](read_settings(environ), options)
     except NoAnswerError as error:
         return arguments.fail(str(error), error.exit_code, as_json=options.json)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if isinstance(error, BrokenPipeError) or _of_output(error):
+            raise
         return arguments.fail(errors.describe(error), ExitCode.RUN_DIR, as_json=options.json)
     except KeyboardInterrupt:
         return INTERRUPTED

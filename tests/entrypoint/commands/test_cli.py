@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from contract.exit_codes import ExitCode
+from contract.journal import append_event
+from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.__main__ import recipe_takes_command
 from entrypoint.commands import cli
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
 from entrypoint.config.parsers import BUILTIN, RECIPES
 from entrypoint.config.read import read_settings
+from entrypoint.processes.programs import program
 
 SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
 
@@ -211,3 +216,28 @@ def test_a_reader_that_leaves_early_ends_a_program_without_a_traceback(words: st
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["help", "plan", "report RUN", "events"])
+def test_an_output_on_a_full_disk_is_named_without_a_traceback(
+    tmp_path: Path, words: str, unbuffered: str
+) -> None:
+    append_event(RunFiles(tmp_path).journal, "start", "this is the head")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            program("entrypoint", *words.replace("RUN", str(tmp_path)).split()),
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONUNBUFFERED": unbuffered,
+                "RAY_WORKER": "0",
+                "ROLLCALL_RUN_DIR": str(tmp_path),
+            },
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    said = "the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (ExitCode.RUN_DIR, said)
