@@ -76,7 +76,11 @@ def _do(call: cli.Invocation) -> int:
             print(completion.script(), end="")
             return ExitCode.FINISHED
         case "exec":
-            os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
+            try:
+                os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
+            except OSError as error:
+                why = f"{call.arguments[0]} cannot be executed: {error.strerror}"
+                raise cli.UsageError(why) from None
         case "prepare":
             _become("env.prepare", *call.arguments)
         case "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):

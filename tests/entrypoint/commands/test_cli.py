@@ -241,3 +241,14 @@ def test_an_output_on_a_full_disk_is_named_without_a_traceback(
         )
     said = "the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (ExitCode.RUN_DIR, said)
+
+
+def test_a_program_that_the_system_does_not_execute_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo no first line says which shell\n")
+    script.chmod(0o755)
+    done = subprocess.run(
+        program("entrypoint", str(script)), capture_output=True, text=True, check=False
+    )
+    said = f"{script} cannot be executed: Exec format error\n"
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, said)
