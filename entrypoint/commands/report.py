@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
+from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
 from entrypoint.run import known_secrets
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         own = _own(run, secrets, needed=not jobs)
         if options.html:
             shown = [*([own] if own else []), *jobs]
-            write_atomically(options.html, html.page(run.root.resolve().name, shown))
+            _write(options.html, html.page(run.root.resolve().name, shown))
     except NothingToReportError as error:
         return fail(f"{run.root}: {error}", ExitCode.RUN_DIR, as_json=options.json)
     except OSError as error:
@@ -47,6 +48,15 @@ def main(arguments: Sequence[str]) -> int:
         page = [f"the page: {options.html}"] if options.html else []
         print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs), *page]))
     return ExitCode.FINISHED
+
+
+def _write(path: Path, page: str) -> None:
+    """Raises OSError. A link, a pipe or a device, such as /dev/stdout, stays what it is."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with with_path(path):
+            path.write_text(page)
+    else:
+        write_atomically(path, page)
 
 
 def _own(run: RunFiles, secrets: Iterable[str], *, needed: bool) -> Part | None:

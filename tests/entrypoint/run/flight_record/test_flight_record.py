@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -258,6 +260,21 @@ def test_a_page_that_cannot_be_written_and_a_missing_run_are_the_users_to_mend(
         report_command.main(["--json"])
     assert ended.value.code == ExitCode.USAGE
     assert "RUN" in capsys.readouterr().err
+
+
+def test_a_page_goes_through_a_link_or_a_pipe_and_replaces_neither(tmp_path: Path) -> None:
+    """`--html /dev/stdout` of root would replace the link that all programs write to."""
+    run = journal(tmp_path / "run", fails_once().rows)
+    link, file, pipe = tmp_path / "link", tmp_path / "page.html", tmp_path / "pipe"
+    link.symlink_to(file)
+    assert report_command.main([str(run), "--html", str(link)]) == 0
+    assert link.is_symlink()
+    assert "64.3%" in file.read_text()
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        assert report_command.main([str(run), "--html", str(pipe)]) == 0
+        assert pipe.is_fifo()
+        assert "64.3%" in reader.communicate(timeout=30)[0]
 
 
 class _Page(HTMLParser):
