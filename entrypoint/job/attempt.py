@@ -154,6 +154,8 @@ class Attempt:
     def _watch(self, before: Progress | None) -> None:
         """Follow the job until it or Ray ends. `before`: the progress of earlier attempts."""
         self.hang.begin()
+        gone_before = self.run.control.silent().difference(self.plan.workers)
+        self._silent = self._lost = gone_before  # an earlier attempt or the roll has told of them
         while True:
             match self.run.inbox.take(timeout=TICK_SECONDS):
                 case JobEnded(ended) if ended == self.plan.submission:
