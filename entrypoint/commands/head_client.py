@@ -129,10 +129,12 @@ def url_of(settings: Settings) -> str:
     return settings.url or f"http://{host_port(host_to_ask(settings), settings.control_port)}"
 
 
-def patiently(settings: Settings, look: Callable[[], T]) -> T:
-    """Return what `look` returns; while the head does not answer, retry for ROLLCALL_HEAD_TIMEOUT.
+def patiently(
+    settings: Settings, look: Callable[[], T], *, limit: str = "ROLLCALL_HEAD_TIMEOUT"
+) -> T:
+    """Return what `look` returns; while the head does not answer, retry for `head_timeout`.
 
-    Raises NoAnswerError.
+    `limit`: what sets this time. Raises NoAnswerError.
     """
     try:
         return look()
@@ -146,7 +148,7 @@ def patiently(settings: Settings, look: Callable[[], T]) -> T:
             raise wait.NotYetError(str(error)) from None
 
     try:
-        with wait.limited_by("ROLLCALL_HEAD_TIMEOUT"):
+        with wait.limited_by(limit):
             return wait.until("the head", again, timeout=settings.head_timeout, stop=NEVER)
     except wait.GaveUpError as error:
         raise AwayError(str(error)) from None

@@ -51,8 +51,11 @@ def wait(settings: Settings, options: argparse.Namespace) -> int:
         left = deadline - time.monotonic()
         # The head holds its answer until the outcome: it ends soon after, and none would be missed.
         held = HOLD if not options.job and left > HOLD_SECONDS else {}
-        patient = replace(settings, head_timeout=min(settings.head_timeout, max(left, 0.1)))
-        row, lines, over = patiently(patient, partial(_look, settings, options, **held))
+        patient, limit = settings, "ROLLCALL_HEAD_TIMEOUT"
+        if left < settings.head_timeout:
+            patient, limit = replace(settings, head_timeout=max(left, 0.1)), "--timeout"
+        look = partial(_look, settings, options, **held)
+        row, lines, over = patiently(patient, look, limit=limit)
         if over:
             print(json.dumps(row) if options.json else "\n".join(lines))
             return _exit_code(row)

@@ -263,7 +263,12 @@ def test_wait_has_its_limit_also_while_no_head_answers(
 ) -> None:
     where = {"ROLLCALL_URL": f"http://127.0.0.1:{closed_port}", "ROLLCALL_TOKEN": TOKEN}
     assert rollcall(where, "wait", "--timeout", "0.3s") == 69
-    assert "no head answers" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no head answers" in said
+    assert said.endswith("; --timeout sets this limit\n")
+    shorter = {**where, "ROLLCALL_HEAD_TIMEOUT": "0.2s"}
+    assert rollcall(shorter, "wait", "--timeout", "1h") == 69
+    assert capsys.readouterr().err.endswith("; ROLLCALL_HEAD_TIMEOUT sets this limit\n")
 
 
 def test_wait_for_a_job_ends_with_the_jobs_exit_code(
