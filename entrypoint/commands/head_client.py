@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -99,7 +100,8 @@ def _lost_head(settings: Settings) -> str:
         if over := ended.read(RunFiles(settings.run_dir)):
             return (
                 f". The run in {settings.run_dir} has ended ({over.outcome}), and its head with "
-                f"it: rollcall report {settings.run_dir} tells of it, with --html FILE as a page"
+                f"it: rollcall report {shlex.quote(str(settings.run_dir))} tells of it, with "
+                "--html FILE as a page"
             )
         leases = RunFiles(settings.run_dir).leases
         newest, silent = lease.newest(leases), lease.silence(leases)

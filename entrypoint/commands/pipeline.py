@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -42,7 +43,8 @@ def pipeline(settings: Settings, options: argparse.Namespace) -> int:
     try:
         rows = _follow(settings, rows, as_json=options.json)
     except KeyboardInterrupt:
-        said = f"the stages go on: see `rollcall list`, or `rollcall pipeline {options.file}` again"
+        again = f"rollcall pipeline {shlex.quote(options.file)}"
+        said = f"the stages go on: see `rollcall list`, or `{again}` again"
         print(said, file=sys.stderr)
         return INTERRUPTED
     if options.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
@@ -170,7 +171,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             outcome = Outcome.of_error(error, settings.run_dir)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         if outcome.name == "failed":
-            log.info("the cause, and what to do: rollcall report %s", settings.run_dir)
+            directory = shlex.quote(str(settings.run_dir))
+            log.info("the cause, and what to do: rollcall report %s", directory)
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
 

@@ -104,6 +104,22 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     assert "start it again" not in said
 
 
+def test_a_command_that_a_message_names_can_be_copied_to_a_shell(
+    tmp_path: Path, closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path / "my run")
+    run.root.mkdir()
+    append_event(run.journal, "outcome", "the job has finished", {"outcome": "finished"})
+    where = {
+        "ROLLCALL_TOKEN": TOKEN,
+        "ROLLCALL_RUN_DIR": str(run.root),
+        "ROLLCALL_CONTROL_PORT": str(closed_port),
+        "RAY_WORKER": "0",
+    }
+    assert rollcall(where, "open") == 69
+    assert f"rollcall report '{run.root}' tells of it" in capsys.readouterr().err
+
+
 def test_no_token_names_the_directory_that_was_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
