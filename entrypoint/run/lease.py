@@ -26,7 +26,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -240,10 +240,10 @@ class Lease:
             if _lock(descriptor) and row.get("boot_id") == _boot_id():
                 return False
             if time.monotonic() > deadline:
-                log.warning("the head on %s that held this run is silent", row.get("host"))
+                log.warning("the head on %s that held this run is silent", _host(row))
                 return False
             if not said:
-                log.info("a head on %s held this run: watching for its heartbeat", row.get("host"))
+                log.info("a head on %s held this run: watching for its heartbeat", _host(row))
                 said = True
             self._released.wait(POLL_SECONDS)
 
@@ -254,6 +254,11 @@ class Lease:
             "stop that one first, or give this one another ROLLCALL_RUN_DIR; a worker of that head "
             "needs RAY_WORKER=1"
         )
+
+
+def _host(row: Mapping[str, object]) -> str:
+    """The holder's machine; a lease that is damaged does not name it."""
+    return str(row.get("host", "an unknown machine"))
 
 
 def _newest_epoch(journal: Path) -> int:

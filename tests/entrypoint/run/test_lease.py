@@ -150,11 +150,14 @@ def test_a_lease_that_is_given_back_during_a_beat_is_over(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_torn_lease_is_no_holder_once_it_stays_so(leases: Path) -> None:
+def test_a_torn_lease_is_no_holder_once_it_stays_so(
+    leases: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     leases.mkdir()
     (leases / "7").write_text('{"incarnat')
     with Lease(leases) as successor:
         assert successor.claim.epoch == 8
+    assert "the head on an unknown machine that held this run is silent" in caplog.text
 
 
 @pytest.mark.usefixtures("impatient")
