@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -54,9 +55,15 @@ def of_head(settings: Settings) -> dict[str, Any] | None:
 def of_others(state: dict[str, Any]) -> list[str]:
     """Return a line for each node on the roll, each refused node, each difference."""
     lines = [
-        f"{node['node']}: {'there' if node['present'] else 'silent'}"
+        f"{node['node']}: {_state_of(node)}"
         + (f", not well: {', '.join(node['warnings'])}" if node["warnings"] else "")
         for node in state["nodes"]
     ]
     lines += [f"{node}: refused: {reason}" for node, reason in state["refused"].items()]
     return [f"roll: {line}" for line in (*lines, *state["differences"])]
+
+
+def _state_of(node: Mapping[str, Any]) -> str:
+    if not node["present"]:
+        return "silent"
+    return "there" if node["joined"] else "is starting Ray"

@@ -17,6 +17,9 @@ from entrypoint.config.settings import SettingsError
 from entrypoint.preflight.check import Check
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
+from tests.support.control import TOKEN, Head, head, node_info
+
+__all__ = ["head"]
 
 FIT = Check("t.fit", "?", lambda _: Finding(Verdict.PASS, "fine"))
 UNFIT = Check("t.unfit", "?", lambda _: Finding(Verdict.FAIL, "broken", "mend it"))
@@ -62,3 +65,16 @@ def test_the_command_examines_this_machine(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["host.run_dir"]["verdict"] == "fail"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_has_not_joined_yet_is_not_there_yet(
+    head: Head, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
+    for name, joined in (("gn1", True), ("gn2", False)):
+        head.client().check_in(node_info(name), joined=joined)
+    where = {"ROLLCALL_URL": f"http://127.0.0.1:{head.port}", "ROLLCALL_TOKEN": TOKEN}
+    assert doctor.main(read_settings(where), False) == 0
+    said = capsys.readouterr().out
+    assert "roll: gn1: there" in said
+    assert "roll: gn2: is starting Ray" in said
