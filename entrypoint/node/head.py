@@ -6,7 +6,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 
 from contract import lease as contract_lease
@@ -42,6 +42,8 @@ from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
 from entrypoint.run import errors, restore
 from entrypoint.run import token as run_token
+from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
 from entrypoint.run.ownership import TakenOverError
@@ -170,11 +172,19 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         except Exception as error:
             outcome = Outcome.of_error(error, settings.run_dir)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
-        if outcome.name == "failed":
-            directory = shlex.quote(str(settings.run_dir))
-            log.info("the cause, and what to do: rollcall report %s", directory)
+        if outcome.name == "failed" or code == ExitCode.RUN_DIR:
+            log.info("%s", what_to_do(files, code))
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
+
+
+def what_to_do(run: RunFiles, code: ExitCode) -> str:
+    """The last words of a run that has failed; a report has no cause that nobody could write."""
+    with suppress(OSError):
+        if ended.read(run):
+            directory = shlex.quote(str(run.root))
+            return f"the cause, and what to do: rollcall report {directory}"
+    return f"what to do: {remedy('failed', code, None)}"
 
 
 def _supervision(

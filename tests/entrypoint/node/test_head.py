@@ -241,3 +241,15 @@ def test_a_run_is_finished_for_the_command_that_finished_it(
     assert ended(ExitCode.FINISHED, *longer) == ExitCode.FINISHED
     assert led == ["200", "100", "200"]
     assert json.loads(run.run.read_text()) == begun
+
+
+def test_a_head_names_the_report_only_if_the_report_knows_the_outcome(run: RunFiles) -> None:
+    journal = Journal(run.journal, "head")
+    journal.record("start", "this is the head")
+    said = head.what_to_do(run, ExitCode.RUN_DIR)
+    assert said.startswith("what to do: Look at the run directory's storage")
+    journal.record("outcome", "the run directory takes no write", outcome="failed", exit_code=73)
+    named = f"the cause, and what to do: rollcall report {run.root}"
+    assert head.what_to_do(run, ExitCode.RUN_DIR) == named
+    shutil.rmtree(run.root)
+    assert head.what_to_do(run, ExitCode.RUN_DIR) == said
