@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 from tenacity import RetryCallState
 
+from env import coroutines
 from env.http.post import OutageError, RejectedError, check_url, new_client, patience, post_json
 from env.http.protocol import AnswerError, read_answer, write_request
 from env.types import RewardRequest, Score
@@ -61,7 +62,7 @@ class RemoteReward:
             check_url(url, "http://head:5000/get_reward")
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
-        return asyncio.run(self._score(requests))
+        return coroutines.run(self._score(requests))
 
     async def _score(self, requests: Sequence[RewardRequest]) -> list[Score]:
         # Every server gets its share even of a small batch.

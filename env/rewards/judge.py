@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from env import coroutines
 from env.http.client import RewardRejected, RewardUnreachable
 from env.http.post import (
     OutageError,
@@ -81,7 +82,7 @@ class Judge:
     concurrency_of_requests: int
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
-        found = asyncio.run(self._all(requests))
+        found = coroutines.run(self._all(requests))
         outages = [one for one in found if isinstance(one, OutageError)]
         if outages and len(outages) == len(requests):
             raise RewardUnreachable(f"no answer for {self.deadline:.0f} s; last: {outages[0]}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from env import coroutines
 from env.http.protocol import read_answer
 from env.rewards.python_file import RewardFileError, load_module, plain
 from env.types import RewardFunction, RewardRequest, Score
@@ -27,7 +27,7 @@ def load_trl_function(path: Path, name: str) -> RewardFunction:
     def reward(requests: Sequence[RewardRequest]) -> list[Score]:
         asked = Asked.of(requests)
         answer = function(**asked.arguments())
-        return asked.scores(asyncio.run(_of(answer)) if inspect.isawaitable(answer) else answer)
+        return asked.scores(coroutines.run(_of(answer)) if inspect.isawaitable(answer) else answer)
 
     return reward
 

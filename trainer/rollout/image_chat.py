@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from env import coroutines
 from env.data.prompts import images_of
 from env.episodes.chat import Chat, ChatError, TemplateChat
 from env.episodes.types import ToolSpec
@@ -36,7 +37,7 @@ def first_fault(chat: Chat, prompts: Sequence[Prompt], limit: int) -> str | None
     for prompt in islice(first, FIRST):
         messages = prompt.messages or ()
         try:
-            images = asyncio.run(chat.images(messages))
+            images = coroutines.run(chat.images(messages))
             length = len(chat.begin(messages, (), images))
         except (ImageError, ChatError, OSError) as error:
             fault = fault or f"row {prompt.index + 1}: {error}"
