@@ -3,6 +3,9 @@
 request   {"query": [...], "prompts": [...], "labels": [...]}
 answer    {"rewards": [...], "scores": [...], "extra_logs": {name: [...]}, "errors": [...]}
 
+`scores`, which OpenRLHF filters prompts by, are the metric `acc`. Most servers repeat the rewards
+there.
+
 Ours alone: a reward may be null, which says that scoring failed, with its reason in `errors`.
 OpenRLHF-M's `format_rewards` and `acc_rewards` are the metrics `format` and `acc`. Its client makes
 a tensor of every value of the answer: `write_plain_answer` has nothing but lists of numbers.
@@ -114,6 +117,8 @@ def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
     logs = fields.get("extra_logs")
     named = dict(logs) if isinstance(logs, Mapping) else {}
     named |= {name: fields[old] for old, name in LEGACY_METRICS.items() if old in fields}
+    if fields.get("scores") not in (None, fields.get("rewards")):
+        named["acc"] = fields["scores"]
     rows: list[dict[str, float]] = [{} for _ in range(count)]
     for name, values in named.items():
         if isinstance(values, list) and len(values) == count:

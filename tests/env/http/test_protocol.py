@@ -65,6 +65,10 @@ def test_answers_of_other_servers_are_read() -> None:
     assert (first.reward, first.metrics) == (1.0, {"n": 3.0, "format": 1.0})
     assert (second.reward, second.metrics) == (0.5, {"format": 0.0})
     assert [score.reward for score in read_answer([0.25], 1)] == [0.25]
+    judged = {"rewards": [1, -1], "scores": [1, 0], "extra_logs": {"n": [3, 4]}}
+    assert [s.metrics for s in read_answer(judged, 2)] == [{"n": 3, "acc": 1}, {"n": 4, "acc": 0}]
+    repeated = {"rewards": [0.5, -1], "scores": [0.5, -1]}
+    assert [(s.accuracy, s.metrics) for s in read_answer(repeated, 2)] == [(0.5, {}), (-1, {})]
     (failed,) = read_answer({"rewards": [None]}, 1)
     assert not failed.ok
     assert failed.error
