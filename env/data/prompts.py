@@ -163,7 +163,7 @@ class PromptStream:
             if name not in {"epoch", "position"} and state[name] != mine:
                 raise PromptError(
                     f"the saved cursor belongs to other prompts than {self._path}: "
-                    f"its {name} is {state[name]}, here it is {mine}"
+                    f"{_difference(name, state[name], mine)}, or another --run_dir"
                 )
         self._seek(state["epoch"], state["position"])
 
@@ -172,6 +172,16 @@ class PromptStream:
         self._order = list(range(len(self)))
         # A string seeds by SHA-512: neighbouring seeds and epochs share nothing.
         random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
+
+
+def _difference(name: str, saved: object, here: object) -> str:
+    """Return how a cursor of other prompts differs, and what would be right."""
+    if name == "seed":
+        return f"its seed is {saved}, here it is {here}. Give --seed {saved}"
+    differs = "their texts, labels or order differ"
+    if name == "prompts":
+        differs = f"it had {saved} prompts, here are {here}"
+    return f"{differs}. Give the data of that run, with the flags that say how they are read"
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:

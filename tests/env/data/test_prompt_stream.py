@@ -87,13 +87,14 @@ def test_the_global_random_state_is_neither_used_nor_changed(data: Path) -> None
 
 def test_a_cursor_of_other_prompts_or_another_seed_is_refused(data: Path, tmp_path: Path) -> None:
     state = PromptStream(data, seed=3).state_dict()
-    with pytest.raises(PromptError, match=r"its seed is 3, here it is 4"):
+    with pytest.raises(PromptError, match=r"its seed is 3, here it is 4. Give --seed 3, or an"):
         PromptStream(data, seed=4).load_state_dict(state)
-    with pytest.raises(PromptError, match=r"its prompts is 23, here it is 5"):
+    with pytest.raises(PromptError, match=r"it had 23 prompts, here are 5. Give the data of that"):
         PromptStream(data, ReadSettings(max_samples=5), seed=3).load_state_dict(state)
     changed = tmp_path / "changed.jsonl"
     changed.write_text(data.read_text().replace("p7", "p8"))
-    with pytest.raises(PromptError, match=r"other prompts than .*changed\.jsonl: its fingerprint"):
+    says = r"other prompts than .*changed\.jsonl: their texts, labels or order differ. Give the data"
+    with pytest.raises(PromptError, match=f"{says}.*, or another --run_dir"):
         PromptStream(changed, seed=3).load_state_dict(state)
     with pytest.raises(PromptError, match="has no 'position'"):
         PromptStream(data, seed=3).load_state_dict({"epoch": 0})
