@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ def begin(
     ResumeError if there are checkpoints and --load_checkpoint is false, or if the named checkpoint
     is incomplete; PromptError if the prompts have changed.
     """
-    fresh = DriverState(RunState(step=0, seed=config.train.seed, prompts=stream.state_dict()))
+    alpha = config.lora.alpha if config.lora.rank else None
+    fresh = DriverState(
+        RunState(step=0, seed=config.train.seed, prompts=stream.state_dict(), lora_alpha=alpha)
+    )
     if not config.load_checkpoint:
         _refuse_leftovers(config.checkpoints)
         if replicator:
@@ -64,14 +67,19 @@ def begin(
         return fresh
     to = _Beginning(config, learners, stream, replicator)
     if config.load_step:
-        return _named_step(to, config.load_step)
+        return _with_alpha(_named_step(to, config.load_step), alpha)
     found = _newest_held(to, _newest_possible(config), steps_on_disk(config.checkpoints))
     if found is None and openrlhf.is_there(config.checkpoints):
         raise ResumeError(
             f"--ckpt_path: {config.checkpoints} has OpenRLHF's checkpoints. Convert them first, by "
             "`python -m trainer.import_openrlhf DIRECTORY` with the flags of this run"
         )
-    return found or fresh
+    return _with_alpha(found, alpha) if found else fresh
+
+
+def _with_alpha(state: DriverState, alpha: int | None) -> DriverState:
+    """Return a state that says the scale of the adapters, as states of older versions do not."""
+    return replace(state, run=replace(state.run, lora_alpha=alpha))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +191,7 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
     to.stream.load_state_dict(run.prompts)
     source = file_store.place(config, directory)
     with reported(config, source, run.step):
-        _restore(config, to.learners, source)
+        _restore(config, to.learners, source, run)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})
     return DriverState(run, file.read_bytes() if file.exists() else None)
 
@@ -206,7 +214,7 @@ def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
         snapshot.driver.run.prompts
     )  # before the journal says that it is restored
     try:
-        _restore(config, to.learners, snapshot)
+        _restore(config, to.learners, snapshot, snapshot.driver.run)
     except SnapshotLostError as error:
         sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
@@ -226,13 +234,14 @@ def restore_learners(learners: Learners, source: Source) -> None:
         restored.result()
 
 
-def _restore(config: Config, learners: Learners, source: Source) -> None:
+def _restore(config: Config, learners: Learners, source: Source, run: RunState) -> None:
     """Raises SnapshotLostError for a lost shard.
 
     Raises ResumeError if the state is another model's or another version's, or if there is none.
     """
     try:
         restore_learners(learners, source)
+        _check_alpha(config, run)
     except AdapterMismatchError as error:
         raise ResumeError(
             f"{_named(source)} does not fit the flags of LoRA: {error}. Give the flags of that "
@@ -251,6 +260,13 @@ def _restore(config: Config, learners: Learners, source: Source) -> None:
     except UnknownShardError as error:
         raise ResumeError(f"{error}. {OTHER_VERSION}") from None
     _tell_of_rates(config, learners)
+
+
+def _check_alpha(config: Config, run: RunState) -> None:
+    """Raise AdapterMismatchError if the adapters would have another scale than they had."""
+    before, now = run.lora_alpha, config.lora.alpha
+    if config.lora.rank and before not in (None, now):
+        raise AdapterMismatchError(f"its adapters have --lora_alpha {before}, and here it is {now}")
 
 
 def _tell_of_rates(config: Config, learners: Learners) -> None:

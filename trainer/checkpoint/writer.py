@@ -47,6 +47,8 @@ class RunState:
     kl_coef: float | None = None
     """Weight of the KL in the next step if a target adapts it; None: the flag's value."""
     reward_moments: RunningMoments = field(default_factory=RunningMoments)
+    lora_alpha: int | None = None
+    """Scale of the adapters, which no tensor has; None: no adapters, or of an older version."""
     wandb_id: str | None = None
 
     @classmethod

@@ -119,6 +119,11 @@ def test_a_named_checkpoint_whose_file_vanishes_while_it_is_read_is_named(
             {"lora_rank": 2, "target_modules": ("q_proj", "v_proj")},
             "its adapters are on q_proj, and --target_modules puts them on q_proj v_proj",
         ),
+        (
+            {"lora_rank": 2, "lora_alpha": 4},
+            {"lora_rank": 2, "lora_alpha": 8},
+            "its adapters have --lora_alpha 4, and here it is 8",
+        ),
     ],
 )
 def test_a_checkpoint_with_other_adapters_names_the_flag(
@@ -127,6 +132,18 @@ def test_a_checkpoint_with_other_adapters_names_the_flag(
     train(tiny.config(run_dir, max_steps=1, **GRPO, **before))
     with pytest.raises(ResumeError, match=f"global_step_1 does not fit .* of LoRA: {says}"):
         train(tiny.config(run_dir, max_steps=2, **GRPO, **now))
+
+
+def test_an_older_checkpoint_that_does_not_say_its_alpha_is_taken(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    train(tiny.config(run_dir, max_steps=1, lora_rank=2, **GRPO))
+    directory = checkpoint_path(run_dir / "checkpoints", 1)
+    state = json.loads((directory / RUN_STATE).read_text())
+    assert state.pop("lora_alpha") == 16
+    (directory / RUN_STATE).write_text(json.dumps(state))
+    config = tiny.config(run_dir, max_steps=2, save_steps=1, lora_rank=2, lora_alpha=8, **GRPO)
+    assert train(config).lora_alpha == 8
 
 
 def test_a_checkpoint_without_a_critic_is_refused_in_a_sentence(tiny: Tiny, run_dir: Path) -> None:
