@@ -11,7 +11,8 @@ SIGNATURE = "another signature"
 KEYS: list[Row] = [
     Row("data.train_files", "prompt_data", by=by.data_sets),
     Row("data.train_files", "remote_rm_url", by=by.reward,
-        note="the reward, which verl takes from each row's data_source: by the path's name"),
+        note="the reward, which verl takes from each row's data_source: by the path's name; "
+        "dapo, aime: math-verify"),
     Row("data.val_files", "eval_dataset", by=by.data_sets),
     Row("data.prompt_key", "input_key", default="prompt"),
     Row("data.prompt_key", "apply_chat_template", by=always(TRUE), default="prompt",

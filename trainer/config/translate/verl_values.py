@@ -21,6 +21,8 @@ from trainer.config.translate.rows import (
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 MODEL = "actor_rollout_ref.model"
 LOGGERS = "['console', 'wandb']"
+DAPO_REWARD = "math-verify"
+"""Answers to the prompts of DAPO's data end in `Answer: 34`, without a box."""
 MEGATRON = (
     "a layer is on one GPU or, with ZeRO-3, on all: Megatron's kinds of parallelism are absent"
 )
@@ -33,10 +35,14 @@ def overlong_penalty(prefix: str) -> tuple[Row, ...]:
         on = values.on(f"{prefix}.enable")
         return number(value, values) if on else needless(f"{prefix}.enable is off")
 
+    def factor(value: str, values: Values) -> Answer:
+        halved = reward(values.text("data.train_files"), values) == DAPO_REWARD
+        return convert(shown(float(value) / 2) if halved else value, values)
+
     return (
         Row(f"{prefix}.len", "overlong_buffer_len", by=convert, old=True, note="with enable"),
-        Row(f"{prefix}.penalty_factor", "overlong_penalty_factor", by=convert, old=True,
-            note="with enable"),
+        Row(f"{prefix}.penalty_factor", "overlong_penalty_factor", by=factor, old=True,
+            note="with enable; half of it for DAPO's data, whose rewards are -1 and 1 in verl"),
     )  # fmt: skip
 
 
@@ -57,15 +63,21 @@ def reward(value: str, values: Values) -> Answer:
     )
     if has_function or reward_model(values):
         return needless("the reward is named by itself")
-    rewards = {_reward_by_name(name.lower()) for name in items(value)}
-    if len(rewards) == 1 and (reward := rewards.pop()):
-        return reward
-    return absent("verl takes the reward from each row's data_source: give --remote_rm_url")
+    return _reward_of(value) or absent(
+        "verl takes the reward from each row's data_source: give --remote_rm_url"
+    )
+
+
+def _reward_of(files: str) -> str:
+    """Return the one reward of data sets by their paths; "" if the paths do not tell."""
+    rewards = {_reward_by_name(name.lower()) for name in items(files)}
+    return rewards.pop() if len(rewards) == 1 else ""
 
 
 def _reward_by_name(name: str) -> str:
     """Return the reward of a data set by its path; "" if the path does not tell."""
-    for reward, words in (("gsm8k", "gsm8k"), ("math", "math"), ("exact-match", "nq|hotpotqa")):
+    named = (DAPO_REWARD, "dapo|aime"), ("gsm8k", "gsm8k"), ("math", "math")
+    for reward, words in (*named, ("exact-match", "nq|hotpotqa")):
         if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", name):
             return reward
     return ""

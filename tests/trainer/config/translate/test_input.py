@@ -106,6 +106,27 @@ def test_dapo_s_penalty_is_taken_over_if_it_is_on(
 
 
 @pytest.mark.parametrize(
+    ("files", "reward", "factor"),
+    [
+        ("data/dapo-math-17k.parquet", "math-verify", "0.5"),
+        ("data/aime-2024.parquet", "math-verify", "0.5"),
+        ("data/math/train.parquet", "math", "1.0"),
+        ("\"['gsm8k/train.parquet', 'math/train.parquet']\"", None, "1.0"),
+    ],
+)
+def test_dapo_s_data_have_no_boxes_and_its_reward_is_minus_1_or_1(
+    capsys: pytest.CaptureFixture[str], files: str, reward: str | None, factor: str
+) -> None:
+    given = {"enable": "True", "len": "128", "penalty_factor": "1.0"}
+    words = [f"reward_model.overlong_buffer.{name}={value}" for name, value in given.items()]
+    command = [*VERL.split(), MODEL, f"data.train_files={files}", *words]
+    _, out, _ = run(capsys, "--", *[word for word in command if "gsm8k.parquet" not in word])
+    made = flags(out)
+    assert made.get("--remote_rm_url") == (reward and [reward])
+    assert made["--overlong_penalty_factor"] == [factor]
+
+
+@pytest.mark.parametrize(
     ("word", "said"),
     [
         ("reward_model.reward_manager=mine", "--remote_rm_url is the reward"),
