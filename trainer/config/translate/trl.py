@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from trainer.config.translate.rows import (
@@ -126,8 +127,19 @@ def _betas(value: str, values: Values) -> Answer:
 
 
 def _schedule(value: str, values: Values) -> Answer:
-    known = ("linear", "cosine", "constant", "constant_with_warmup")
+    known = ("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr")
     return value if value in known else absent(f"the schedule {value} is absent")
+
+
+def _lowest(value: str, values: Values) -> Answer:
+    """Return the lowest rate of cosine_with_min_lr as a share of the peak. Raises ValueError."""
+    given = json.loads(value)
+    names = set(given) if isinstance(given, dict) else set()
+    by_rate, by_number = names == {"min_lr_rate"}, names == {"min_lr"}
+    if values.text("lr_scheduler_type") != "cosine_with_min_lr" or not (by_rate or by_number):
+        return absent("only the lowest rate of cosine_with_min_lr is here: --min_lr_ratio")
+    lowest = float(str(given.popitem()[1]))
+    return shown(lowest if by_rate else lowest / values.number("learning_rate"))
 
 
 def _in_loss(value: str, values: Values) -> Answer:
@@ -319,6 +331,8 @@ KEYS = [
     Row("top_p", "top_p", by=number, default="1.0"),
     Row("learning_rate", "actor_learning_rate", by=number, default="1e-06"),
     Row("lr_scheduler_type", "lr_scheduler", by=_schedule, default="linear"),
+    Row("lr_scheduler_kwargs", "min_lr_ratio", by=_lowest,
+        note="min_lr_rate, or min_lr divided by learning_rate"),
     Row("warmup_steps", "lr_warmup_ratio", by=_warm_up, default="0",
         note="steps there, a share of the run here"),
     Row("warmup_ratio", "lr_warmup_ratio", by=number, old=True),

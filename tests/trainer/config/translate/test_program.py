@@ -120,6 +120,10 @@ def test_verl_s_values(
         ("--accelerate_config zero2", {"--zero_stage": ["2"]}),
         ("--no_gradient_checkpointing", {"--gradient_checkpointing": None}),
         ("--warmup-steps 40 --max-steps 400", {"--lr_warmup_ratio": ["0.1"]}),
+        ("--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{\"min_lr_rate\": 0.2}'",
+         {"--lr_scheduler": ["cosine_with_min_lr"], "--min_lr_ratio": ["0.2"]}),
+        ("--learning_rate 1e-5 --lr_scheduler_type cosine_with_min_lr "
+         "--lr_scheduler_kwargs '{\"min_lr\": 1e-6}'", {"--min_lr_ratio": ["0.1"]}),
     ],
 )  # fmt: skip
 def test_trl_s_values(
