@@ -213,7 +213,7 @@ def schedule(part: str) -> tuple[Row, ...]:
 
     def kind(value: str, values: Values) -> Answer:
         value = values.text(f"{prefix}.warmup_style") or value
-        warms = _ratio(values) not in ("0", "0.0", "0.")
+        warms = _ratio(values) not in ("0", "0.0", "0.") or _steps(values) > 0
         if value == "constant":
             return "constant_with_warmup" if warms else "constant"
         lowest = values.text(f"{prefix}.min_lr_ratio")
@@ -221,10 +221,15 @@ def schedule(part: str) -> tuple[Row, ...]:
             return absent(f"the schedule {value} is absent")
         return "cosine_with_min_lr" if lowest not in ("null", "0", "0.0") else "cosine"
 
+    def _steps(values: Values) -> int:
+        """Return the steps of the warm-up; -1 if they are not given. Raises ValueError."""
+        name = f"{prefix}.lr_warmup_steps"
+        return values.whole(name) if values.has(name) else -1
+
     def _ratio(values: Values) -> str:
-        steps = values.text(f"{prefix}.lr_warmup_steps")
-        if steps not in ("-1", "null") and values.has("trainer.total_training_steps"):
-            return shown(int(steps) / values.whole("trainer.total_training_steps"))
+        steps = _steps(values)
+        if steps != -1 and values.has("trainer.total_training_steps"):
+            return shown(steps / values.whole("trainer.total_training_steps"))
         return values.text(f"{prefix}.lr_warmup_steps_ratio")
 
     def warm_up(value: str, values: Values) -> Answer:

@@ -81,6 +81,8 @@ def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFix
          {"--train_batch_size": ["128"], "--n_samples_per_prompt": ["8"]}),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps=10 trainer.total_training_steps=100",
          {"--actor.lr_warmup_ratio": ["0.1"], "--actor.lr_scheduler": ["constant_with_warmup"]}),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps=10",
+         {"--actor.lr_warmup_ratio": None, "--actor.lr_scheduler": ["constant_with_warmup"]}),
         ("actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",
          {"--actor.lr_scheduler": ["cosine"], "--actor.lr_warmup_ratio": ["0.0"]}),
         ("algorithm.rollout_correction.rollout_is=token",
@@ -91,7 +93,7 @@ def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFix
     ],
 )  # fmt: skip
 def test_verl_s_values(
-    capsys: pytest.CaptureFixture[str], words: str, expected: dict[str, list[str]]
+    capsys: pytest.CaptureFixture[str], words: str, expected: dict[str, list[str] | None]
 ) -> None:
     made = translate(capsys, f"{VERL} {MODEL} {words}")
     assert {name: made.get(name) for name in expected} == expected
