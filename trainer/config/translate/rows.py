@@ -101,6 +101,10 @@ def items(text: str) -> list[str]:
     return [part.strip(" '\"") for part in inner.split(",") if part.strip(" '\"")]
 
 
+TRACKERS = ("mlflow", "swanlab", "trackio")
+"""Loggers that --log_with takes under their own names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A flag of another trainer, or all flags that match it: `actor.megatron.*`."""

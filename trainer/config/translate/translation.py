@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from contract.redaction import redact
 from trainer.config import layout
 from trainer.config import values as kinds
 from trainer.config.config import Config
@@ -155,7 +156,8 @@ def _by_table(command: Command, table: Table) -> Translation:
     made.flags = {name: made.flags[name] for name in sorted(made.flags, key=_place)}
     said = {row.theirs for row in table.rows if row.ours in made.flags}
     said |= {sentence.partition("=")[0] for sentence in made.lost}
-    made.notes = [note for note in made.notes if note.partition("=")[0] not in said]
+    unsaid = (note for note in made.notes if note.partition("=")[0] not in said)
+    made.notes = list(dict.fromkeys(unsaid))
     return made
 
 
@@ -205,7 +207,7 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         if is_given and not _same(value, row.default):
             if answer.lost or value.lower() not in ("false", *NOTHING):
                 told = made.lost if answer.lost else made.notes
-                told.append(f"{row.theirs}={plain(value)}: {answer.why}")
+                told.append(f"{redact(f'{row.theirs}={plain(value)}')}: {answer.why}")
         elif answer.lost and row.ours and not _same(value, row.default):
             made.lost.append(f"{row.theirs}: {answer.why}")
         return

@@ -6,6 +6,7 @@ import json
 import re
 
 from trainer.config.translate.rows import (
+    TRACKERS,
     TRUE,
     Answer,
     Row,
@@ -289,14 +290,28 @@ def _entropy(value: str, values: Values) -> Answer:
 
 def _loggers(value: str, values: Values) -> Answer:
     names = set(value.split())
-    if others := names - {"none", "wandb", "tensorboard", "all"}:
-        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or metrics.jsonl")
+    if others := names - {"none", "wandb", "tensorboard", "all", *TRACKERS}:
+        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or --log_with")
     return "yes" if names & {"wandb", "all"} else needless("W&B is off")
+
+
+def _tensorboard(value: str, values: Values) -> Answer:
+    return "tensorboard_log" if "tensorboard" in value.split() else needless("TensorBoard is off")
+
+
+def _trackers(value: str, values: Values) -> Answer:
+    names = [name for name in value.split() if name in TRACKERS]
+    return " ".join(names) or needless("no other tracker is on")
 
 
 def _wandb(value: str, values: Values) -> Answer:
     on = "wandb" in values.text("report_to")
     return value if on else needless("W&B is off")
+
+
+def _project(value: str, values: Values) -> Answer:
+    on = set(values.text("report_to").split()) & set(TRACKERS)
+    return value if on else needless("no other tracker is on")
 
 
 KEYS = [
@@ -394,8 +409,11 @@ KEYS = [
     Row("seed", "seed", by=whole, default="42"),
     Row("full_determinism", "full_determinism", by=switch, default="False"),
     Row("report_to", "use_wandb", by=_loggers, default="none"),
+    Row("report_to", "use_tensorboard", by=_tensorboard, default="none"),
+    Row("report_to", "log_with", by=_trackers, default="none", note="mlflow, swanlab, trackio"),
     Row("run_name", "wandb_run_name", by=_wandb),
     Row("project", "wandb_project", by=_wandb, default="huggingface"),
+    Row("project", "log_project", by=_project, default="huggingface"),
     Row("deepspeed", "zero_stage", by=_stage, note="by the file's name"),
     Row("ddp_timeout", "dist_timeout", by=whole, default="1800"),
 ]  # fmt: skip

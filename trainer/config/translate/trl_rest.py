@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from trainer.config.translate.rows import Answer, Row, Table, Values, absent, needless, several
+from trainer.config.translate.rows import (
+    Answer,
+    Row,
+    Table,
+    Values,
+    absent,
+    needless,
+    several,
+    switch,
+)
 from trainer.config.translate.trl import KEYS, LAUNCHER
 
 ROLLCALL = "Rollcall's own supervision, run directory and nodes replace it"
@@ -19,12 +28,34 @@ def _data_set(value: str, values: Values) -> Answer:
     return f"{value}:{configuration}" if values.has("dataset_config") else value
 
 
+def _pushed(value: str, values: Values) -> Answer:
+    if not values.on("push_to_hub"):
+        return needless("the model is in RUN/hf")
+    if not values.has("hub_model_id"):
+        return absent("give --hub_model_id OWNER/NAME")
+    return _repository(values.text("hub_model_id"), values)
+
+
+def _repository(value: str, values: Values) -> Answer:
+    if not values.on("push_to_hub"):
+        return needless("push_to_hub is off")
+    return value if "/" in value else absent("give it with its owner: --hub_model_id OWNER/NAME")
+
+
+def _private(value: str, values: Values) -> Answer:
+    return switch(value, values) if values.on("push_to_hub") else needless("push_to_hub is off")
+
+
 DATA = [
     Row("dataset_name", "prompt_data", by=_data_set,
         note="a file, or a data set of the hub, with dataset_config behind a colon"),
     Row("dataset_train_split", "prompt_split", default="train"),
+    Row("push_to_hub", "hub_model_id", by=_pushed, default="False"),
+    Row("hub_model_id", "hub_model_id", by=_repository, note="with push_to_hub"),
+    Row("hub_private_repo", "hub_private_repo", by=_private),
 ]  # fmt: skip
 NEEDLESS = [
+    *several("hub_*", "the final model is pushed; HF_TOKEN is the token", lost=False),
     *several("dataset_config", "--prompt_data has it, as NAME:CONFIGURATION", lost=False),
     *several(
         "output_dir resume_from_checkpoint ignore_data_skip overwrite_output_dir "
@@ -44,7 +75,7 @@ NEEDLESS = [
         "fp16_full_eval use_cpu accelerator_config dataloader_* data_seed remove_unused_columns "
         "label_names length_column_name train_sampling_strategy ddp_* skip_memory_metrics debug "
         "do_train do_eval do_predict disable_dropout cast_lm_head_to_fp32 "
-        "ds3_gather_for_generation pad_to_multiple_of shuffle_dataset cache_implementation "
+        "ds3_gather_for_generation pad_to_multiple_of cache_implementation "
         "vllm_model_impl vllm_group_port vllm_max_model_length vllm_server_* "
         "use_transformers_continuous_batching transformers_continuous_batching_config "
         "use_transformers_paged log_completions log_multimodal num_completions_to_print "
@@ -75,6 +106,7 @@ NEEDLESS = [
     *several("vllm_importance_sampling_cap", "the name is vllm_importance_sampling_clip_max"),
 ]  # fmt: skip
 ABSENT = [
+    *several("shuffle_dataset", "prompts are always shuffled, by --seed", default="True"),
     *several("fp16 half_precision_backend", "weights are bf16 or fp32", default="False"),
     *several("datasets streaming test_split_size",
              "--prompt_data A,B with --prompt_data_probs mixes data sets"),
@@ -107,8 +139,7 @@ ABSENT = [
     *several("label_smoothing_factor", "it is absent", default="0.0"),
     *several("fsdp fsdp_config", "give --zero_stage"),
     *several("parallelism_config", "a sequence and a layer lie on one GPU, or on all by ZeRO-3"),
-    *several("push_to_hub hub_* log_completions_hub_repo",
-             "give --hub_model_id; without it the model is in RUN/hf alone"),
+    *several("log_completions_hub_repo", "samples are in samples.jsonl: --log_samples"),
 ]  # fmt: skip
 
 TRL = Table("TRL 1.16", [*KEYS, *DATA, *LAUNCHER, *NEEDLESS, *ABSENT])

@@ -168,7 +168,9 @@ KEYS: list[Row] = [
     Row("trainer.n_gpus_per_node", "actor_num_gpus_per_node", by=whole, default="8"),
     by.logger("wandb"),
     by.logger("tensorboard"),
-    Row("trainer.logger", "use_wandb", by=by.loggers, default=by.LOGGERS),
+    Row("trainer.logger", "log_with", by=by.loggers, default=by.LOGGERS,
+        note="mlflow, swanlab, trackio"),
     Row("trainer.project_name", "wandb_project", by=by.wandb),
+    Row("trainer.project_name", "log_project", by=by.project),
     Row("trainer.experiment_name", "wandb_run_name", by=by.wandb),
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import re
 
 from trainer.config.translate.rows import (
     FALSE,
+    TRACKERS,
     TRUE,
     Answer,
     Row,
@@ -295,19 +296,24 @@ def logger(name: str) -> Row:
         return needless("metrics are in metrics.jsonl and on the page of the run")
 
     return Row("trainer.logger", f"use_{name}", by=convert, default=LOGGERS,
-               note="other loggers have no counterpart; WANDB_API_KEY alone turns W&B on"
-               )  # fmt: skip
+               note="WANDB_API_KEY alone turns W&B on")  # fmt: skip
 
 
 def loggers(value: str, values: Values) -> Answer:
-    others = set(items(value)) - {"console", "wandb", "tensorboard"}
-    if others:
-        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or metrics.jsonl")
-    return needless("see the flags of W&B and TensorBoard")
+    names = items(value)
+    if others := set(names) - {"console", "file", "wandb", "tensorboard", *TRACKERS}:
+        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or --log_with")
+    trackers = " ".join(name for name in names if name in TRACKERS)
+    return trackers or needless("metrics are in metrics.jsonl and on the page of the run")
 
 
 def wandb(value: str, values: Values) -> Answer:
     return value if "wandb" in values.text("trainer.logger") else needless("W&B is off")
+
+
+def project(value: str, values: Values) -> Answer:
+    on = set(items(values.text("trainer.logger"))) & set(TRACKERS)
+    return value if on else needless("no other tracker is on")
 
 
 def correction(value: str, values: Values) -> Answer:

@@ -49,7 +49,7 @@ def test_overrides_and_flags_need_no_program(capsys: pytest.CaptureFixture[str])
         ("trainer.total_epochs=many", "its value cannot be read"),
         ("custom_reward_function.path=r.py", "another signature"),
         ("critic.ppo_mini_batch_size=64", "the critic has the policy's, 256"),
-        ("trainer.logger=[swanlab]", "no swanlab here"),
+        ("trainer.logger=[clearml]", "no clearml here"),
         ("stray", "belongs to no flag"),
     ],
 )
@@ -88,6 +88,8 @@ def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFix
         ("algorithm.rollout_correction.rollout_is=token",
          {"--is_correction_mode": ["clip"], "--is_correction_threshold": ["0", "2"]}),
         ("trainer.resume_mode=disable", {"--load_checkpoint": ["false"]}),
+        ("trainer.logger=[console,swanlab] trainer.project_name=sums",
+         {"--log_with": ["swanlab"], "--log_project": ["sums"], "--use_wandb": None}),
         ("actor_rollout_ref.actor.strategy=fsdp2 +trainer.nnodes=4",
          {"--zero_stage": ["3"], "--actor_num_nodes": ["4"], "--vllm_num_engines": ["16"]}),
     ],
@@ -124,6 +126,12 @@ def test_verl_s_values(
         ("--warmup-steps 40 --max-steps 400", {"--lr_warmup_ratio": ["0.1"]}),
         ("--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{\"min_lr_rate\": 0.2}'",
          {"--lr_scheduler": ["cosine_with_min_lr"], "--min_lr_ratio": ["0.2"]}),
+        ("--report_to tensorboard trackio mlflow --project sums",
+         {"--use_tensorboard": ["tensorboard_log"], "--log_with": ["trackio", "mlflow"],
+          "--log_project": ["sums"], "--use_wandb": None}),
+        ("--push_to_hub --hub_model_id me/sums --hub_private_repo true",
+         {"--hub_model_id": ["me/sums"], "--hub_private_repo": []}),
+        ("--hub_model_id me/sums", {"--hub_model_id": None}),
         ("--learning_rate 1e-5 --lr_scheduler_type cosine_with_min_lr "
          "--lr_scheduler_kwargs '{\"min_lr\": 1e-6}'", {"--min_lr_ratio": ["0.1"]}),
     ],
@@ -133,6 +141,18 @@ def test_trl_s_values(
 ) -> None:
     made = translate(capsys, f"{TRL} {words}")
     assert {name: made.get(name) for name in expected} == expected
+
+
+def test_what_is_lost_from_trl_is_listed_without_its_secrets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--shuffle_dataset false --report_to comet_ml --push_to_hub --hub_token hf_abc"
+    code, _, err = run(capsys, "--", *TRL.split(), *words.split())
+    assert code == 1
+    assert "shuffle_dataset=false: prompts are always shuffled, by --seed" in err
+    assert "no comet_ml here" in err
+    assert "push_to_hub=true: give --hub_model_id OWNER/NAME" in err
+    assert "hub_token=********: " in err
 
 
 def test_a_launcher_before_trl_s_script_gives_the_layout(
