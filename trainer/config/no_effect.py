@@ -262,6 +262,7 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"--max_len without --generate_max_len: completions have at most {most} tokens, "
             f"prompts {config.prompt_max_len}"
         )
+    yield from _template_warnings(config)
     yield from environments.warnings(config)
     if "micro_rollout_batch_size" in given:
         size, samples = config.micro_rollout_batch_size, config.samples_per_step
@@ -288,6 +289,20 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         yield "--hub_model_id without HF_TOKEN: the hub takes the model only from who is logged in"
     if config.kl.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
+
+
+def _template_warnings(config: Config) -> Iterator[str]:
+    template = config.input_template or ""
+    if template and config.renders_chat:
+        yield (
+            "--input_template is put around texts before the chat template is, where OpenRLHF "
+            "leaves it out; messages stay as they are"
+        )
+    if "\\n" in template:
+        yield (
+            "--input_template has a backslash and an n, and no line break: write $'…\\n…' in a "
+            "shell"
+        )
 
 
 def _estimator_advice(config: Config) -> Iterator[str]:

@@ -216,6 +216,12 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
         "no completion is unfinished",
     ),
     ({"micro_rollout_batch_size": 64}, "--micro_rollout_batch_size 64", "8 samples"),
+    (
+        {"input_template": "Q: {}", "apply_chat_template": True},
+        "--input_template is put around texts before the chat template is",
+        "OpenRLHF leaves it out",
+    ),
+    ({"input_template": r"Q: {}\nA:"}, "--input_template has a backslash", r"$'…\n…'"),
 ]
 
 
