@@ -38,7 +38,7 @@ class Progress:
     loss: float | None = None
     """The newest loss that the job has told. A Trainer of transformers tells it one step late."""
     eval: float | None = None
-    """Newest held-out accuracy, 0 to 1."""
+    """Newest held-out accuracy, 0 to 1; the held-out reward if no accuracy is known."""
     eval_before: float | None = None
     """Held-out accuracy before the first step."""
     tokens_per_second: float = 0.0
@@ -83,6 +83,17 @@ class Progress:
         """
         fitting = _fitting(row)
         return cls(**fitting) if "step" in fitting else None
+
+
+def held_out(value: float, *more: float) -> list[str]:
+    """Return what was measured on held-out data, and each value as text.
+
+    It is the accuracy, 0 to 1, or the reward of a function that tells no accuracy.
+    """
+    values = (value, *more)
+    if all(0 <= one <= 1 for one in values):
+        return ["accuracy", *(f"{one:.1%}" for one in values)]
+    return ["reward", *(f"{one:.3f}" for one in values)]
 
 
 def _fitting(row: Mapping[str, Any]) -> dict[str, Any]:

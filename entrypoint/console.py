@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from contract.durations import duration
 from contract.journal import timestamp
-from contract.progress import Progress
+from contract.progress import Progress, held_out
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import LogFormat, Settings
@@ -335,7 +335,9 @@ def _parts(progress: Progress) -> tuple[str, str]:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     if progress.eval is not None:
-        parts.append(f"accuracy {100 * progress.eval:.0f} %")
+        what, value = held_out(progress.eval)
+        share = f"{100 * progress.eval:.0f} %"
+        parts.append(f"accuracy {share}" if what == "accuracy" else f"held-out {what} {value}")
     if progress.kl is not None:
         parts.append(f"KL {progress.kl:.4f}")
     if progress.tokens_per_second:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from contract.progress import Progress
+from contract.progress import Progress, held_out
 from entrypoint import console
 from entrypoint.run.journal import Journal
 
@@ -81,7 +81,8 @@ class ReportedSteps:
                 self.journal.write("step", sentence, step=step, steps=made, **told)
                 self._recorded, self._recorded_at = step, self.clock()
             if progress.eval is not None and progress.eval != self._accuracy:
-                sentence = f"Held-out accuracy after step {step}: {progress.eval:.1%}."
+                what, value = held_out(progress.eval)
+                sentence = f"Held-out {what} after step {step}: {value}."
                 self.journal.write("eval", sentence, step=step, accuracy=progress.eval)
             self._accuracy = progress.eval
 

@@ -200,12 +200,14 @@ def test_what_costs_nothing_now_is_not_red(head: Head, tab: Page) -> None:
     """A refused node while all workers are there, and steps whose duration nobody tells."""
     trains(head)
     old = "2026-01-01T00:00:00+00:00"
-    Progress(step=5, loss=0.51234, at=old).write(head.run.progress)
+    Progress(step=5, loss=0.51234, eval=-1.324, at=old).write(head.run.progress)
     head.control._registry.check_in(node_info("gpu-2", python="3.9.0"), "")
     opened(head, tab)
     expect(tab.locator("#verdict")).to_have_text("It goes on. 1 thing to look at: see below.")
     expect(tab.locator("#attention li.warn")).to_contain_text("gpu-2 was refused: ")
     expect(tab.locator("#facts")).to_contain_text("0.5123")
+    expect(tab.locator("#facts")).to_contain_text("Held-out reward")
+    expect(tab.locator("#facts")).to_contain_text("-1.324")
 
 
 def long_ago(run: RunFiles) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress
+from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress, held_out
 
 
 def test_progress_of_another_version_is_read_as_far_as_it_is_known() -> None:
@@ -14,6 +14,12 @@ def test_progress_of_another_version_is_read_as_far_as_it_is_known() -> None:
     assert found is not None
     assert (found.step, found.loss, found.kl, found.eta_seconds) == (3, 0.5, None, 0.0)
     assert Progress.of({"loss": 0.5}) is None
+
+
+def test_a_held_out_reward_of_any_range_is_no_share() -> None:
+    assert held_out(0.54, 1.0) == ["accuracy", "54.0%", "100.0%"]
+    assert held_out(0.54, 3.5) == ["reward", "0.540", "3.500"]
+    assert held_out(-1.324) == ["reward", "-1.324"]
 
 
 def test_a_phase_is_written_over_in_place_and_a_torn_one_is_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from statistics import fmean
 from contract import lease
 from contract.journal import attempt_number, journal_writer
 from contract.manifest import checkpoint_path, newest_checkpoint
-from contract.progress import Phase, PhaseFile, Progress
+from contract.progress import Phase, PhaseFile, Progress, held_out
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator
@@ -140,9 +140,10 @@ class Recorder:
         row = evaluation.row()
         self._lines.replace(step, row, "eval/accuracy")
         self.outputs.log(step, row)
-        sentence = f"Held-out accuracy after step {step}: {evaluation.pass1:.1%}"
+        what, mean, best = held_out(evaluation.pass1, evaluation.passk)
+        sentence = f"Held-out {what} after step {step}: {mean}"
         if evaluation.k > 1:
-            sentence += f", of the best of {evaluation.k} {evaluation.passk:.1%}"
+            sentence += f", of the best of {evaluation.k} {best}"
         self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
         self._heartbeat(step, "eval")
         self.outputs.callbacks.evaluation(

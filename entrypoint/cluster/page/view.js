@@ -28,6 +28,9 @@ function moment(at) {
   const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();
   return isToday ? clock(at) : `${is.toLocaleDateString([], {day: "numeric", month: "short"})} ${clock(at)}`;
 }
+/** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
+const heldOut = value => value == null || value >= 0 && value <= 1
+  ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", value.toFixed(3)];
 const percent = value => `${(100 * value).toFixed(1)} %`;
 
 const ENDS = {
@@ -130,7 +133,7 @@ function facts(state) {
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward?.toFixed(3)],
     ["Loss", p.loss?.toPrecision(4)],
-    ["Held-out accuracy", p.eval === null ? null : percent(p.eval)],
+    heldOut(p.eval),
     ["KL", p.kl?.toFixed(4)],
     ["Tokens/s", p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
     ["Step time", p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
