@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,9 @@ MASTERS = (States.hp_params, States.optim_states)
 """States that DeepSpeed can offload: fp32 weights, and Adam's moments."""
 BUCKET = 500_000_000
 """Limit of elements that are reduced at a time: DeepSpeed's default."""
+
+# DeepSpeed 0.19 calls torch's collectives by names that torch 2.13 renames.
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning)
 
 
 class ZeRO:
