@@ -82,6 +82,8 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends \
       ca-certificates gcc ibverbs-providers libc6-dev libibverbs1 python3 python3-dev python3-venv tini \
  && rm -rf /var/lib/apt/lists/*
+# Any vLLM tries its sampler when it starts. FlashInfer's would be compiled then, with nvcc.
+ENV VLLM_USE_FLASHINFER_SAMPLER=0
 
 FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-build
 RUN apt-get update \

@@ -52,6 +52,12 @@ def test_the_cuda_image_has_nccls_libraries_and_no_compiler_but_tritons() -> Non
     assert not re.findall(r"^nvidia-(?:cuda-nvcc|nvvm)\b", locked, flags=re.MULTILINE)
 
 
+def test_the_cuda_image_s_vllm_starts_without_a_compiler_for_flashinfer_s_sampler() -> None:
+    assert "\nENV VLLM_USE_FLASHINFER_SAMPLER=0\n" in stages("Dockerfile")["cuda-system"]
+    assert "flashinfer-python" in locked("cuda")
+    assert not {"flashinfer-cubin", "flashinfer-jit-cache"} & locked("cuda").keys()
+
+
 def test_cudas_headers_are_those_of_torchs_cuda() -> None:
     of_image = locked("cuda")
     headers = ("nvidia-cuda-crt", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")

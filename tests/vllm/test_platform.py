@@ -59,10 +59,13 @@ def on(monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> None:
 def test_the_parent_of_tensor_parallel_ranks_starts_as_on_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from vllm import envs
+
     on(monkeypatch, cpu=False)
     engine._check_kernels()
     engine._prepare_environment()
     assert "TORCHDYNAMO_DISABLE" not in os.environ
+    assert not envs.VLLM_USE_FLASHINFER_SAMPLER  # the sampler has no seeds, and needs nvcc
     given = engine.arguments(SETTINGS)
     assert given["enable_sleep_mode"] is True
     assert given["enforce_eager"] is False

@@ -46,6 +46,8 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Ray assigns the CPU cores
+    # It knows no seeds, so it would only be tried at the start: for that it is compiled, with nvcc.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 
 
