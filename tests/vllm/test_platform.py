@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
 from trainer.config.options.parallelism import VLLMSettings
 from trainer.config.options.rollout import SamplingSettings
@@ -30,11 +34,18 @@ SETTINGS = EngineSettings(
 
 
 class Platform:
-    def __init__(self, *, cpu: bool) -> None:
+    def __init__(self, *, cpu: bool, family: int = 90) -> None:
         self._cpu = cpu
+        self._family = family
 
     def is_cpu(self) -> bool:
         return self._cpu
+
+    def is_cuda(self) -> bool:
+        return not self._cpu
+
+    def is_device_capability_family(self, capability: int) -> bool:
+        return self._family == capability
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +59,11 @@ def _no_gpu_seen_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     os.environ.update(before)
 
 
-def on(monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> None:
+def on(monkeypatch: pytest.MonkeyPatch, *, cpu: bool, family: int = 90) -> None:
     """vLLM finds CPUs alone, or GPUs; its build has no kernels for CPUs."""
     import vllm.platforms
 
-    monkeypatch.setattr(vllm.platforms, "current_platform", Platform(cpu=cpu))
+    monkeypatch.setattr(vllm.platforms, "current_platform", Platform(cpu=cpu, family=family))
     monkeypatch.setattr(torch.ops, "_C", SimpleNamespace())
 
 
@@ -69,7 +80,7 @@ def test_the_parent_of_tensor_parallel_ranks_starts_as_on_gpus(
     given = engine.arguments(SETTINGS)
     assert given["enable_sleep_mode"] is True
     assert given["enforce_eager"] is False
-    assert "kv_cache_memory_bytes" not in given
+    assert not {"kv_cache_memory_bytes", "attention_backend"} & given.keys()
 
 
 def test_on_cpus_it_neither_sleeps_nor_compiles_without_a_compiler(
@@ -84,6 +95,38 @@ def test_on_cpus_it_neither_sleeps_nor_compiles_without_a_compiler(
     assert given["enable_sleep_mode"] is False
     assert given["enforce_eager"] is True
     assert given["kv_cache_memory_bytes"] == engine.CPU_CACHE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("family", "nvcc", "kind", "chosen"),
+    [
+        (100, None, "llama", "FLASH_ATTN"),
+        (100, "/usr/local/cuda/bin/nvcc", "llama", None),
+        (100, None, "deepseek_v3", None),
+        (90, None, "llama", None),
+    ],
+)
+def test_no_attention_is_chosen_that_would_be_compiled_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    family: int,
+    nvcc: str | None,
+    kind: str,
+    chosen: str | None,
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("kernels"))
+    from vllm.platforms.cuda import _get_backend_priorities
+    from vllm.platforms.interface import DeviceCapability
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    first, second, *_ = _get_backend_priorities(False, DeviceCapability(10, 0))
+    assert (first.name, second.name) == ("FLASHINFER", "FLASH_ATTN")
+    on(monkeypatch, cpu=False, family=family)
+    monkeypatch.setattr(shutil, "which", lambda name: nvcc)
+    CONFIG_MAPPING[kind]().save_pretrained(tmp_path)
+    given = engine.arguments(replace(SETTINGS, model=str(tmp_path))).get("attention_backend")
+    assert given == chosen
+    assert given is None or given in AttentionBackendEnum.__members__
 
 
 @pytest.mark.parametrize(

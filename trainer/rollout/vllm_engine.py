@@ -217,11 +217,29 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
     if settings.max_images is not None:
         most = {"image": settings.max_images} if settings.max_images else {}
         result["limit_mm_per_prompt"] = {**most, "video": 0}
+    if _must_compile_attention() and not _has_latent_attention(settings.model):
+        result["attention_backend"] = "FLASH_ATTN"  # vLLM's second choice
     if own.gpu_memory_utilization is not None:
         result["gpu_memory_utilization"] = own.gpu_memory_utilization
     elif not on_gpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         result["kv_cache_memory_bytes"] = CPU_CACHE_BYTES
     return result
+
+
+def _must_compile_attention() -> bool:
+    """Return whether vLLM's first choice, FlashInfer's on B200, lacks the nvcc that compiles it.
+
+    vLLM looks for nvcc before it uses other parts of FlashInfer, but not before this one.
+    """
+    from vllm.platforms import current_platform
+
+    family = current_platform.is_cuda() and current_platform.is_device_capability_family(100)
+    return bool(family) and shutil.which("nvcc") is None
+
+
+def _has_latent_attention(model: str) -> bool:
+    """Return whether it is DeepSeek's, for which vLLM has other kernels."""
+    return hasattr(AutoConfig.from_pretrained(model).get_text_config(), "kv_lora_rank")
 
 
 def _executor(ranks: int) -> str:
