@@ -25,7 +25,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import SettingsError
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
-from entrypoint.run import bundle, known_secrets
+from entrypoint.run import bundle, errors, known_secrets
 from entrypoint.run.bundle import Gathered, Member
 
 ENDINGS = (".tar.gz", ".tgz")
@@ -77,11 +77,15 @@ def parser() -> Parser:
 
 def _no_run(run: RunFiles) -> str:
     """Return why there is no run; "" if there is one."""
-    if not run.root.exists():
-        return f"{run.root} does not exist: {GIVE_A_RUN}"
-    if not run.root.is_dir():
-        return f"{run.root} is no directory: {GIVE_A_RUN}"
-    if not (run.journal.is_file() or run.run.is_file()):
+    try:
+        if not run.root.exists():
+            return f"{run.root} does not exist: {GIVE_A_RUN}"
+        if not run.root.is_dir():
+            return f"{run.root} is no directory: {GIVE_A_RUN}"
+        has_files = run.journal.is_file() or run.run.is_file()
+    except OSError as error:
+        return errors.describe(error)
+    if not has_files:
         lacks = f"it has neither {run.journal.name} nor {run.run.name}"
         return f"{run.root} is no run: {lacks}; {GIVE_A_RUN}"
     return ""

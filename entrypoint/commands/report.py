@@ -26,10 +26,10 @@ WHY = ("cause", "to_do", "log")
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
     run = RunFiles(options.run)
-    if not run.journal.is_file():
-        sentence = f"{run.root} is no run: it has no {run.journal.name}; {GIVE_A_RUN}"
-        return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
     try:
+        if not run.journal.is_file():
+            sentence = f"{run.root} is no run: it has no {run.journal.name}; {GIVE_A_RUN}"
+            return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
         secrets = known_secrets.of(run, os.environ)
         jobs = parts.of_jobs(run, secrets)
         own = _own(run, secrets, needed=not jobs)

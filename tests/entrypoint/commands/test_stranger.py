@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
-from entrypoint.commands import arguments, cli, head_client
+from entrypoint.commands import arguments, bundle, cli, head_client, report
 from entrypoint.processes.programs import program
 from entrypoint.run.lease import Lease
 from tests.support.control import TOKEN, Head, asking, head, node_info
@@ -22,8 +24,39 @@ from tests.support.control import TOKEN, Head, asking, head, node_info
 __all__ = ["head"]
 
 
+NOBODY = 65534
+
+
 def rollcall(where: Mapping[str, str], *words: str) -> int:
     return entrypoint._ask(cli.parse(words), where)
+
+
+@pytest.fixture
+def of_another() -> Iterator[RunFiles]:
+    """A run that ended, of another user: this process may read what its modes let others read."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    run = RunFiles(directory / "run")
+    run.logs.mkdir(parents=True)
+    (run.logs / "head.log").write_text("a line\n")
+    append_event(run.journal, "start", "this is the head")
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(NOBODY)
+    yield run
+    if is_root:
+        os.seteuid(0)
+    for path in (run.root, run.logs):
+        path.chmod(0o755)
+    shutil.rmtree(directory)
+
+
+def close(path: Path) -> None:
+    """As the owner does."""
+    user = os.geteuid()
+    os.seteuid(os.getuid())
+    path.chmod(0)
+    os.seteuid(user)
 
 
 def test_an_address_needs_no_scheme(head: Head, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +159,17 @@ def test_no_token_names_the_directory_that_was_looked_at(
     assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
     said = f"no token: there is none in {tmp_path}. Set ROLLCALL_RUN_DIR to the run's directory"
     assert said in capsys.readouterr().err
+
+
+def test_a_run_directory_that_this_user_may_not_enter_is_named(
+    of_another: RunFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    close(of_another.root)
+    assert report.main([str(of_another.root)]) == 73
+    said = f"{of_another.journal}: Permission denied\n"
+    assert capsys.readouterr().err == said
+    assert bundle.main([str(of_another.root), "--out", "out.tar.gz"]) == 73
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name in arguments.COMMANDS])
