@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -45,8 +46,15 @@ def last_rows(path: Path, most: int) -> list[dict[str, Any]]:
 
 
 def names(directory: Path) -> list[str]:
-    """Return the names of the logs, without their suffix; [] if there is no directory."""
-    return sorted((path.stem for path in directory.glob("*.log")), key=_in_order)
+    """Return the names of the logs, without their suffix; [] if there is no directory.
+
+    Raises OSError if the directory cannot be read.
+    """
+    try:
+        files = os.listdir(directory)  # noqa: PTH208 - and Path.glob finds nothing where it may not look
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((name[:-4] for name in files if name.endswith(".log")), key=_in_order)
 
 
 def is_there(directory: Path, name: str) -> bool:

@@ -33,13 +33,15 @@ def rollcall(where: Mapping[str, str], *words: str) -> int:
 
 @pytest.fixture
 def of_another() -> Iterator[RunFiles]:
-    """A run that ended, of another user: this process may read what its modes let others read."""
+    """A run of another user: this process may read what its modes let others read."""
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     run = RunFiles(directory / "run")
     run.logs.mkdir(parents=True)
     (run.logs / "head.log").write_text("a line\n")
     append_event(run.journal, "start", "this is the head")
+    run.token.write_text(TOKEN)
+    run.token.chmod(0)
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(NOBODY)
@@ -170,6 +172,16 @@ def test_a_run_directory_that_this_user_may_not_enter_is_named(
     assert capsys.readouterr().err == said
     assert bundle.main([str(of_another.root), "--out", "out.tar.gz"]) == 73
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("names", [[], ["head"]])
+def test_logs_that_this_user_may_not_list_are_not_said_to_be_none(
+    of_another: RunFiles, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    close(of_another.logs)
+    where = {"ROLLCALL_RUN_DIR": str(of_another.root), "RAY_WORKER": "0"}
+    assert rollcall(where, "logs", *names) == 73
+    assert capsys.readouterr().err == f"{of_another.logs}: Permission denied\n"
 
 
 @pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name in arguments.COMMANDS])
