@@ -119,10 +119,13 @@ def token_of(settings: Settings) -> str:
     """Return the run's token, or the read-only key that was given. Raises NoAnswerError."""
     if token := run_token.for_client(settings):
         return token
-    sentence = (
-        f"no token: there is none in {settings.run_dir}. Set ROLLCALL_RUN_DIR to the run's "
-        "directory, or ROLLCALL_TOKEN"
-    )
+    if why := run_token.unreadable(settings):
+        sentence = f"no token: {why}. Ask as the user of the run's nodes, or set ROLLCALL_TOKEN"
+    else:
+        sentence = (
+            f"no token: there is none in {settings.run_dir}. Set ROLLCALL_RUN_DIR to the run's "
+            "directory, or ROLLCALL_TOKEN"
+        )
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
 
 

@@ -21,7 +21,7 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, Secret, SettingsError
 from entrypoint.net import wait
-from entrypoint.run import unfit_head
+from entrypoint.run import errors, unfit_head
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,17 @@ def for_client(settings: Settings) -> str | None:
         return _token_in(RunFiles(settings.run_dir).token)
     except OSError:
         return None
+
+
+def unreadable(settings: Settings) -> str:
+    """Return why the run's token, which is there, cannot be read; "" if it is not there."""
+    try:
+        _token_in(RunFiles(settings.run_dir).token)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return errors.describe(error)
+    return ""
 
 
 @contextmanager

@@ -184,6 +184,18 @@ def test_logs_that_this_user_may_not_list_are_not_said_to_be_none(
     assert capsys.readouterr().err == f"{of_another.logs}: Permission denied\n"
 
 
+@pytest.mark.parametrize("command", ["status", "open", "stop"])
+def test_a_token_that_this_user_may_not_read_is_not_said_to_be_none(
+    of_another: RunFiles, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    where = {"ROLLCALL_RUN_DIR": str(of_another.root), "RAY_WORKER": "0"}
+    assert rollcall(where, command) == 77
+    assert capsys.readouterr().err == (
+        f"no token: {of_another.token}: Permission denied. Ask as the user of the run's nodes, or "
+        "set ROLLCALL_TOKEN\n"
+    )
+
+
 @pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name in arguments.COMMANDS])
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_no_help_breaks_a_flag_at_its_hyphens_or_is_wider_than_the_terminal(
