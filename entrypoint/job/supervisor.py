@@ -27,7 +27,7 @@ from entrypoint.job.rendezvous import (
 from entrypoint.job.run_context import RunContext
 from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
-from entrypoint.processes.inbox import RayFailedError, UnfitRayError
+from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.store import StoreError
@@ -52,7 +52,7 @@ class Outcome:
         return cls(decision.outcome, decision.exit_code, decision.sentence)
 
     @classmethod
-    def of_error(cls, error: Exception, run_dir: Path) -> Outcome:
+    def of_error(cls, error: Exception, run_dir: Path, inbox: Inbox) -> Outcome:
         """Return the outcome for an error that ends the supervision.
 
         Raises SupersededError: then a later head has the workers.
@@ -61,7 +61,7 @@ class Outcome:
             case lease.SupersededError():
                 raise error
             case wait.InterruptedWaitError():
-                return cls("stopped", ExitCode.STOPPED, str(error))
+                return cls("stopped", ExitCode.STOPPED, inbox.with_reason(str(error)))
             case wait.GaveUpError() | RollIncompleteError():
                 code = ExitCode.UNREACHABLE
             case StorageLostError() | FilesGoneError() | StoreError():
@@ -121,7 +121,7 @@ class Supervisor:
                     ray_lost=result.status == "LOST",
                 )
         except Exception as error:
-            return Outcome.of_error(error, self.run.settings.run_dir)
+            return Outcome.of_error(error, self.run.settings.run_dir, self.run.inbox)
         finally:
             self.rendezvous.collective.close()
 

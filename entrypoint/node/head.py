@@ -79,7 +79,8 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
             storage_proof.sweep(run.root)
             me = node_info(settings, address, findings, lease.incarnation)
             return _lead(settings, role, me, journal, inbox)
-    except wait.InterruptedWaitError:
+    except wait.InterruptedWaitError as error:
+        log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED
     except restore.OtherRunError as error:
         log.error("%s", error)
@@ -170,7 +171,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
             else:
                 outcome = supervise(run)
         except Exception as error:
-            outcome = Outcome.of_error(error, settings.run_dir)
+            outcome = Outcome.of_error(error, settings.run_dir, inbox)
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         if outcome.name == "failed" or code == ExitCode.RUN_DIR:
             log.info("%s", what_to_do(files, code))

@@ -81,7 +81,8 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
             finally:
                 run_token.hide_from_shells(membership.token)
                 memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
-    except wait.InterruptedWaitError:
+    except wait.InterruptedWaitError as error:
+        log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED
     except (wait.GaveUpError, HeadUnfitError) as error:
         log.error("%s", error)

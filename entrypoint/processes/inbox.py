@@ -109,6 +109,10 @@ class Inbox:
             self.stop.set()
         self._queue.put(message)
 
+    def with_reason(self, sentence: str) -> str:
+        """Return the sentence of an interrupted wait, with why the node is to stop before it."""
+        return f"{self.node_stop.why}: {sentence}" if self.node_stop else sentence
+
     def take(self, timeout: float | None = None) -> Message | None:
         """The next message; None after `timeout` seconds without one."""
         try:

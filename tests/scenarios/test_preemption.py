@@ -70,6 +70,20 @@ def test_a_node_whose_file_appears_ends_with_143(tmp_path: Path) -> None:
     with worker_that_waits(tmp_path, ROLLCALL_PREEMPT_FILE=str(path)) as node:
         path.touch()
         assert node.wait(10) == 143
+        assert node.stdout is not None
+        said = f"{path} is there (ROLLCALL_PREEMPT_FILE): asked to stop while waiting for the head"
+        assert said in node.stdout.read()
+
+
+def test_a_run_that_is_stopped_before_its_first_attempt_says_by_what(tmp_path: Path) -> None:
+    """A file of an earlier preemption would end each new start without a word."""
+    world = World(tmp_path, workers=1)
+    world.later(0.1, lambda: world.inbox.put(StopAsked("/spot is there (ROLLCALL_PREEMPT_FILE)")))
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.STOPPED
+    assert outcome.sentence == (
+        "/spot is there (ROLLCALL_PREEMPT_FILE): asked to stop while waiting for the roll"
+    )
 
 
 class Head:
