@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
-from entrypoint.net import dns
+from entrypoint.net import dns, sockets
 from entrypoint.net.wait import NotYetError
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -54,6 +55,8 @@ def own_address(context: Context, everything: list[Interface]) -> str:
 
 def chosen(context: Context) -> Finding:
     """Compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the interfaces and the route."""
+    if other := of_another_machine(context):
+        return other
     if isinstance(context.role, Head) and context.role.expected_workers == 0:
         return Finding(Verdict.SKIP, "a cluster of one node")
     everything = interfaces.interfaces(context.machine.sys, context.machine.addresses())
@@ -80,6 +83,32 @@ def chosen(context: Context) -> Finding:
         return Finding(Verdict.PASS, evidence)
     gpus = context.gpus
     return judge_unset(own, everything, gpus=len(gpus))
+
+
+def of_another_machine(context: Context) -> Finding | None:
+    """Return a failure if ROLLCALL_NODE_ADDRESS is no address of this machine, else None.
+
+    Ray cannot listen there, and says so only after minutes.
+    """
+    given = context.settings.node_address
+    is_set = context.settings.variable("node_address") is not None
+    if given is None or not is_set or not is_address(given) or address.is_loopback(given):
+        return None
+    everything = interfaces.interfaces(context.machine.sys, context.machine.addresses())
+    if interfaces.holding(given, everything) or sockets.is_of_this_machine(given):
+        return None
+    known = ", ".join(own for one in everything if one.up for own in one.addresses)
+    evidence = f"{given} is no address of this machine, which has {known or 'none'}"
+    remedy = "set ROLLCALL_NODE_ADDRESS to one of them, or unset it"
+    return Finding(Verdict.FAIL, evidence, remedy)
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def judge_chosen(
