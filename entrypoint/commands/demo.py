@@ -37,6 +37,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import program
+from entrypoint.run import errors
 from entrypoint.run.flight_record.text import counted
 
 if TYPE_CHECKING:
@@ -129,7 +130,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with ports as first:
             layout = Layout(root, first)
-            layout.run.root.mkdir(parents=True, exist_ok=True)
+            try:
+                layout.run.root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                log.error("%s: give --dir a directory that can be written", errors.describe(error))
+                return ExitCode.RUN_DIR
             if not layout.run.journal.exists():
                 _prepare(layout, options.seed)
             return _run(layout, options)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
+from contract.exit_codes import ExitCode
+from entrypoint.commands import demo
 from entrypoint.commands.demo import Layout
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import host_to_ask
@@ -16,3 +20,12 @@ def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed()
     settings = read_settings(given)
     assert settings.run_dir == layout.run.root
     assert (host_to_ask(settings), settings.control_port) == ("127.0.0.2", 21002)
+
+
+def test_a_directory_that_cannot_be_made_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    assert demo.main(["--dir", str(tmp_path / "file")]) == ExitCode.RUN_DIR
+    told = f"{tmp_path}/file/run: Not a directory: give --dir a directory that can be written"
+    assert caplog.messages == [told]
