@@ -10,8 +10,11 @@ from typing import Any
 from contract.files import stored_json
 from contract.journal import read_events
 from contract.run_dir import RunFiles
-from entrypoint.run.flight_record.remedies import remedy
+from entrypoint.run.flight_record.remedies import GOES_ON, OVER, remedy
 from entrypoint.run.flight_record.text import counted
+
+ENTRY = "job.json"
+"""A submitted job's entry in the queue, in its run directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,20 @@ def read(run: RunFiles) -> Ended | None:
     of = str(failure["details"]["failure"]) if failure else None
     code = last["details"].get("exit_code")
     to_do = remedy(outcome, code if isinstance(code, int) else None, of)
+    if _is_job_that_is_over(run):
+        to_do = to_do.replace(GOES_ON, OVER)
     if outcome != "failed":
         return Ended(outcome, last["sentence"], result, to_do=to_do)
     cause = failure["sentence"].removeprefix("unknown: ") if failure else ""
     log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
     there = log if log.is_file() else None
     return Ended(outcome, last["sentence"], result, cause=cause, to_do=to_do, log=there)
+
+
+def _is_job_that_is_over(run: RunFiles) -> bool:
+    """Whether this is a submitted job that no head goes on with. Raises OSError."""
+    try:
+        entry = stored_json.json_object(run.root / ENTRY) or {}
+    except FileNotFoundError:
+        return False
+    return entry.get("ended") is not None

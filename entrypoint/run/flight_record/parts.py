@@ -15,7 +15,7 @@ from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.curves import Curves, Points
 from entrypoint.run.flight_record import ended
-from entrypoint.run.flight_record.ended import Ended
+from entrypoint.run.flight_record.ended import ENTRY, Ended
 from entrypoint.run.flight_record.record import (
     HEAD_LOST,
     RUNNING,
@@ -25,7 +25,6 @@ from entrypoint.run.flight_record.record import (
 )
 from entrypoint.run.flight_record.tally import GOES_BACK
 
-ENTRY = "job.json"
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
 

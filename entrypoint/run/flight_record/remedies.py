@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from contract.exit_codes import ExitCode
 
 GOES_ON = "Started again with its run directory, it resumes from its newest checkpoint, if any."
+OVER = (
+    "If its pipeline is submitted again, a stage resumes; another job that is submitted again is "
+    "a new job."
+)
+"""In place of GOES_ON for a submitted job that has ended: the cluster does not start it again."""
 BY_CLASS: Mapping[str, str] = {
     "usage": "Correct the job's command or settings, and start it again.",
     "wrong_start": "Have the job resume from the checkpoint that Rollcall names.",

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
 from entrypoint.run.flight_record import colours, parts
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
+from entrypoint.run.flight_record.remedies import GOES_ON, OVER
 from entrypoint.run.flight_record.tally import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
@@ -80,6 +82,22 @@ def test_the_jobs_of_a_cluster_are_in_the_order_of_their_numbers_and_pipelines(
     assert report_command.main([str(run.root)]) == 0
     said = capsys.readouterr().out
     assert "job-4 (ppo, after job-3):\n  finished: the job has finished\n  60 steps in" in said
+
+
+@pytest.mark.parametrize("ended", [None, "2026-01-01T00:00:00.000+00:00"])
+def test_a_job_that_is_over_does_not_resume_with_its_cluster(
+    tmp_path: Path, ended: str | None
+) -> None:
+    """A job that was stopped with its cluster goes on with the next head."""
+    job = RunFiles(tmp_path / "run/jobs/job-1")
+    job.root.mkdir(parents=True)
+    append_event(job.journal, "start", "job-1 begins on the cluster of head")
+    stopped = {"outcome": "stopped", "exit_code": 143}
+    append_event(job.journal, "outcome", "stopped; step 3 is saved", stopped)
+    (job.root / "job.json").write_text(json.dumps({"ended": ended}))
+    found = parts.of_run(job).end
+    assert found is not None
+    assert found.to_do == (OVER if ended else GOES_ON)
 
 
 def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:
