@@ -10,6 +10,26 @@ from env.types import RewardRequest, Score
 from tests.support.tiny_run import Tiny, train
 
 
+def test_another_metric_begins_anew(tiny: Tiny, run_dir: Path) -> None:
+    flags = {"eval_dataset": tiny.held_out, "eval_steps": 1, "save_steps": 1}
+
+    def lower_each_time(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.of(0.9 if len(requests) == 4 else 0.1) for _ in requests]
+
+    state = train(tiny.config(run_dir, max_steps=1, **flags), lower_each_time)
+    assert state.best == 0.9
+    config = tiny.config(
+        run_dir,
+        max_steps=2,
+        eval_n_samples_per_prompt=2,
+        eval_temperature=1,
+        best_metric_key="pass2",
+        **flags,
+    )
+    assert train(config, lower_each_time).best == 0.1
+    assert [path.name for path in config.files.best.iterdir()] == ["global_step_2"]
+
+
 def test_an_accuracy_that_is_no_number_does_not_replace_the_best_one(
     tiny: Tiny, run_dir: Path
 ) -> None:

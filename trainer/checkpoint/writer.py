@@ -44,6 +44,8 @@ class RunState:
     """The step of the newest evaluation."""
     best: float | None = None
     """The best evaluation so far, by --best_metric_key."""
+    best_of: str | None = None
+    """Metric and held-out data of `best`; None: there is none, or an older version wrote it."""
     kl_coef: float | None = None
     """Weight of the KL in the next step if a target adapts it; None: the flag's value."""
     reward_moments: RunningMoments = field(default_factory=RunningMoments)

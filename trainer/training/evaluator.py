@@ -57,12 +57,18 @@ class Evaluator:
         key = self.config.best_metric
         if key is None or run.step == 0:
             return run
-        value = evaluation.row()[key]
-        if isnan(value) or (run.best is not None and value <= run.best):
+        value, measured = evaluation.row()[key], self._measured(key)
+        best = run.best if run.best_of in (None, measured) else None
+        if isnan(value) or (best is not None and value <= best):
             return run
         retention.keep_best(self.config, self.workers.policy, run.step)
         self.recorder.best(run.step, key, value)
-        return replace(run, best=value)
+        return replace(run, best=value, best_of=measured)
+
+    def _measured(self, key: str) -> str:
+        """Return what a value of the metric says: values of others are not comparable."""
+        config = self.config
+        return f"{key} of {config.eval_dataset} at temperature {config.eval_temperature:g}"
 
 
 def is_multiple(step: int, every: int) -> bool:
