@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract.exit_codes import ExitCode
+from trainer.config.config import Config
+from trainer.config.given import aliases
 from trainer.config.installed import missing_packages, start_faults
 from trainer.config.parse import parse
+from trainer.config.schema import flags_of
+from trainer.config.values import most
 from trainer.metrics.callbacks import Callback, CallbackError
 
 if TYPE_CHECKING:
@@ -127,8 +131,15 @@ def to_words(flags: Mapping[str, object]) -> list[str]:
             continue
         words.append(f"--{name}")
         if value is not True:
-            words += _texts(value)
+            texts = _texts(value)
+            words += [",".join(texts)] if _takes_one(name) else texts
     return words
+
+
+def _takes_one(name: str) -> bool:
+    """Return whether a flag takes one text, in which commas part several values."""
+    flags, spellings = flags_of(Config), aliases(Config).get(name, ())
+    return any(most(flags[flag].kind) == 1 for flag in spellings)
 
 
 def _texts(value: Any) -> list[str]:

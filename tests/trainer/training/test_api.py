@@ -70,12 +70,15 @@ def test_values_become_the_words_of_a_command_line() -> None:
         "use_kl_loss": True,
         "load_checkpoint": False,
         "log_with": ["mlflow", "trackio"],
+        "prompt_data": [Path("a.jsonl"), "b.parquet"],
+        "data.prompt_probs": (0.7, 0.3),
         "environment_args": {"topk": 3},
         "eval_dataset": None,
     }
     assert to_words(flags) == [
         *("--pretrain", "/model", "--max_steps", "3", "--use_kl_loss"),
         *("--load_checkpoint", "false", "--log_with", "mlflow", "trackio"),
+        *("--prompt_data", "a.jsonl,b.parquet", "--data.prompt_probs", "0.7,0.3"),
         *("--environment_args", '{"topk": 3}'),
     ]
 
