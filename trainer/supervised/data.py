@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
 from env.data.rows import Row, is_chat, read_rows
@@ -27,6 +27,8 @@ from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlag
 Record = dict[str, Any]
 """A row with TRL's names: prompt, completion, messages, text, chosen, rejected, margin."""
 ANSWERS = ("completion", "chosen", "rejected")
+FORMAT = 2
+"""Of kept rows; messages of 1 had the keys of all others."""
 
 
 def load(flags: StageFlags, names: str, into: Path | None) -> Dataset:
@@ -38,15 +40,26 @@ def load(flags: StageFlags, names: str, into: Path | None) -> Dataset:
     """
     if into is None:
         with tempfile.TemporaryDirectory() as temporary:
-            return Dataset.from_dict(_columns(flags, names, Path(temporary)))
+            return _made(_columns(flags, names, Path(temporary)))
     kept = into / _name(flags, names)
     if not (kept / "state.json").exists():
         partial = kept.with_name(f".{kept.name}.{os.getpid()}")
-        Dataset.from_dict(_columns(flags, names, into)).save_to_disk(partial)
+        _made(_columns(flags, names, into)).save_to_disk(partial)
         with suppress(OSError):  # another rank was first
             partial.rename(kept)
         shutil.rmtree(partial, ignore_errors=True)
     return Dataset.load_from_disk(str(kept))
+
+
+def _made(columns: Mapping[str, list[Any]]) -> Dataset:
+    """Return a data set of these columns, of which each has values of one kind.
+
+    Messages are kept as JSON. As arrow's own type each message would have the keys of all others,
+    and each tool call the arguments of all others, with None.
+    """
+    types = {"a text": Value("string"), "a number": Value("float64"), "messages": List(Json())}
+    kinds = {name: types[_kind(values[0])] for name, values in columns.items()}
+    return Dataset.from_dict(dict(columns), features=Features(kinds))
 
 
 def _name(flags: StageFlags, names: str) -> str:
@@ -55,7 +68,7 @@ def _name(flags: StageFlags, names: str) -> str:
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     shape = (flags.apply_chat_template, flags.input_template, flags.max_samples)
     made = (type(flags).__name__, names, columns(flags), shape, _kind_of_example(flags), stats)
-    return f"rows-{hashlib.sha256(repr(made).encode()).hexdigest()[:16]}"
+    return f"rows-{hashlib.sha256(repr((FORMAT, made)).encode()).hexdigest()[:16]}"
 
 
 def _kind_of_example(flags: StageFlags) -> object:

@@ -45,6 +45,21 @@ def test_rows_are_kept_for_other_ranks_and_attempts(tmp_path: Path) -> None:
     assert [dict(row) for row in first] == ROWS
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_messages_and_tool_calls_stay_as_they_are(tmp_path: Path, kept: bool) -> None:
+    def called(**arguments: Any) -> list[dict[str, Any]]:
+        call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        return [CHAT[0], {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    end = [{"role": "tool", "content": "3", "name": "f"}, CHAT[1]]
+    rows = [{"chat": called(**one) + end} for one in ({"a": 1}, {"b": "z"}, {"a": "text"}, {})]
+    file = written(tmp_path / "rows.jsonl", [*rows, {"chat": CHAT}])
+    given = flags("sft", file, input_key="chat", output_key="none")
+    found = data.load(given, given.dataset, tmp_path / "data" if kept else None)
+    whole = [row["prompt"] + row["completion"] for row in found]
+    assert whole == [*(row["chat"] for row in rows), CHAT]
+
+
 def test_other_rows_or_flags_are_read_anew(tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", ROWS)
     given = flags("sft", file)
