@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env.data.rows import IMAGES, VIDEOS, PromptError, Row, is_chat
+from env.data.rows import IMAGES, VIDEOS, PromptError, Row, is_chat, without_gaps
 from env.images.rows import ImageColumn, ImageRowError, with_images
 from env.types import Prompt
 
@@ -69,8 +69,7 @@ def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]
         raise PromptError(
             f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
         )
-    messages: list[dict[str, Any]] = value
-    return messages
+    return without_gaps(value)
 
 
 def _refuse_parts(row: Row, key: str, messages: Sequence[Mapping[str, Any]]) -> None:

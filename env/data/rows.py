@@ -215,6 +215,17 @@ def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:
     return f"{where}: the key '{key}' is missing; {whose}: {have}{advice}"
 
 
+def without_gaps(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages without the keys, apart from their content, that have no value.
+
+    In Parquet each message has the keys of all others. Chat templates ask whether a key is there.
+    """
+    return [
+        {name: value for name, value in turn.items() if value is not None or name == "content"}
+        for turn in messages
+    ]
+
+
 def is_chat(value: Any) -> bool:
     """Return whether a value is a list of messages."""
     return (

@@ -17,7 +17,7 @@ from typing import Any
 from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
-from env.data.rows import Row, is_chat, read_rows
+from env.data.rows import Row, is_chat, read_rows, without_gaps
 from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
@@ -168,7 +168,7 @@ def _turns(flags: StageFlags, row: Row, role: str, said: Any, *, answers: bool =
         return template.replace("{}", said) if template else said
     if not is_chat(said):
         raise PromptError(f"{row.where}: {said!r:.60} is neither a text nor a list of messages")
-    return said
+    return without_gaps(said)
 
 
 def _messages_of(text: str) -> Any:

@@ -109,6 +109,19 @@ def test_messages_and_labels_whose_keys_differ_are_read_from_every_format(
     ]
 
 
+def test_messages_of_parquet_have_the_keys_that_were_given_to_them(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "3", "tool_call_id": "1"},
+    ]
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"chat": chat}]), path)
+    (prompt,) = load_prompts(path, ReadSettings("chat", render=str))
+    assert prompt.messages == chat
+
+
 def test_a_json_text_within_columns_of_structs_and_lists_is_read(tmp_path: Path) -> None:
     kind = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.json_(), 2)))])
     stored = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.string(), 2)))])
