@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env.data.rows import IMAGES, VIDEOS, PromptError, Row, is_chat, without_gaps
+from env.data.rows import (
+    IMAGES,
+    VIDEOS,
+    PromptError,
+    Row,
+    chat_of_text,
+    is_chat,
+    without_gaps,
+)
 from env.images.rows import ImageColumn, ImageRowError, with_images
 from env.types import Prompt
 
@@ -61,7 +69,7 @@ class RowReader:
 def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]]:
     """The text, or the messages, that the row holds: a list of them, or its JSON text."""
     value = row.value(key)
-    if isinstance(value, str) and (chat := _chat_of_text(value)):
+    if isinstance(value, str) and (chat := chat_of_text(value)):
         return chat
     if isinstance(value, str) and value:
         return template.format(value) if template else value
@@ -105,17 +113,6 @@ def _kinds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
     for turn in messages:
         if isinstance(turn["content"], list):
             yield from (p.get("type") if isinstance(p, dict) else p for p in turn["content"])
-
-
-def _chat_of_text(text: str) -> list[dict[str, Any]] | None:
-    """The messages that a JSON text holds, as OpenRLHF-M writes them; None for any other text."""
-    if not text.lstrip().startswith("["):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if is_chat(value) else None
 
 
 def _label(row: Row, key: str) -> str:

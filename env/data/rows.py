@@ -215,6 +215,20 @@ def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:
     return f"{where}: the key '{key}' is missing; {whose}: {have}{advice}"
 
 
+def chat_of_text(text: str) -> list[dict[str, Any]] | None:
+    """Return the messages that a JSON text holds, as OpenRLHF-M writes them.
+
+    None for any other text.
+    """
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if is_chat(value) else None
+
+
 def without_gaps(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages without the keys, apart from their content, that have no value.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
-from env.data.rows import Row, is_chat, read_rows, without_gaps
+from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
 from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
@@ -159,7 +158,7 @@ def _turns(flags: StageFlags, row: Row, role: str, said: Any, *, answers: bool =
 
     `answers`: the text is what the model is to say, which no template for prompts changes.
     """
-    if isinstance(said, str) and (messages := _messages_of(said)) is not None:
+    if isinstance(said, str) and (messages := chat_of_text(said)) is not None:
         said = messages
     if isinstance(said, str):
         if flags.apply_chat_template:
@@ -169,17 +168,6 @@ def _turns(flags: StageFlags, row: Row, role: str, said: Any, *, answers: bool =
     if not is_chat(said):
         raise PromptError(f"{row.where}: {said!r:.60} is neither a text nor a list of messages")
     return without_gaps(said)
-
-
-def _messages_of(text: str) -> Any:
-    """Return the messages that a JSON text holds; None for any other text."""
-    if not text.startswith("[{"):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if is_chat(value) else None
 
 
 def _kind(value: Any) -> str:

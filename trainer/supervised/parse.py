@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from env.data.prompts import PromptError
-from env.data.rows import Row, column_of, is_chat, read_rows
+from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import model_files
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
@@ -231,7 +231,7 @@ def _data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
     }
     for own, column in lacking.items():
         has = f"It has {', '.join(row.fields)}"
-        chat = own == "--output_key" and is_chat(row.fields.get(wanted["--input_key"]))
+        chat = own == "--output_key" and is_chat(_read(row.fields.get(wanted["--input_key"])))
         hint = "; --output_key none takes the last message as the answer" if chat else ""
         yield Fault(own, column, f"{name} has no such column", has + hint)
     if not lacking:
@@ -240,9 +240,8 @@ def _data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
 
 def _fit_faults(flags: StageFlags, row: Row, values: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault if prompt and answers of a row do not fit each other."""
-    texts = [value for value in values.values() if not is_chat(value)]
-    if any(not isinstance(text, str) or text.startswith("[{") for text in texts):
-        return  # a fault of its own, or perhaps messages as JSON, which are read with all rows
+    if not all(isinstance(value, str) or is_chat(value) for value in values.values()):
+        return  # a fault of its own
     key = "--input_key" if isinstance(flags, SFTFlags) else "--prompt_key"
     read: dict[str, Any] = {}
     for own, value in values.items():
@@ -255,10 +254,15 @@ def _fit_faults(flags: StageFlags, row: Row, values: Mapping[str, Any]) -> Itera
         yield Fault(key, "", f"{row.where}: {problem}", remedy)
 
 
+def _read(value: Any) -> Any:
+    """Return a value as the training reads it: messages in place of their JSON text."""
+    return (chat_of_text(value) or value) if isinstance(value, str) else value
+
+
 def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
     """Yield the faults of a row's values."""
     try:
-        values = {own: row.value(column) for own, column in columns(flags).items()}
+        values = {own: _read(row.value(column)) for own, column in columns(flags).items()}
     except PromptError as error:
         yield Fault("--dataset", "", str(error), "Correct the row")
         return

@@ -17,7 +17,7 @@ from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised import data
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import parse
+from trainer.supervised.parse import content_faults, parse
 
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 PROMPT = {"prompt_key": "prompt"}
@@ -58,6 +58,14 @@ def test_messages_and_tool_calls_stay_as_they_are(tmp_path: Path, kept: bool) ->
     found = data.load(given, given.dataset, tmp_path / "data" if kept else None)
     whole = [row["prompt"] + row["completion"] for row in found]
     assert whole == [*(row["chat"] for row in rows), CHAT]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_messages_may_be_json_text(tmp_path: Path, indent: int | None) -> None:
+    file = written(tmp_path / "rows.jsonl", [{"chat": json.dumps(CHAT, indent=indent)}])
+    given = flags("sft", file, input_key="chat", output_key="none", tokenizer_chat_template="{{m}}")
+    assert not list(content_faults(given))
+    assert data.load(given, given.dataset, None)[0] == {"prompt": CHAT[:1], "completion": CHAT[1:]}
 
 
 def test_other_rows_or_flags_are_read_anew(tmp_path: Path) -> None:
