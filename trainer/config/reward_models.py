@@ -36,7 +36,7 @@ def combination(spec: str) -> Combine:
         raise ValueError(f"must be one of {', '.join(COMBINE)}, or a .py file with {FUNCTION}")
     try:
         function = runpy.run_path(spec).get(FUNCTION)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"cannot be read: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise ValueError(f"defines no function {FUNCTION}(rewards)")

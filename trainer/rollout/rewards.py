@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -19,6 +21,8 @@ from trainer.config.config import Config
 from trainer.config.reward_models import Combine
 from trainer.rollout.rollout_state import PromptGroup
 from trainer.types import Completion, FloatArray, Metrics, Sample, TrainingError
+
+logger = logging.getLogger(__name__)
 
 
 def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
@@ -206,12 +210,14 @@ class ModelReward:
     """A RewardFunction of reward models. Each process of the group scores a share of the samples.
 
     With several models, `combine` makes one reward of theirs, in the order of the flag. If a model
-    cannot score a sample, the sample's score is failed.
+    cannot score a sample, or `combine` raises or gives no finite number, its score is failed.
     """
 
     def __init__(self, group: WorkerGroup[BatchScorer], combine: Combine) -> None:
         self._group = group
         self._combine = combine
+        self._told = False
+        """Whether the log has the place in the user's function that failed."""
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         share = -(-len(requests) // len(self._group))
@@ -228,4 +234,13 @@ class ModelReward:
         if len(rewards) == 1:
             return scores[0]
         each = {f"reward_model_{number}": reward for number, reward in enumerate(rewards, 1)}
-        return Score.of(float(self._combine(rewards)), **each)
+        try:
+            combined = float(self._combine(rewards))
+        except (Exception, SystemExit) as error:  # it may be a user's function
+            if not self._told:
+                logger.exception("--reward_combine failed on the rewards %s.", rewards)
+            self._told = True
+            return Score.failed(f"--reward_combine raised {type(error).__name__}: {error}")
+        if not math.isfinite(combined):
+            return Score.failed(f"--reward_combine gave {combined} for {rewards}")
+        return Score.of(combined, **each)

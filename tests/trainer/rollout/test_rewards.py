@@ -145,6 +145,27 @@ def test_one_model_s_failure_is_the_sample_s(tmp_path: Path) -> None:
     assert (score.ok, score.error) == (False, "too long")
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('z')", "--reward_combine raised KeyError: 'z'"),
+        ("raise SystemExit(0)", "--reward_combine raised SystemExit: 0"),
+        ("return None", "--reward_combine raised TypeError: float() argument"),
+        ("return float('nan')", r"--reward_combine gave nan for [1.0, 4.0]"),
+    ],
+)
+def test_a_combination_that_fails_fails_its_samples_and_not_the_run(
+    tmp_path: Path, body: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(f"def combine(rewards):\n    {body}\n")
+    group = [Fixed(Score.of(1.0), Score.of(4.0))]
+    scores = ModelReward(LocalWorkerGroup(group), combination(str(own)))([request("a", "b")] * 3)
+    assert all(said in score.error for score in scores)
+    assert not any(score.ok for score in scores)
+    assert len(caplog.records) == ("raised" in said)
+
+
 def test_a_run_is_rewarded_by_two_models_of_other_vocabularies(
     tiny: Tiny, run_dir: Path, judge: Path, other: Path
 ) -> None:
