@@ -107,11 +107,13 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.files.root / given if given else None
 
     def has(self, file: object) -> bool:
-        """Return whether the run itself writes this file or directory."""
+        """Return whether the run itself writes this file or directory, or lies below it."""
         if self.files.has(file):
             return True
-        own = (self.checkpoints, self.exported)
-        return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
+        own, root = (self.checkpoints, self.exported), self.files.root
+        return isinstance(file, str) and (
+            root.is_relative_to(file) or any(Path(file).is_relative_to(path) for path in own)
+        )
 
     @property
     def samples_per_step(self) -> int:

@@ -78,7 +78,11 @@ def train(
         config = parse(to_words(flags | _named(stack, reward, environment)))
         for warning in config.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
-        if faults := start_faults(config):
+        try:
+            faults = start_faults(config)
+        except OSError as error:
+            raise _of_disk(error) from error
+        if faults:
             raise RunError("\n".join(faults), ExitCode.USAGE)
         from trainer.training import run  # imports torch
 
@@ -88,12 +92,11 @@ def train(
         except CallbackError:
             raise
         except Exception as error:
-            code = run.exit_code(error)
-            if code is None and isinstance(error, OSError) and config.files.has(error.filename):
-                code = ExitCode.RUN_DIR
-            if code is None:
-                raise
-            raise RunError(str(error), code) from error
+            if (code := run.exit_code(error)) is not None:
+                raise RunError(str(error), code) from error
+            if isinstance(error, OSError) and config.has(error.filename):
+                raise _of_disk(error) from error
+            raise
     return Result(
         steps=state.step,
         samples=state.samples,
@@ -104,6 +107,10 @@ def train(
         run_dir=config.files.root,
         model=config.exported,
     )
+
+
+def _of_disk(error: OSError) -> RunError:
+    return RunError(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
 
 
 def _named(

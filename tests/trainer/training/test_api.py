@@ -18,6 +18,7 @@ from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
 from trainer import ConfigError, Result, RunError, StepEnd, train
+from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import installed
 from trainer.config.layout import Layout
@@ -108,6 +109,25 @@ def test_what_only_the_files_show_is_a_run_error(tiny: Tiny, run_dir: Path) -> N
             run_dir=run_dir,
         )
     assert raised.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("place", ["{file}", "{file}/run", "/proc/no-such/run"])
+def test_a_run_directory_that_cannot_be_one_is_a_run_error(
+    tiny: Tiny, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    flags = {
+        **tiny.needed(Path(place.format(file=file))),
+        "rollout_batch_size": 4,
+        "train_batch_size": 4,
+        "micro_train_batch_size": 4,
+    }
+    with pytest.raises(RunError, match=r"^/\S+: N\w+ (a|such)") as raised:
+        train(**flags)
+    assert raised.value.exit_code is ExitCode.RUN_DIR
+    assert main(to_words(flags)) is ExitCode.RUN_DIR
+    assert str(raised.value) in capsys.readouterr().err
 
 
 def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
