@@ -62,6 +62,21 @@ class Callback:
         """The policy was evaluated."""
 
 
+METHODS = ("on_step_end", "on_checkpoint", "on_evaluation")
+
+
+def check(callbacks: Sequence[object]) -> None:
+    """Raise TypeError unless all have Callback's methods: a run would find out after a step."""
+    if isinstance(callbacks, Callback):
+        raise TypeError(f"callbacks is a {type(callbacks).__name__}; give a list of callbacks")
+    for one in callbacks:
+        if isinstance(one, type):
+            name = one.__name__
+            raise TypeError(f"callbacks: {name} is a class; give an object, {name}()")
+        if not all(callable(getattr(one, method, None)) for method in METHODS):
+            raise TypeError(f"callbacks: {one!r} is no trainer.Callback")
+
+
 class CallbackError(Exception):
     """A method of a callback raised an exception, which is the cause of this one."""
 

@@ -19,7 +19,7 @@ from trainer.config.installed import missing_packages, start_faults
 from trainer.config.parse import parse
 from trainer.config.schema import flags_of
 from trainer.config.values import most
-from trainer.metrics.callbacks import Callback, CallbackError
+from trainer.metrics.callbacks import Callback, CallbackError, check
 
 if TYPE_CHECKING:
     from env.episodes.environment import Environment
@@ -69,9 +69,10 @@ def train(
     `callbacks`: are told of steps, checkpoints and evaluations.
 
     Trains in the Ray that this process is in, else in that of RAY_ADDRESS, else in a local one,
-    which ends with the run. Raises ConfigError for wrong flags, with all faults; CallbackError if a
-    callback raises; RunError for all else that a user can mend.
+    which ends with the run. Raises TypeError for what is no callback; ConfigError for wrong flags,
+    with all faults; CallbackError if a callback raises; RunError for all else that a user can mend.
     """
+    check(callbacks)
     if why := missing_packages():
         raise RunError(why, ExitCode.USAGE)
     with ExitStack() as stack:

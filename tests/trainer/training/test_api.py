@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from env.registry import REWARDS
 from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from trainer import ConfigError, Result, RunError, StepEnd, train
+from trainer import Callback, ConfigError, Result, RunError, StepEnd, train
 from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import installed
@@ -128,6 +129,21 @@ def test_a_run_directory_that_cannot_be_one_is_a_run_error(
     assert raised.value.exit_code is ExitCode.RUN_DIR
     assert main(to_words(flags)) is ExitCode.RUN_DIR
     assert str(raised.value) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "says"),
+    [
+        (Callback(), "callbacks is a Callback; give a list"),
+        ([Callback], r"Callback is a class; give an object, Callback\(\)"),
+        ([print], "print> is no trainer.Callback"),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_anything_is_started(
+    callbacks: Any, says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        train(callbacks=callbacks)
 
 
 def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
