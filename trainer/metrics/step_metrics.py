@@ -38,11 +38,11 @@ def of(
         **watch.metrics,
     }
     # A reward function may log a value of the same name, such as `reward`: both are kept.
-    scored = _score_metrics(samples).items()
-    train = own | {f"score_{name}" if name in own else name: value for name, value in scored}
-    row = {_logged(name): value for name, value in train.items()}
+    row = {_logged(name): value for name, value in own.items()}
+    for name, value in _score_metrics(samples).items():
+        row[f"train/score_{name}" if name in own else f"train/{name}"] = value
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
-    worth = train["reward"]
+    worth = own["reward"]
     return Step(
         row=row,
         reward=worth,

@@ -120,13 +120,15 @@ def test_a_score_s_metrics_replace_none_of_the_step_s(tiny: Tiny, tmp_path: Path
         returns=zeros,
         ref_log_probs=zeros,
     )
-    logged = {"reward": 7.0, "policy_loss": 7.0, "kl": 7.0, "words": 7.0}
+    logged = {"reward": 7.0, "policy_loss": 7.0, "kl": 7.0, "words": 7.0, "eval/accuracy": 7.0}
     samples, config = group(0, Score.of(1.0, **logged)), tiny.config(tmp_path)
     step = step_metrics.of(samples, experience, {"policy_loss": 0.5}, Stopwatch(), config)
     assert (step.reward, step.kl) == (1.0, 0.0)
     own = {"reward": 1.0, "policy_loss": 0.5, "kl": 0.0, "words": 7.0}
     assert {name: step.row[f"train/{name}"] for name in own} == own
     assert {step.row[f"train/score_{name}"] for name in ("reward", "policy_loss", "kl")} == {7.0}
+    assert step.row["train/eval/accuracy"] == 7.0
+    assert "eval/accuracy" not in step.row
 
 
 @given(st.integers(1, 100), st.integers(1, 500))
