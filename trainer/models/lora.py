@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from torch.nn import functional
 
 from trainer.config.options.training import LoRASettings
 from trainer.types import UnfitModelError
+
+log = logging.getLogger(__name__)
 
 ALL_LINEAR = "all-linear"
 Shapes = Mapping[str, Sequence[int]]
@@ -60,11 +63,17 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
     }
     wanted = set(settings.target_modules)
     chosen = [n for n in linear if ALL_LINEAR in wanted or n.rpartition(".")[2] in wanted]
+    there = sorted({name.rpartition(".")[2] for name in linear})
     if not chosen:
-        there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
         raise UnfitModelError(
             f"--target_modules {' '.join(settings.target_modules)}: the model has none of them. "
-            f"Its linear layers are {there}; or give {ALL_LINEAR}"
+            f"Its linear layers are {', '.join(there)}; or give {ALL_LINEAR}"
+        )
+    if missing := sorted(wanted - {ALL_LINEAR, *there}):
+        log.warning(
+            "--target_modules: the model has no %s, and nothing is adapted there. Its linear "
+            "layers are %s",
+            *(", ".join(missing), ", ".join(there)),
         )
     generator = torch.Generator().manual_seed(seed)
     for name in chosen:

@@ -88,6 +88,14 @@ def test_a_restored_model_drops_nothing_out_before_its_first_update(
     assert np.array_equal(computed[0](known), computed[1](known))
 
 
+def test_a_module_among_others_that_is_not_there_is_warned_of(
+    tiny: Tiny, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy(tiny, lora=lora("q_proj", "q_porj"))
+    (record,) = caplog.records
+    assert "--target_modules: the model has no q_porj, and nothing is adapted" in record.message
+
+
 def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:
     with pytest.raises(UnfitModelError, match=r"--target_modules wrong: .* down_proj.*all-linear"):
         policy(tiny, lora=lora("wrong"))
