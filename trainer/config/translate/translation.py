@@ -306,8 +306,18 @@ def _of_openrlhf(command: Command) -> Translation:
         made.lost.append(f"--{sentence.partition(': did you')[0]}{hint}")
     made.notes += [f"--{sentence}" for sentence in from_old.notes]
     made.flags |= from_old.flags
+    _leave_out_template(made)
     _openrlhf_defaults(made, dotted=any("." in name for name in command.given))
     return made
+
+
+def _leave_out_template(made: Translation) -> None:
+    """Leave out --input_template where a chat template renders the prompts, as OpenRLHF does."""
+    by_name = {aliases(Config)[spelling][0]: spelling for spelling in made.flags}
+    chats, template = by_name.get("apply_chat_template"), by_name.get("input_template")
+    if chats and template and not _is_off(chats, made.flags[chats]):
+        del made.flags[template]
+        made.notes.append(f"--{template}: OpenRLHF leaves it out beside --{chats}")
 
 
 def _is_shown(texts: Sequence[str]) -> bool:

@@ -172,6 +172,21 @@ def test_a_launcher_before_trl_s_script_gives_the_layout(
     assert code == 1  # the data and the reward are in the script
 
 
+@pytest.mark.parametrize(
+    ("theirs", "kept"),
+    [
+        ("--input_template 'Q: {}'", True),
+        ("--input_template 'Q: {}' --apply_chat_template", False),
+        ("--data.input_template 'Q: {}' --data.apply_chat_template", False),
+    ],
+)
+def test_openrlhf_leaves_a_template_out_beside_the_chat_template(
+    capsys: pytest.CaptureFixture[str], theirs: str, kept: bool
+) -> None:
+    made = translate(capsys, f"python -m openrlhf.cli.train_ppo_ray {theirs}")
+    assert any("input_template" in name for name in made) == kept
+
+
 def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
     command = "--pretrain m/m --prompt_data o/d --reward gsm8k --enable_vllm_is_correction"
     assert translate(capsys, command)["--is_correction_mode"] == ["clip"]
