@@ -38,7 +38,9 @@ def test_an_async_function_of_a_file_is_awaited_in_a_notebook(
     tmp_path: Path, requests: list[RewardRequest]
 ) -> None:
     file = tmp_path / "own.py"
-    file.write_text("async def length(completions, **columns):\n    return [len(completions)] * 5\n")
+    file.write_text(
+        "async def length(completions, **columns):\n    return [len(completions)] * 5\n"
+    )
     assert in_a_notebook(reward_function(f"{file}:length"), requests) == [5.0] * 5
 
 

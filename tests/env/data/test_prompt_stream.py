@@ -93,7 +93,9 @@ def test_a_cursor_of_other_prompts_or_another_seed_is_refused(data: Path, tmp_pa
         PromptStream(data, ReadSettings(max_samples=5), seed=3).load_state_dict(state)
     changed = tmp_path / "changed.jsonl"
     changed.write_text(data.read_text().replace("p7", "p8"))
-    says = r"other prompts than .*changed\.jsonl: their texts, labels or order differ. Give the data"
+    says = (
+        r"other prompts than .*changed\.jsonl: their texts, labels or order differ. Give the data"
+    )
     with pytest.raises(PromptError, match=f"{says}.*, or another --run_dir"):
         PromptStream(changed, seed=3).load_state_dict(state)
     with pytest.raises(PromptError, match="has no 'position'"):
