@@ -23,9 +23,9 @@ def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed()
 
 
 def test_a_directory_that_cannot_be_made_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     assert demo.main(["--dir", str(tmp_path / "file")]) == ExitCode.RUN_DIR
     told = f"{tmp_path}/file/run: Not a directory: give --dir a directory that can be written"
-    assert caplog.messages == [told]
+    assert capsys.readouterr().out.endswith(f" demo ERROR: {told}\n")
