@@ -82,6 +82,7 @@ class RemoteReward:
         self, client: httpx.AsyncClient, number: int, chunk: Sequence[RewardRequest]
     ) -> list[Score]:
         begun, tries, longest = time.monotonic(), 0, self.timeout
+        last: OutageError | None = None
         try:
             async for attempt in patience(self.deadline, self._say):
                 with attempt:
@@ -91,12 +92,14 @@ class RemoteReward:
                     try:
                         scores = await self._try(client, url, chunk, min(longest, left))
                     except OutageError as fault:
+                        if last is None or not (fault.slow and left < longest):
+                            last = fault  # what the deadline has cut short says nothing
                         longest *= 2 if fault.slow else 1
                         raise
         except OutageError as fault:
             raise RewardUnreachable(
                 f"no usable answer for {time.monotonic() - begun:.0f} s "
-                f"({tries} tries, deadline {self.deadline:.0f} s); last: {fault}"
+                f"({tries} tries, deadline {self.deadline:.0f} s); last: {last}"
             ) from fault
         if tries > 1:
             self._say_over(time.monotonic() - begun)

@@ -144,6 +144,21 @@ def test_a_dead_server_among_several_is_passed_over(
     assert len(fails.bodies) == asked, "it failed a moment ago and was asked again"
 
 
+def test_a_try_that_the_deadline_cuts_short_does_not_hide_what_is_wrong(
+    scripted: Start, requests: list[RewardRequest]
+) -> None:
+    release = threading.Event()
+
+    def script(number: int, body: dict[str, Any]) -> tuple[int, Any]:
+        if number:
+            release.wait(20)
+        return 200, b"?"
+
+    with pytest.raises(RewardUnreachable, match=r"last: .*: an unusable answer"):
+        RemoteReward([scripted(script).url], timeout=20.0, deadline=1.0, chunk_size=9)(requests)
+    release.set()
+
+
 @pytest.mark.parametrize("fault", ["refused", "500", "hangs", "garbage"])
 def test_beyond_the_deadline_the_error_says_where_what_and_how_long(
     scripted: Start, closed_port: int, requests: list[RewardRequest], fault: str
