@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 VIDEOS = ("videos", "video")
 IMAGES = ("images", "image", *VIDEOS)
@@ -70,6 +70,10 @@ def read_rows(
 def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
     try:
         with path.open("rb") as file:
+            if path.suffix == ".json" and (rows := _listed(path, file)) is not None:
+                for number, fields in enumerate(rows, 1):
+                    yield _checked(f"{path}, row {number}", fields, keys, halves=True)
+                return
             for number, line in enumerate(file, 1):
                 if not line.isspace():
                     yield _json_row(f"{path}:{number}", line.rstrip(b"\r\n"), keys)
@@ -77,21 +81,45 @@ def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
         raise PromptError(f"{path}: {error.strerror}") from error
 
 
+def _listed(path: Path, file: BinaryIO) -> list[Any] | None:
+    """Return the rows of a file that is one JSON list; None for JSON Lines. Raises PromptError."""
+    begins = next((line for line in file if not line.isspace()), b"").lstrip(b"\xef\xbb\xbf \t")
+    file.seek(0)
+    if not begins.startswith(b"["):
+        return None
+    rows: list[Any] = _parsed(str(path), file.read())
+    return rows
+
+
 def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
+    return _checked(where, _parsed(where, line), keys, halves=b"\\ud" in line.lower())
+
+
+def _parsed(where: str, text: bytes) -> Any:
+    """Return a JSON value. Raises PromptError."""
     try:
-        fields = json.loads(line)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        fault = f"not JSON: {error.msg} at {line}column {error.colno}"
+        raise PromptError(f"{where}: {fault}") from error
     except UnicodeDecodeError as error:
         raise PromptError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError:
         raise PromptError(f"{where}: not JSON: it is nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
         raise PromptError(f"{where}: not JSON: {error}") from error
+
+
+def _checked(where: str, fields: Any, keys: Sequence[str], *, halves: bool) -> Row:
+    """Return the row of an object with `keys`. Raises PromptError.
+
+    `halves`: whether its texts may have halves of characters.
+    """
     if not isinstance(fields, dict):
         raise PromptError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
     _require(keys, fields, where)
-    if b"\\ud" in line.lower():
+    if halves:
         refuse_halves(where, keys, fields)
     return Row(where, fields)
 

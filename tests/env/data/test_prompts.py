@@ -160,6 +160,34 @@ def test_each_line_is_one_row_whatever_unicode_it_holds(tmp_path: Path) -> None:
     assert prompts[1].text == "Ä€\u2028\n="
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n \n"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_file_may_be_one_list(tmp_path: Path, indent: int | None, start: str) -> None:
+    path = tmp_path / "rows.json"
+    rows = [{"input": "a\u2028b", "answer": 1}, {"input": "c", "answer": {"n": 2}}]
+    path.write_text(start + json.dumps(rows, indent=indent))
+    how = ReadSettings("input", "answer")
+    read = [(prompt.text, prompt.label) for prompt in load_prompts(path, how)]
+    assert read == [("a\u2028b", "1"), ("c", '{"n": 2}')]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[{"input": "a"},\n 3]', "rows.json, row 2: a JSON int, where an object is wanted"),
+        ('[{"input": "a"},\n {]', "rows.json: not JSON: .* at line 2, column 3"),
+        ('[{"input": "\\ud83d"}]', "rows.json, row 1: 'input' is not Unicode"),
+        ('[{"put": "a"}]', "rows.json, row 1: the key 'input' is missing"),
+        ("[]", "holds no prompts"),
+    ],
+)
+def test_a_broken_list_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(PromptError, match=says):
+        load_prompts(path)
+
+
 def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('\n{"question": "a", "answer": "b"}\n\n{"question": \n')
