@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from trainer.config.translate.rows import (
-    TRACKERS,
     TRUE,
     Answer,
     Row,
@@ -130,17 +128,6 @@ def _betas(value: str, values: Values) -> Answer:
 def _schedule(value: str, values: Values) -> Answer:
     known = ("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr")
     return value if value in known else absent(f"the schedule {value} is absent")
-
-
-def _lowest(value: str, values: Values) -> Answer:
-    """Return the lowest rate of cosine_with_min_lr as a share of the peak. Raises ValueError."""
-    given = json.loads(value)
-    names = set(given) if isinstance(given, dict) else set()
-    by_rate, by_number = names == {"min_lr_rate"}, names == {"min_lr"}
-    if values.text("lr_scheduler_type") != "cosine_with_min_lr" or not (by_rate or by_number):
-        return absent("only the lowest rate of cosine_with_min_lr is here: --min_lr_ratio")
-    lowest = float(str(given.popitem()[1]))
-    return shown(lowest if by_rate else lowest / values.number("learning_rate"))
 
 
 def _in_loss(value: str, values: Values) -> Answer:
@@ -288,32 +275,6 @@ def _entropy(value: str, values: Values) -> Answer:
     return number(value, values) if float(value) else needless("no bonus, in both")
 
 
-def _loggers(value: str, values: Values) -> Answer:
-    names = set(value.split())
-    if others := names - {"none", "wandb", "tensorboard", "all", *TRACKERS}:
-        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or --log_with")
-    return "yes" if names & {"wandb", "all"} else needless("W&B is off")
-
-
-def _tensorboard(value: str, values: Values) -> Answer:
-    return "tensorboard_log" if "tensorboard" in value.split() else needless("TensorBoard is off")
-
-
-def _trackers(value: str, values: Values) -> Answer:
-    names = [name for name in value.split() if name in TRACKERS]
-    return " ".join(names) or needless("no other tracker is on")
-
-
-def _wandb(value: str, values: Values) -> Answer:
-    on = "wandb" in values.text("report_to")
-    return value if on else needless("W&B is off")
-
-
-def _project(value: str, values: Values) -> Answer:
-    on = set(values.text("report_to").split()) & set(TRACKERS)
-    return value if on else needless("no other tracker is on")
-
-
 KEYS = [
     Row("model_name_or_path", "pretrain"),
     Row("dataset_name", "input_key", by=always("prompt"), note="TRL's column"),
@@ -346,8 +307,6 @@ KEYS = [
     Row("top_p", "top_p", by=number, default="1.0"),
     Row("learning_rate", "actor_learning_rate", by=number, default="1e-06"),
     Row("lr_scheduler_type", "lr_scheduler", by=_schedule, default="linear"),
-    Row("lr_scheduler_kwargs", "min_lr_ratio", by=_lowest,
-        note="min_lr_rate, or min_lr divided by learning_rate"),
     Row("warmup_steps", "lr_warmup_ratio", by=_warm_up, default="0",
         note="steps there, a share of the run here"),
     Row("warmup_ratio", "lr_warmup_ratio", by=number, old=True),
@@ -408,12 +367,6 @@ KEYS = [
     Row("num_generations_eval", "eval_n_samples_per_prompt", by=whole),
     Row("seed", "seed", by=whole, default="42"),
     Row("full_determinism", "full_determinism", by=switch, default="False"),
-    Row("report_to", "use_wandb", by=_loggers, default="none"),
-    Row("report_to", "use_tensorboard", by=_tensorboard, default="none"),
-    Row("report_to", "log_with", by=_trackers, default="none", note="mlflow, swanlab, trackio"),
-    Row("run_name", "wandb_run_name", by=_wandb),
-    Row("project", "wandb_project", by=_wandb, default="huggingface"),
-    Row("project", "log_project", by=_project, default="huggingface"),
     Row("deepspeed", "zero_stage", by=_stage, note="by the file's name"),
     Row("ddp_timeout", "dist_timeout", by=whole, default="1800"),
 ]  # fmt: skip

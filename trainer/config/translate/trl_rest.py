@@ -1,8 +1,11 @@
-"""The flags of TRL's GRPO for data, those that no flag of ours says, and the whole table."""
+"""TRL's GRPO: flags for data and uploads, those that no flag of ours says, and the whole table."""
 
 from __future__ import annotations
 
+import json
+
 from trainer.config.translate.rows import (
+    TRACKERS,
     Answer,
     Row,
     Table,
@@ -10,6 +13,7 @@ from trainer.config.translate.rows import (
     absent,
     needless,
     several,
+    shown,
     switch,
 )
 from trainer.config.translate.trl import KEYS, LAUNCHER
@@ -26,6 +30,43 @@ def _optimizer(value: str, values: Values) -> Answer:
 def _data_set(value: str, values: Values) -> Answer:
     configuration = values.text("dataset_config")
     return f"{value}:{configuration}" if values.has("dataset_config") else value
+
+
+def _lowest(value: str, values: Values) -> Answer:
+    """Return the lowest rate of cosine_with_min_lr as a share of the peak. Raises ValueError."""
+    given = json.loads(value)
+    names = set(given) if isinstance(given, dict) else set()
+    by_rate, by_number = names == {"min_lr_rate"}, names == {"min_lr"}
+    if values.text("lr_scheduler_type") != "cosine_with_min_lr" or not (by_rate or by_number):
+        return absent("only the lowest rate of cosine_with_min_lr is here: --min_lr_ratio")
+    lowest = float(str(given.popitem()[1]))
+    return shown(lowest if by_rate else lowest / values.number("learning_rate"))
+
+
+def _loggers(value: str, values: Values) -> Answer:
+    names = set(value.split())
+    if others := names - {"none", "wandb", "tensorboard", "all", *TRACKERS}:
+        return absent(f"no {', '.join(sorted(others))} here: W&B, TensorBoard, or --log_with")
+    return "yes" if names & {"wandb", "all"} else needless("W&B is off")
+
+
+def _tensorboard(value: str, values: Values) -> Answer:
+    return "tensorboard_log" if "tensorboard" in value.split() else needless("TensorBoard is off")
+
+
+def _trackers(value: str, values: Values) -> Answer:
+    names = [name for name in value.split() if name in TRACKERS]
+    return " ".join(names) or needless("no other tracker is on")
+
+
+def _wandb(value: str, values: Values) -> Answer:
+    on = "wandb" in values.text("report_to")
+    return value if on else needless("W&B is off")
+
+
+def _project(value: str, values: Values) -> Answer:
+    on = set(values.text("report_to").split()) & set(TRACKERS)
+    return value if on else needless("no other tracker is on")
 
 
 def _pushed(value: str, values: Values) -> Answer:
@@ -50,6 +91,14 @@ DATA = [
     Row("dataset_name", "prompt_data", by=_data_set,
         note="a file, or a data set of the hub, with dataset_config behind a colon"),
     Row("dataset_train_split", "prompt_split", default="train"),
+    Row("lr_scheduler_kwargs", "min_lr_ratio", by=_lowest,
+        note="min_lr_rate, or min_lr divided by learning_rate"),
+    Row("report_to", "use_wandb", by=_loggers, default="none"),
+    Row("report_to", "use_tensorboard", by=_tensorboard, default="none"),
+    Row("report_to", "log_with", by=_trackers, default="none", note="mlflow, swanlab, trackio"),
+    Row("run_name", "wandb_run_name", by=_wandb),
+    Row("project", "wandb_project", by=_wandb, default="huggingface"),
+    Row("project", "log_project", by=_project, default="huggingface"),
     Row("push_to_hub", "hub_model_id", by=_pushed, default="False"),
     Row("hub_model_id", "hub_model_id", by=_repository, note="with push_to_hub"),
     Row("hub_private_repo", "hub_private_repo", by=_private),
