@@ -64,6 +64,8 @@ class NodeRegistry:
         self._leaving: set[str] = set()
         self._renewed: set[str] = set()
         """Workers that have to join again and have not checked in yet."""
+        self._forgotten: dict[str, float] = {}
+        """Worker that left or is to join again, and has not checked in since → since when."""
         self._evicted: dict[tuple[str, str], tuple[str, str]] = {}
         """(Name, address) → why the node was evicted, and the life in which it was."""
         self._oom_counts: dict[str, int] = {}
@@ -105,7 +107,8 @@ class NodeRegistry:
         with self._lock:
             staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
             now = time.monotonic()
-            return roll.roll_state(staying, self.expected, now, self._began, self._refused)
+            off = roll.OffRoll(self._refused, self._forgotten)
+            return roll.roll_state(staying, self.expected, now, self._began, off)
 
     def node_infos(self) -> list[NodeInfo]:
         """Return the NodeInfo of the head and of every present worker that has joined."""
@@ -123,7 +126,8 @@ class NodeRegistry:
         """Forget all workers: each leaves its Ray and joins again."""
         with self._lock:
             self.incarnation = uuid.uuid4().hex[:12]
-            self._entries.clear()
+            for worker in list(self._entries):
+                self._forget(worker)
             self._renewed.clear()
 
     def silent(self) -> frozenset[str]:
@@ -155,7 +159,7 @@ class NodeRegistry:
         """Forget the workers that asked to leave. Return whether there were any."""
         with self._lock:
             for worker in self._leaving:
-                self._entries.pop(worker, None)
+                self._forget(worker)
             anyone = bool(self._leaving)
             self._leaving.clear()
             return anyone
@@ -173,8 +177,15 @@ class NodeRegistry:
     def forget(self, worker: str) -> None:
         """Have a worker check in again, which ends its present Ray."""
         with self._lock:
-            if self._entries.pop(worker, None) is not None:
+            if self._forget(worker):
                 self._renewed.add(worker)
+
+    def _forget(self, worker: str) -> bool:
+        """Take a worker off the roll; return whether it was there. With the lock held."""
+        if self._entries.pop(worker, None) is None:
+            return False
+        self._forgotten[worker] = time.monotonic()
+        return True
 
     def own_gpus(self, gpus: Sequence[GpuUse]) -> None:
         """Note the use of the head's own GPUs."""
@@ -272,6 +283,7 @@ class NodeRegistry:
 
     def _take(self, info: NodeInfo, source: str, now: float) -> str | None:
         """Put a node on the roll, or return why not; with the lock held."""
+        self._forgotten.pop(info.node, None)
         skew = 0.0 if info.clock is None else info.clock - time.time()
         reason = refusals.refusal(info, self.me, skew, self._skipped_checks)
         reason = reason or refusals.other_storage(info, self.me, self._skipped_checks)

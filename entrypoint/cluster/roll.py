@@ -99,16 +99,29 @@ class RollState:
         return "; ".join([there, *self.missing])
 
 
+@dataclass(frozen=True, slots=True)
+class OffRoll:
+    """Nodes that are not on the roll."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Node → why it was refused."""
+    forgotten: Mapping[str, float] = field(default_factory=dict)
+    """Worker that left or is to join again → since when."""
+
+
+NOBODY = OffRoll()
+
+
 def roll_state(
     entries: Mapping[str, RegisteredNode],
     expected: int,
     now: float,
     began: float,
-    refused: Mapping[str, str] | None = None,
+    off: OffRoll = NOBODY,
 ) -> RollState:
     """Return which workers are present and which are missing.
 
-    `began`: when the head started to wait; `refused`: refused nodes, and why.
+    `began`: when the head started to wait.
     """
     present, missing, node_infos = [], [], []
     for name, entry in sorted(entries.items()):
@@ -119,8 +132,12 @@ def roll_state(
         else:
             present.append(name)
             node_infos.append(entry.info)
-    missing += [f"{name} was refused: {why}" for name, why in (refused or {}).items()]
-    unknown = expected - len(entries) - len(refused or {})
+    missing += [f"{name} was refused: {why}" for name, why in off.refused.items()]
+    unknown = max(0, expected - len(entries) - len(off.refused))
+    since = off.forgotten
+    newest = sorted(sorted(since, key=lambda name: -since[name])[:unknown])
+    missing += [f"{name} has not come back for {duration(now - since[name])}" for name in newest]
+    unknown -= len(newest)
     if unknown > 0:
         noun = "worker" if unknown == 1 else "workers"
         missing.append(f"{unknown} {noun} never checked in, {duration(now - began)} so far")

@@ -130,3 +130,25 @@ def test_a_silent_worker_is_shown_until_another_one_has_come_in_its_place() -> N
         state = registry.state(brief=brief)
         assert state["present"] == 1
         assert [node["node"] for node in state["nodes"]] == ([] if brief else ["pod-b"])
+
+
+def test_a_worker_that_left_or_is_to_join_again_is_named_until_it_is_back() -> None:
+    head = node_info("head", storage="lease")
+    registry = NodeRegistry(head, expected=2, incarnation="first")
+
+    def joins(name: str) -> None:
+        registry.check_in(node_info(name, storage="lease"), "")
+
+    joins("a")
+    joins("b")
+    registry.leaves("a")
+    registry.release_leaving()
+    (missing,) = registry.roll_state().missing
+    assert missing.startswith("a has not come back for 0")
+    joins("c")
+    assert registry.roll_state().missing == ()
+    registry.new_incarnation()  # of those before, the two that were there last are missing
+    assert [one.partition(" ")[0] for one in registry.roll_state().missing] == ["b", "c"]
+    joins("b")
+    (missing,) = registry.roll_state().missing
+    assert missing.startswith("c has not come back for ")
