@@ -122,6 +122,7 @@ def _penalties(
     if inputs.kl_coef:
         reference = _needed(inputs.ref_log_probs, "ref_log_probs")
         estimate = kl(inputs.log_probs, reference, objective.kl.estimator)
+        metrics["kl"] = estimate.sum().item() * inputs.metric_weight
         if objective.kl.unbiased_gradient:
             estimate = _with_gradient_of_kl(estimate, inputs, reference)
         term = (estimate * inputs.weights).sum()

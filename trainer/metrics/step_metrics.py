@@ -22,7 +22,7 @@ def of(
 ) -> Step:
     known = [sample.score for sample in samples if sample.score.ok]
     rewards = np.array([score.reward for score in known])
-    kl = _kl(experience, config)
+    kl = _kl(experience, updates, config)
     tokens = int(experience.sequences.lengths.sum())
     seconds = watch.seconds
     own = {
@@ -33,8 +33,8 @@ def of(
         "response_length": float(np.mean([s.completion.length for s in samples])),
         "total_length": tokens / len(samples),
         "truncated": float(np.mean([not s.completion.finished for s in samples])),
-        "kl": kl,
         **updates,
+        "kl": kl,
         **watch.metrics,
     }
     # A reward function may log a value of the same name, such as `reward`: both are kept.
@@ -62,8 +62,15 @@ def _logged(name: str) -> str:
     return f"memory/{phase}_gb" if peak else f"train/{name}"
 
 
-def _kl(experience: Experience, config: Config) -> float:
+def _kl(experience: Experience, updates: Metrics, config: Config) -> float:
+    """Return the KL of the policy before the step's updates to the reference.
+
+    If nothing needs that policy's log-probabilities but the one update of the step, the KL is from
+    there; if the policy is not updated, of the policies that wrote the completions.
+    """
     log_probs = experience.old_log_probs
+    if log_probs is None and "kl" in updates:
+        return updates["kl"]
     if log_probs is None:
         log_probs = experience.sequences.rollout_log_probs
     if experience.ref_log_probs is None or log_probs is None:

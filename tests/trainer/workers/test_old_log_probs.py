@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from env.types import Prompt, Score
 from tests.support.learners import experience, largest_difference, policy, weights_of
 from tests.support.tiny_run import Tiny
+from trainer.algorithms.kl import kl
+from trainer.metrics import step_metrics
+from trainer.metrics.recorder import Stopwatch
+from trainer.types import Completion, Sample
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,31 @@ def test_the_first_update_finds_out_what_a_pass_before_would_have_said(tiny: Tin
         results.append({name: array.copy() for name, array in weights_of(actor).items()})
     assert np.any(before)
     assert largest_difference(*results) < 1e-4
+
+
+def test_the_kl_of_a_step_is_that_of_the_policy_which_the_update_begins_with(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    """Whatever policy has written the completions: rollouts that run ahead are of older ones."""
+    known = experience()
+    stale = replace(known.sequences, rollout_log_probs=np.full((4, 9), -9, np.float32))
+    known = replace(known, sequences=stale, old_log_probs=None)
+    updates = policy(tiny).update(known, step=1)
+    config = tiny.config(tmp_path, use_kl_loss=True, kl_estimator="k3", train_batch_size=4)
+    one = np.zeros(1, np.int64)
+    written = Completion(
+        text="",
+        tokens=one,
+        action_mask=one > -1,
+        log_probs=one.astype(np.float32),
+        finished=True,
+        versions=one,
+    )
+    samples = [Sample(Prompt(0, ""), written, Score.of(1.0))] * 4
+    step = step_metrics.of(samples, known, updates, Stopwatch(), config)
+    before, reference = policy(tiny).log_probs(stale), known.ref_log_probs
+    assert before is not None
+    assert reference is not None
+    estimate = kl(before, reference, "k3")
+    expected = float(estimate[stale.action_mask].mean())
+    assert step.kl == step.row["train/kl"] == pytest.approx(expected, rel=1e-4)
