@@ -260,7 +260,7 @@ def test_a_stage_that_left_no_model_is_named_with_what_to_do_if_the_next_needs_t
     trains = f"rm --pretrain {{stage.one.model}} --dataset {tmp_path}/pairs.jsonl"
     with JobHead(tmp_path) as head:
         head.queue.submit_stages(stages("true", trains))
-        soon(lambda: head.state("job-2") == "failed")
+        soon(lambda: (head.queue.row("job-2") or {})["state"] == "failed")
         row = head.queue.row("job-2")
     assert row is not None
     assert row["sentence"].startswith(
