@@ -124,16 +124,16 @@ class _Row:
         self.drawn: progress.Progress | None = None
 
     def show(self, what: str, more: str, done: int, total: int | None) -> None:
-        """`total`: None, and the bar has no length."""
+        """Draw the row, or redraw it. `total`: steps of the run; None if unknown."""
         if self.drawn is None:
-            self.drawn = _drawn()
+            self.drawn = _progress_row()
             self.drawn.add_task("", total=None, more="")
             self.drawn.start()
         task = self.drawn.task_ids[0]
         self.drawn.update(task, description=what, more=more, completed=done, total=total)
 
     def end(self, *, stays: bool) -> None:
-        """`stays`: as a line of the log."""
+        """Stop drawing. `stays`: whether the row is left as a line of the log."""
         if self.drawn is not None:
             self.drawn.live.transient = not stays
             self.drawn.stop()
@@ -268,13 +268,13 @@ class ProgressLine:
         ROW.end(stays=not self._waiting)
 
 
-def _drawn() -> progress.Progress:
+def _progress_row() -> progress.Progress:
     """Return a spinner, the step, a bar and the step's numbers, in one row however narrow."""
     from rich import progress  # 0.1 s, which a node without a terminal does not need
     from rich.console import Console
     from rich.table import Column
 
-    class Shown(Console):
+    class CursorStays(Console):
         def show_cursor(self, show: bool = True) -> bool:
             """Leave the cursor: a process that is killed could not give it back."""
             return False
@@ -286,7 +286,7 @@ def _drawn() -> progress.Progress:
         progress.BarColumn(max(4, shutil.get_terminal_size().columns // 6)),
         progress.TextColumn("{task.fields[more]}", markup=False, table_column=the_rest),
         expand=True,
-        console=Shown(file=cast(TextIO, _Stdout()), highlight=False),
+        console=CursorStays(file=cast(TextIO, _Stdout()), highlight=False),
         refresh_per_second=REDRAWN_PER_SECOND,
         redirect_stdout=False,
         redirect_stderr=False,

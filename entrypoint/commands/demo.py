@@ -120,7 +120,7 @@ class Layout:
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    console.set_up(read_settings({**_shown(), "ROLLCALL_NODE_NAME": "demo"}))
+    console.set_up(read_settings({**_log_format(), "ROLLCALL_NODE_NAME": "demo"}))
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
         ports = PortBlock(PORTS)
@@ -293,11 +293,11 @@ def inherited() -> dict[str, str]:
     """Return this environment without the variables of another cluster."""
     ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
     others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return others | _shown()
+    return others | _log_format()
 
 
-def _shown() -> dict[str, str]:
-    """Return the variable that says how logs look, which is of no cluster."""
+def _log_format() -> dict[str, str]:
+    """Return ROLLCALL_LOG if it is set: it belongs to the terminal, not to another cluster."""
     return {name: os.environ[name] for name in ("ROLLCALL_LOG",) if name in os.environ}
 
 

@@ -62,7 +62,7 @@ class Callback:
         """The policy was evaluated."""
 
 
-METHODS = ("on_step_end", "on_checkpoint", "on_evaluation")
+METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def check(callbacks: Sequence[object]) -> None:

@@ -84,7 +84,7 @@ class Recorder:
         return self.outputs.wandb.run_id if self.outputs.wandb else self.state.wandb_id
 
     def engines_ready(self, step: int) -> None:
-        """All models are loaded, and the engines have the policy. Told once."""
+        """Journal, once an attempt, that models are loaded and engines have the policy."""
         if not self._ready:
             self._event("ready", "The models are loaded, and the engines are ready.", step=step)
         self._ready = True
