@@ -28,7 +28,7 @@ from env.rewards import (
     mathvista,
     question_answering,
 )
-from env.rewards.guard import guard, guard_each
+from env.rewards.guard import guard, guard_each, with_labels
 from env.rewards.python_file import RewardFileError, load_reward_file
 from env.rewards.trl_function import load_trl_function
 from env.rewards.weighted import WeightedReward, named
@@ -54,6 +54,7 @@ class Registered:
     """Takes the reward's options. Raises ValueError if one is wrong."""
     pure: bool = True
     """Whether it neither asks a server nor runs what a policy wrote."""
+    reads_label: bool = True
 
 
 def _plain(reward: RewardFunction) -> Registered:
@@ -72,9 +73,9 @@ REWARDS: dict[str, Registered] = {
     "code": Registered(code.make, pure=False),
     "exact-match": _plain(question_answering.exact_match),
     "f1": _plain(question_answering.f1),
-    "format": Registered(form.make),
+    "format": Registered(form.make, reads_label=False),
     "judge": Registered(judge.make, pure=False),
-    "length": Registered(length.make),
+    "length": Registered(length.make, reads_label=False),
 }
 WEIGHED = re.compile(
     r"(?P<spec>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.DOTALL
@@ -138,7 +139,7 @@ def reward_function(
 @contextmanager
 def given_in_python(reward: RewardFunction) -> Iterator[str]:
     """Give a function of this process the name IN_PYTHON among the rewards, in the block."""
-    REWARDS[IN_PYTHON] = Registered(lambda: guard(reward), pure=False)
+    REWARDS[IN_PYTHON] = Registered(lambda: guard(reward), pure=False, reads_label=False)
     try:
         yield IN_PYTHON
     finally:
@@ -188,8 +189,8 @@ def _short_name(spec: str) -> str:
 
 
 def _registered(name: str, options: str | None) -> RewardFunction:
-    make = REWARDS[name].make
-    known = inspect.signature(make).parameters
+    registered = REWARDS[name]
+    known = inspect.signature(registered.make).parameters
     given = {}
     # A plus stays one, as in a regular expression; %2B is one too.
     for key, text in parse_qsl((options or "").replace("+", "%2B"), keep_blank_values=True):
@@ -197,7 +198,8 @@ def _registered(name: str, options: str | None) -> RewardFunction:
             names = ", ".join(known) or "none"
             raise RewardSpecError(f"the reward '{name}' has no option '{key}'; it has: {names}")
         given[key] = _converted(name, key, text, known[key].default)
-    return guard_each(make(**given), (RewardUnreachable, RewardRejected))
+    reward = guard_each(registered.make(**given), (RewardUnreachable, RewardRejected))
+    return with_labels(reward) if registered.reads_label else reward
 
 
 def _converted(name: str, key: str, text: str, default: object) -> Any:

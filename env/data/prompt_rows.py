@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,8 @@ def _label(row: Row, key: str) -> str:
     value = row.value(key)
     if value is None:
         raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PromptError(f"{row.where}: '{key}' is {value}, where a label is wanted")
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:  # a decimal, a date, bytes: each has several spellings

@@ -13,7 +13,7 @@ MARK = "####"
 NUMBER = re.compile(
     r"""\s* (?P<sign>[-+−]?) \s* [$€£]? \s* (?P<minus>-?)
     (?P<digits> \d{1,3} (?:,\d{3})+ (?:\.\d+)? | \d+ (?:\.\d+)? | \.\d+ )
-    (?! \d | [.,]\d | e[-+]?\d | \s* [-+*/×^=:] \s* \d )  # nor a part of a date or a formula""",
+    (?! \d | [.,]\d | e[-+]?\d | [^\S\n]* [-+*/×^=:] [^\S\n]* \d )  # no date, no sum""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
@@ -52,4 +52,4 @@ def _score(request: RewardRequest) -> Score:
 def _decimal(found: re.Match[str]) -> Decimal:
     negative = (found["sign"] in {"-", "−"}) != (found["minus"] == "-")
     value = Decimal(found["digits"].replace(",", ""))
-    return -value if negative else value
+    return value.copy_negate() if negative else value  # a minus sign would round to 28 digits

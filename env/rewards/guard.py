@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from env.types import RewardFunction, RewardRequest, Score
 
+NANS = frozenset(("NaN", "nan"))
+"""What JSON and pandas make of a label that is missing, if somebody saves it as a text."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -57,3 +60,15 @@ def guard_each(reward: RewardFunction, ends: tuple[type[Exception], ...]) -> Rew
             return [Score.failed(reason)] * len(requests)
 
     return guarded
+
+
+def with_labels(reward: RewardFunction) -> RewardFunction:
+    """`reward`, but completions of rows whose label is NaN fail."""
+
+    def labelled(requests: Sequence[RewardRequest]) -> list[Score]:
+        kept = [request for request in requests if request.label not in NANS]
+        scores = iter(reward(kept) if kept else ())
+        missing = Score.failed("the label is NaN: the row has none")
+        return [missing if request.label in NANS else next(scores) for request in requests]
+
+    return labelled

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any
 
 from env.rewards.answers import final_part, last_boxed
@@ -19,8 +19,11 @@ NUMBER = re.compile(r"[-+−]?\s*[$€£]?\s*(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+
 FRACTION = re.compile(r"(-?\d+)\s*/\s*(\d+)")
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 STATED = re.compile(r"(?:answer|therefore)(?:\s+is)?\s*:?\s*(.+)", re.IGNORECASE)
+LIST = re.compile(r"\[(.+)\]|\((.+,.+)\)", re.DOTALL)
 MOST_PLACES = 100
 """A label with more decimal places has none that count."""
+EXACT = Context(prec=5000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+"""Differences of numbers of thousands of digits, none of which raises."""
 WRAPPER = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}|\$|\\[()\[\]]")
 
 
@@ -34,6 +37,8 @@ class Gold:
     precision: int | None = None
     """Decimal places that count; None: those that the label has."""
     choices: tuple[str, ...] = ()
+    items: tuple[Gold, ...] = ()
+    """Those of a list."""
 
 
 def score(requests: Sequence[RewardRequest]) -> list[Score]:
@@ -47,6 +52,8 @@ def read_gold(label: str) -> Gold | None:
     if row is None:
         row = {"answer": label}
     answer, choices = row.get("answer"), row.get("choices") or ()
+    if isinstance(answer, list):
+        answer = json.dumps(answer)
     if not isinstance(answer, str | int | float) or not isinstance(choices, Sequence):
         return None
     text = _bare(str(answer))
@@ -56,11 +63,23 @@ def read_gold(label: str) -> Gold | None:
     if texts:
         return _choice(text, texts)
     precision, places = row.get("precision"), None
-    # NaN is pandas' for none, and is in no range.
     if isinstance(precision, int | float) and -MOST_PLACES <= precision <= MOST_PLACES:
         places = int(precision)
+    if items := _items(text):
+        return Gold(text, items=tuple(_gold(item, places) for item in items))
+    return _gold(text, places)
+
+
+def _gold(text: str, places: int | None) -> Gold:
+    """Return a label without choices."""
     number = None if (letter := label_letter(text)) else _number(text)
     return Gold(text, letter, number, places)
+
+
+def _items(text: str) -> list[str]:
+    """Return what stands between the commas of a list in brackets; nothing if it is none."""
+    found = LIST.fullmatch(text)
+    return [item.strip(" '\"") for item in (found[1] or found[2]).split(",")] if found else []
 
 
 def _choice(text: str, choices: tuple[str, ...]) -> Gold | None:
@@ -76,10 +95,14 @@ def _choice(text: str, choices: tuple[str, ...]) -> Gold | None:
 
 def _object(label: str) -> Mapping[str, Any] | None:
     try:
-        read = json.loads(label)
+        read = json.loads(label, parse_constant=_none)  # NaN is pandas' for none
     except (ValueError, RecursionError):
         return None
     return read if isinstance(read, dict) else None
+
+
+def _none(_: str) -> None:
+    return None
 
 
 def _score(request: RewardRequest) -> Score:
@@ -103,10 +126,15 @@ def _answer(completion: str) -> str:
 
 
 def _is_right(gold: Gold, completion: str, answer: str) -> bool:
+    if gold.items:
+        items = _items(answer) or _items(f"[{answer}]")
+        return len(items) == len(gold.items) and all(
+            _is_right(one, item, item) for one, item in zip(gold.items, items, strict=True)
+        )
     if gold.letter is not None:
         letter = chosen(completion)
         return letter == gold.letter or (
-            letter is None and bool(gold.choices) and normalised(answer) == gold.answer
+            letter is None and normalised(answer) == normalised(gold.answer)
         )
     if gold.number is not None:
         number = _number(answer)
@@ -118,7 +146,8 @@ def _same(gold: Gold, wanted: Decimal, number: Decimal) -> bool:
     exponent = wanted.as_tuple().exponent
     assert isinstance(exponent, int)  # a finite number
     places = max(0, -exponent) if gold.precision is None else gold.precision
-    return bool(abs(wanted - number) * 2 < Decimal(1).scaleb(-places))
+    apart = EXACT.abs(EXACT.subtract(wanted, number))
+    return EXACT.add(apart, apart) < Decimal(1).scaleb(-places)
 
 
 def _number(text: str) -> Decimal | None:

@@ -6,7 +6,8 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from env.rewards.answers import final_part
 from env.rewards.completion import completion_of
@@ -14,6 +15,8 @@ from env.types import RewardRequest, Score
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+NUMBER = re.compile(r"[^\w.−-]*([−-]?)[^\w.]*(\d{1,3}(?:,\d{3})+|\d*)(\.\d+)?\W*", re.ASCII)
+"""A word that is a number, with signs and punctuation around it."""
 PARTS = ("target", "answers", "answer", "text", "ground_truth")
 """Where a label that is a JSON object has its answers: Search-R1's and SQuAD's names first."""
 
@@ -29,8 +32,14 @@ def f1(requests: Sequence[RewardRequest]) -> list[Score]:
 
 
 def normalised(text: str) -> str:
-    """Return lower-case words with one space between, without punctuation and articles."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+    """Return lower-case words with one space between, without punctuation and articles.
+
+    Numbers keep sign and decimal point, unlike in SQuAD, where 3.5 is 35. A text of nothing but
+    articles keeps them, one of nothing but punctuation too: no text equals the empty one.
+    """
+    words = " ".join(map(_word, text.lower().split()))
+    kept = ARTICLES.sub(" ", words), words, text.lower()
+    return next((found for one in kept if (found := " ".join(one.split()))), "")
 
 
 def word_f1(answer: str, gold: str) -> float:
@@ -41,16 +50,40 @@ def word_f1(answer: str, gold: str) -> float:
 
 
 def gold_answers(label: str) -> list[str]:
-    """Return the normalised answers of a text, a JSON list of texts, or an object that has one."""
+    """Return the normalised answers of a text, a JSON list, or an object that has one.
+
+    Numbers of a list stay as they are spelled.
+    """
     try:
-        read = json.loads(label)
+        read = json.loads(label, parse_int=str, parse_float=str, parse_constant=_constant)
     except (ValueError, RecursionError):
         read = label
-    if isinstance(read, dict):
-        read = next((read[name] for name in PARTS if name in read), [])
-        read = read.get("text", []) if isinstance(read, dict) else read
-    texts = read if isinstance(read, list) else [label if isinstance(read, int | float) else read]
-    return [found for text in texts if isinstance(text, str) and (found := normalised(text))]
+    return [found for text in _texts(read) if (found := normalised(text))]
+
+
+def _texts(read: Any) -> Iterator[str]:
+    """Yield the answers in a JSON value."""
+    if isinstance(read, str):
+        yield read
+    elif isinstance(read, bool):
+        yield str(read)
+    elif isinstance(read, list):
+        for one in read:
+            yield from _texts(one)
+    elif isinstance(read, dict):
+        yield from _texts(next((read[name] for name in PARTS if name in read), None))
+
+
+def _constant(name: str) -> str | None:
+    return None if name == "NaN" else name
+
+
+def _word(word: str) -> str:
+    found = NUMBER.fullmatch(word)
+    if not found or not (found[2] or found[3]):
+        return word.translate(PUNCTUATION)
+    decimals = (found[3] or "").rstrip("0").rstrip(".")
+    return f"{'-' if found[1] else ''}{found[2].replace(',', '') or '0'}{decimals}"
 
 
 def _score(request: RewardRequest, *, by_f1: bool) -> Score:

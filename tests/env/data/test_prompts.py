@@ -213,6 +213,8 @@ def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path: Path) -> None:
         (b'{"qestion": "a", "answer": "b"}', "did you mean 'qestion'?"),
         (b"{}", "its keys: none"),
         (b'{"question": "a", "answer": null}', ":2: 'answer' is null"),
+        (b'{"question": "a", "answer": NaN}', ":2: 'answer' is nan, where a label is wanted"),
+        (b'{"question": "a", "answer": -Infinity}', ":2: 'answer' is -inf, where a label"),
         (b'{"question": "", "answer": "b"}', ":2: 'question' holds \"\", where a text"),
         (b'{"question": 5, "answer": "b"}', ":2: 'question' holds 5, where a text"),
     ],

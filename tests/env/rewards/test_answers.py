@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from env.registry import RewardSpecError, pure_reward, reward_function
@@ -68,6 +68,20 @@ def test_a_choice_without_a_letter_is_a_failure(label: str | None) -> None:
         ("1912", "1912", 1.0, 1.0),
         ("cat cat", "cat", 0.0, 2 / 3),
         ("", "cat", 0.0, 0.0),
+        ("1984", '{"target": 1984}', 1.0, 1.0),
+        ("1,984", "[1984]", 1.0, 1.0),
+        ("It is 1984.0", '{"answers": {"text": [7, 1984]}}', 0.0, 0.5),
+        ("True", '{"target": [true]}', 1.0, 1.0),
+        ("false.", "[false, null]", 1.0, 1.0),
+        ("35", "[3.5]", 0.0, 0.0),
+        ("3.50", "3.5", 1.0, 1.0),
+        ("5", "-5", 0.0, 0.0),
+        ("1" + "0" * 400, '{"target": 1' + "0" * 400 + "}", 1.0, 1.0),
+        ("a", "a", 1.0, 1.0),
+        ("The", '["the"]', 1.0, 1.0),
+        ("an", "a", 0.0, 0.0),
+        ("?!", "?!", 1.0, 1.0),
+        ("", "a", 0.0, 0.0),
     ],
 )
 def test_exact_match_and_f1(completion: str, label: str, exact: float, f1: float) -> None:
@@ -77,10 +91,21 @@ def test_exact_match_and_f1(completion: str, label: str, exact: float, f1: float
     assert got.metrics["acc"] == exact
 
 
-@pytest.mark.parametrize("label", [None, "", "the", "[]", "null", "[1]", '{"a": "x"}'])
+@pytest.mark.parametrize("label", [None, "", " ", "[]", "null", "[null]", "[NaN]", '{"a": "x"}'])
 def test_an_answer_without_words_is_a_failure(label: str | None) -> None:
     assert not score("exact-match", "x", label).ok
     assert not score("f1", "x", label).ok
+
+
+@given(st.text(st.characters(exclude_characters='<>|[]{}"'), min_size=1, max_size=20))
+@example("a")
+@example("the an")
+@example("-.5")
+@example("...")
+def test_the_text_of_a_label_scores_one_in_exact_match(label: str) -> None:
+    for spec in ("exact-match", "f1"):
+        got = score(spec, label, label)
+        assert not got.ok if label in {"NaN", "nan", "null"} or not label.strip() else got.reward
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -119,6 +144,18 @@ CHOICES = json.dumps({"answer": "145°", "choices": ["135°", "140°", "145°", 
         ("Yes", "yes", True),
         ("No", "yes", False),
         ("[0, 7]", "[0, 7]", True),
+        ("[1,2]", "[1, 2]", True),
+        ("The answer is 1, 2.", "[1,2]", True),
+        (r"\boxed{[1.0, 2]}", "[1, 2]", True),
+        ("[1, 2]", '{"answer": [1, 2]}', True),
+        ("[12]", "[1, 2]", False),
+        ("[1, 2]", "[12]", False),
+        ("[2, 1]", "[1, 2]", False),
+        ("['Red', 'blue']", "[red, Blue]", True),
+        ("15", "1.5", False),
+        ("1" * 6000, "1" * 6000, True),
+        ("1" * 5999 + "2", "1" * 6000, False),
+        ("-1" + "0" * 400, "-1" + "0" * 399 + "1", False),
         ("", "14", False),
     ],
 )
@@ -129,7 +166,16 @@ def test_mathvista_s_answers(completion: str, label: str, right: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", [None, "", " . ", '{"answer": null}', '{"answer": "E", "choices": ["x", "y"]}', "{}"]
+    "label",
+    [
+        None,
+        "",
+        " . ",
+        '{"answer": null}',
+        '{"answer": NaN}',
+        '{"answer": "E", "choices": ["x", "y"]}',
+        "{}",
+    ],
 )
 def test_mathvista_s_label_without_an_answer_is_a_failure(label: str | None) -> None:
     assert not score("mathvista", "E", label).ok

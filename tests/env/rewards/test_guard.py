@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from env.registry import REWARDS, reward_function
 from env.rewards.guard import guard
 from env.types import RewardRequest, Score, ScoreStatus
 
@@ -36,3 +37,17 @@ def test_what_is_no_score_fails_the_completions_and_says_why(given: Any, reason:
     (score,) = guard(lambda requests: given)([REQUEST])
     assert not score.ok
     assert reason in score.error
+
+
+@pytest.mark.parametrize("label", ["NaN", "nan"])
+def test_a_label_that_is_nan_is_a_fault_of_its_row_alone(label: str) -> None:
+    read = [name for name, registered in REWARDS.items() if registered.reads_label]
+    assert {"math", "gsm8k", "exact-match", "choice"} <= set(read)
+    assert not {"format", "length"} & set(read)
+    for name in set(read) - {"judge"}:  # which wants a server
+        (score,) = reward_function(name)([RewardRequest(f"Q{label}", "Q", label)])
+        assert (score.ok, score.error) == (False, "the label is NaN: the row has none")
+    requests = [RewardRequest("Q5", "Q", one) for one in ("5", label, "6")]
+    scores = reward_function("exact-match")(requests)
+    assert [score.ok for score in scores] == [True, False, True]
+    assert [scores[0].reward, scores[2].reward] == [1.0, 0.0]

@@ -84,6 +84,11 @@ def test_a_sum_without_a_right_answer_is_a_failure(label: str | None) -> None:
         ("#### 50%", "50"),
         ("#### 5\nno:\n#### 6", "6"),
         ("#### 1,000,000", "1000000"),
+        ("#### 72\n- 3 of them are red", "72"),
+        ("#### 72\n+5", "72"),
+        ("#### 72\r\n/ 2", "72"),
+        ("#### 72 \n\n= 24 * 3", "72"),
+        ("####\n72\n: 30", "72"),
         ("72", None),
         ("####", None),
         ("#### the answer is 72", None),
@@ -119,6 +124,13 @@ def test_any_number_is_found_again_in_any_spelling(value: Decimal, before: str) 
         assert gsm8k.final_answer(f"{before}#### {spelling}") == value
     assert gsm8k.gold_answer(f"{before}#### {value:,}") == value
     assert gsm8k.gold_answer(str(value)) == value
+
+
+def test_numbers_of_hundreds_of_digits_are_compared_to_the_last_digit() -> None:
+    for sign in ("", "-"):
+        label = f"#### {sign}{10**400 + 7}"
+        assert score(gsm8k.score, label, label).reward == 1.0
+        assert score(gsm8k.score, f"#### {sign}{10**400 + 8}", label).reward == 0.0
 
 
 @given(st.text(max_size=60))
