@@ -132,8 +132,8 @@ def _label(row: Row, key: str) -> str:
 
 
 def check_template(template: str | None) -> None:
-    """Raise PromptError unless a template has one place for the text."""
-    if template is None:
+    """Raise PromptError unless a template has one place for the text; "" is none."""
+    if not template:
         return
     try:
         holds_text = "text" in template.format("text")

@@ -269,8 +269,11 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
 
     def total_steps(self, prompts: int) -> int:
         """Steps of the run on a data set of so many prompts."""
-        by_data = max(1, self.train.num_episodes * prompts // self.rollout_batch_size)
-        return self.train.max_steps or by_data
+        most, episodes = self.train.max_steps, self.train.num_episodes
+        if most is not None and episodes is None:
+            return most
+        by_data = max(1, (episodes or 1) * prompts // self.rollout_batch_size)
+        return by_data if most is None else min(most, by_data)
 
     def public(self) -> dict[str, str]:
         """Return every flag's value as text, without secrets."""

@@ -86,11 +86,9 @@ def faults(flag: str, given: DataSets | None, shares: Shares | None = None) -> I
     if given is None or shares is None:
         return
     numbers, sets = len(shares.numbers), len(given.names)
-    if sets > 1 and numbers == sets:
+    if numbers == sets:
         return
     problem = f"{flag} names {sets} data sets, and here is another number of shares: {numbers}"
-    if sets == 1:
-        problem = f"is for several data sets, and {flag} names one"
     remedy = "Give one number for each data set, or leave the flag out: all rows are then used"
     yield Fault(f"{flag}_probs", shares.text, problem, remedy)
 

@@ -200,11 +200,6 @@ NO_EFFECT = (
         "--lr_scheduler constant has no warm-up; constant_with_warmup has",
     ),
     NoEffect(
-        ("num_episodes",),
-        lambda c: c.train.max_steps is not None,
-        "--max_steps limits the run",
-    ),
-    NoEffect(
         ("eval_steps", "eval_n_samples_per_prompt", "eval_temperature"),
         lambda c: c.eval_dataset is None,
         "it needs --eval_dataset",

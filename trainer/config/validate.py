@@ -201,7 +201,7 @@ def _range_faults(config: Config) -> Iterator[Fault]:
         betas = optimizer.adam_betas
         if not all(0 <= beta < 1 for beta in betas):
             yield Fault(f"--{name}", shown(betas), "must lie in [0, 1)", "Commonly 0.9 0.95")
-    if config.input_template is not None and "{}" not in config.input_template:
+    if config.input_template and "{}" not in config.input_template:
         yield Fault("--input_template", config.input_template, "has no {}", "Put {} for the prompt")
     attention = config.attn_implementation or ""
     if config.flash_attn and attention and "flash" not in attention:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import ClassVar
 
 from contract.run_dir import RunFiles
+from trainer.config.data_sets import Shares
 from trainer.config.options.data import DataFlags, ModelFlags
 from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
 from trainer.config.options.optimizer import OptimizerFlags, OptimizerSettings
@@ -59,12 +60,11 @@ class StageData:
         required=True,
         help="JSONL, Parquet, a data set's directory, or its name on the hub; several with commas",
     )
-    dataset_probs: str = flag(
-        "",
+    dataset_probs: Shares | None = flag(
+        None,
         group=DATA,
         dotted="data.dataset_probs",
-        help="sampling weights of several data sets",
-        unsupported="All rows are used once an epoch; mix the data sets into one file",
+        help="one number, with one data set: no effect; shares of several are not supported",
     )
     dataset_split: str = flag(
         "train",

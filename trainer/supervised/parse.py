@@ -156,11 +156,15 @@ def _faults(flags: StageFlags, given: Set[str]) -> Iterator[Fault]:
             yield Fault(f"--{name}", "", "needs LoRA, and --lora_rank is 0", "Give --lora_rank 8")
     if isinstance(flags, RewardFlags) and flags.margin_loss and flags.loss == "logexp":
         yield Fault("--margin_loss", "", "is no part of --loss logexp", "Give --loss sigmoid")
+    if flags.dataset_probs and (sets := len(datasets_of(flags.dataset))) > 1:
+        problem = f"is not supported, and --dataset names {sets} data sets"
+        remedy = "All rows are used once an epoch; mix the data sets into one file"
+        yield Fault("--dataset_probs", flags.dataset_probs.text, problem, remedy)
     template = flags.input_template
-    if template is not None and "{}" not in template:
+    if template and "{}" not in template:
         remedy = "Give a text such as 'User: {}'"
         yield Fault("--input_template", template, "has no {} for the prompt", remedy)
-    if template is not None and flags.apply_chat_template:
+    if template and flags.apply_chat_template:
         problem = "is not used with --apply_chat_template"
         yield Fault("--input_template", template, problem, "Give one of the two")
 

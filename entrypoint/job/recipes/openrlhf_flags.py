@@ -80,6 +80,8 @@ class Flag:
 
     @property
     def words(self) -> tuple[str, ...]:
+        if any(value.startswith("--") for value in self.values):
+            return (f"--{self.name}={' '.join(self.values)}",)
         return (f"--{self.name}", *self.values)
 
 

@@ -299,6 +299,8 @@ def test_the_template_wraps_the_text_and_a_template_without_a_place_is_refused(
     path = write_jsonl(tmp_path / "p.jsonl", ROWS)
     how = ReadSettings("question", input_template="Q: {} A:")
     assert load_prompts(path, how)[0].text == "Q: 1+1= A:"
+    none = ReadSettings("question", input_template="")
+    assert load_prompts(path, none)[0].text == "1+1=", "as OpenRLHF has it"
     for template in ("no place", "text", "{} {}", "{name}", "{"):
         assert "wants one {}" in refusal(path, input_template=template)
 

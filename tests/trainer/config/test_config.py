@@ -103,6 +103,15 @@ def test_the_alias_of_the_newer_guides_is_understood(tiny: Tiny, run_dir: Path) 
 def test_steps_come_from_the_data_unless_given(tiny: Tiny, run_dir: Path) -> None:
     assert tiny.config(run_dir, max_steps=None, num_episodes=3).total_steps(24) == 18
     assert tiny.config(run_dir, max_steps=5).total_steps(24) == 5
+    assert tiny.config(run_dir, max_steps=50).total_steps(24) == 50, "over several passes"
+
+
+def test_passes_and_steps_that_are_both_given_end_the_run_by_what_comes_first(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    assert tiny.config(run_dir, max_steps=5, num_episodes=3).total_steps(24) == 5
+    assert tiny.config(run_dir, max_steps=50, num_episodes=3).total_steps(24) == 18
+    assert tiny.config(run_dir, max_steps=50, num_episodes=3).warnings == ()
 
 
 def test_checkpoints_and_model_at_a_relative_path_are_below_the_run_directory(

@@ -92,9 +92,13 @@ def test_all_faults_of_several_sets_come_at_once(tiny: Tiny, run_dir: Path) -> N
     ]
 
 
-def test_shares_of_one_set_and_a_set_without_a_name_are_faults(tiny: Tiny, run_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="is for several data sets, and --prompt_data names one"):
-        tiny.config(run_dir, prompt_data_probs="1")
+def test_the_share_of_one_set_has_no_effect_and_a_set_without_a_name_is_a_fault(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    alone = prompts.load(tiny.config(run_dir)).stream.prompts
+    assert prompts.load(tiny.config(run_dir, prompt_data_probs="1.0")).stream.prompts == alone
+    with pytest.raises(ConfigError, match="names 1 data sets, and here is another number of"):
+        tiny.config(run_dir, prompt_data_probs="0.5,0.5")
     with pytest.raises(ConfigError, match="--prompt_data: must be data sets separated by commas"):
         tiny.config(run_dir, prompt_data=f"{tiny.prompts},,{tiny.held_out}")
 

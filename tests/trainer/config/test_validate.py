@@ -189,7 +189,6 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"use_dynamic_batch": True}, "--micro_train_batch_size", "by tokens"),
     ({"lr_scheduler": "constant", "lr_warmup_ratio": 0.1}, "--lr_warmup_ratio", "no warm-up"),
     ({"lr_scheduler": "linear", "min_lr_ratio": 0.2}, "--min_lr_ratio", "cosine_with_min_lr"),
-    ({"num_episodes": 2}, "--num_episodes", "--max_steps"),
     ({"eval_steps": 2}, "--eval_steps", "--eval_dataset"),
     ({"wandb_project": "mine"}, "--wandb_project", "--use_wandb"),
     ({"use_wandb": "sesame"}, "--use_wandb", "shows its key"),

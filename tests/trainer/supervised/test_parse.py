@@ -92,11 +92,17 @@ def test_every_flag_of_openrlhf_is_known_in_its_dotted_spelling(stage: str) -> N
         ("sft", {"attn_implementation": "flash_attention_2"}, "flash-attn is not installed here"),
         ("rm", {"margin_loss": True, "loss": "logexp"}, "is no part of --loss logexp"),
         ("sft", {"beta": 0.1}, "--beta: unknown flag"),
+        ("sft", {"dataset_probs": "0.5,0.5", "dataset": "o/a,o/b"}, "names 2 data sets"),
     ],
 )
 def test_flags_that_cannot_be_right(stage: str, flags: dict[str, Any], said: str) -> None:
     (fault,) = faults(stage, **flags)
     assert said in fault
+
+
+def test_what_has_no_effect_in_openrlhf_has_none_here() -> None:
+    whole = {"dataset_probs": "1.0", "input_template": "", "apply_chat_template": True}
+    assert faults("sft", **whole) == faults("sft", apply_chat_template=True)
 
 
 def test_all_faults_are_said_at_once() -> None:

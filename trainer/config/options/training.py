@@ -48,10 +48,19 @@ class TrainSettings:
         at_least=1,
         help="passes over each step's samples",
     )
-    num_episodes: int = flag(
-        1, group=TRAIN, dotted="train.num_episodes", at_least=1, help="passes over the prompts"
+    num_episodes: int | None = flag(
+        None,
+        group=TRAIN,
+        dotted="train.num_episodes",
+        at_least=1,
+        help="passes over the prompts; default: 1, or with --max_steps as many as those take",
     )
-    max_steps: int | None = flag(None, group=TRAIN, at_least=1, help="last step of the run")
+    max_steps: int | None = flag(
+        None,
+        group=TRAIN,
+        at_least=1,
+        help="last step of the run, unless --num_episodes ends it earlier",
+    )
     freezing_actor_steps: int = flag(
         0,
         group=TRAIN,

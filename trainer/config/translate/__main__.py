@@ -26,7 +26,7 @@ from trainer.config.translate import command as commands
 from trainer.config.translate.command import TRAINERS, Command, TranslateError
 from trainer.config.translate.config_file import with_file
 from trainer.config.translate.rows import UNSET
-from trainer.config.translate.translation import Translation, plain, translated
+from trainer.config.translate.translation import Translation, flag_words, plain, translated
 
 PROG = "rollcall translate"
 LOST = 1
@@ -116,7 +116,7 @@ def _shown(made: Translation) -> str:
     pieces = [f"{name}={value}" for name, value in made.environment.items()]
     lines, line = [], " ".join([*pieces, "rollcall up --"])
     for name, texts in made.flags.items():
-        flag = " ".join([f"--{name}", *map(quoted, texts)])
+        flag = " ".join(map(quoted, flag_words(name, texts)))
         if len(line) + len(flag) > WIDTH:
             lines.append(line)
             line = f"  {flag}"

@@ -99,6 +99,7 @@ DEFAULTS = (
 KEPT: Mapping[str, str] = {
     "load_checkpoint": "a run resumes after a crash; false begins anew",
     "max_samples": "no limit, in both",
+    "num_episodes": "one pass, in both; with --max_steps, as many as those take",
     "generate_max_len": "1024 tokens unless --max_new_tokens says more; there, what max_len leaves",
     "vllm_num_engines": "one engine; there, none is an error",
     "freezing_actor_steps": "none, in both",

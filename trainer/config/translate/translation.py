@@ -17,7 +17,7 @@ from trainer.config.no_effect import NO_EFFECT
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.schema import ConfigError, Declared, MissingFile, by_group, flags_of
 from trainer.config.translate import openrlhf
-from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command
+from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command, TranslateError
 from trainer.config.translate.rows import (
     NOTHING,
     TRUE,
@@ -30,12 +30,13 @@ from trainer.config.translate.rows import (
     same,
 )
 from trainer.config.translate.trl_rest import TRL as TRL_TABLE
-from trainer.config.translate.verl_rest import SEARCH_R1, is_search_r1
+from trainer.config.translate.verl_rest import SEARCH_R1, evaluation_in, is_search_r1
 from trainer.config.translate.verl_rest import VERL as VERL_TABLE
 from trainer.config.translate.verl_values import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
 HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
+AS_WITHOUT = "the same as without it"
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
 
@@ -59,15 +60,30 @@ class Translation:
 
     @property
     def words(self) -> list[str]:
-        return [word for name, texts in self.flags.items() for word in (f"--{name}", *texts)]
+        return [word for name, texts in self.flags.items() for word in flag_words(name, texts)]
 
     @property
     def is_whole(self) -> bool:
         return not (self.lost or self.needed)
 
 
+def flag_words(name: str, texts: Sequence[str]) -> list[str]:
+    """Return the words of a flag; a value that begins as a flag does is behind `=`."""
+    if any(text.startswith("--") for text in texts):
+        return [f"--{name}={' '.join(texts)}"]
+    return [f"--{name}", *texts]
+
+
 def translated(command: Command) -> Translation:
-    """Return the translation of a command, checked by the trainer's own parser."""
+    """Return the translation of a command, checked by the trainer's own parser.
+
+    Raises TranslateError for a command that trains nothing.
+    """
+    if command.trainer == VERL and (word := evaluation_in(command.given)):
+        raise TranslateError(
+            f"{word} evaluates the model and trains nothing, and the builtin trainer has no such "
+            "command: run it as it is by a recipe (docs/recipes), or leave it out to train"
+        )
     if command.trainer == OPENRLHF:
         made = _of_openrlhf(command)
     else:
@@ -151,6 +167,8 @@ def _by_table(command: Command, table: Table) -> Translation:
         name, is_given = row.theirs, row.theirs in given
         value = settings.get(name)
         if value is None or (value in NOTHING and row.default in (None, "null")):
+            if is_given and not row.ours:
+                made.notes.append(f"{name}={value or 'an empty text'}: {row.note or AS_WITHOUT}")
             continue
         _say(made, row, value, settings, is_given=is_given)
     made.flags = {name: made.flags[name] for name in sorted(made.flags, key=_place)}
@@ -204,11 +222,11 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
             made.lost.append(f"{row.theirs}={plain(value)}: its value cannot be read")
         return
     if isinstance(answer, Unsaid):
-        if is_given and not _same(value, row.default):
-            if answer.lost or value.lower() not in ("false", *NOTHING):
-                told = made.lost if answer.lost else made.notes
-                told.append(f"{redact(f'{row.theirs}={plain(value)}')}: {answer.why}")
-        elif answer.lost and row.ours and not _same(value, row.default):
+        is_lost = answer.lost and not _same(value, row.default)
+        if is_given:
+            told = made.lost if is_lost else made.notes
+            told.append(f"{redact(f'{row.theirs}={plain(value)}')}: {answer.why}")
+        elif is_lost and row.ours:
             made.lost.append(f"{row.theirs}: {answer.why}")
         return
     texts = _texts(row.ours, answer)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
-from trainer.config.translate import verl_values as by
 from trainer.config.translate.rows import (
     TRUE,
     Answer,
@@ -15,6 +15,7 @@ from trainer.config.translate.rows import (
     needless,
     number,
     several,
+    shown,
     switch,
     whole,
 )
@@ -48,7 +49,12 @@ BEFORE = [
 """They count before the patterns of NEEDLESS."""
 NEEDLESS = [
     *several(
-        "trainer.balance_batch trainer.val_before_train trainer.device trainer.use_v1 "
+        "trainer.val_before_train",
+        "--eval_dataset: the first state is always evaluated",
+        lost=False,
+    ),
+    *several(
+        "trainer.balance_batch trainer.device trainer.use_v1 "
         "actor_rollout_ref.nccl_timeout data.return_raw_chat "
         "data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs "
         "data.dataloader_num_workers data.filter_overlong_prompts_workers data.val_batch_size "
@@ -187,7 +193,7 @@ ABSENT = [
     *several("algorithm.use_pf_ppo algorithm.pf_ppo.*", "PF-PPO is absent"),
     *several("reward.sandbox_fusion.* sandbox_fusion.*",
              SANDBOX),
-    *several("trainer.val_only", "evaluation is a part of a run"),
+    *several("trainer.val_only", "evaluation is a part of a run", default="False"),
     *several("trainer.v1.*", "--async_train, --max_staleness and --partial_rollout"),
     *several("distillation.* skip.*", "it is absent"),
 ]  # fmt: skip
@@ -208,6 +214,10 @@ OLD = [
 ]  # fmt: skip
 
 VERL = Table("verl 0.9", [*KEYS, *BEFORE, *NEEDLESS, *ABSENT, *OLD])
+
+
+def _group(value: str, values: Values) -> Answer:
+    return shown(values.whole(f"{ROLLOUT}.n_agent") * values.whole(f"{ROLLOUT}.n"))
 
 
 def _turns(value: str, values: Values) -> Answer:
@@ -250,8 +260,9 @@ FORK = [
     Row("retriever.url", "environment_args", by=_environment,
         default="http://127.0.0.1:8000/retrieve"),
     Row("retriever.topk", "environment_args", by=_environment, default="3"),
-    Row(f"{ROLLOUT}.n_agent", "n_samples_per_prompt", by=lambda v, values: by.samples("1", values),
-        default="1"),
+    Row(f"{ROLLOUT}.n_agent", "n_samples_per_prompt", by=_group, default="1",
+        note="times rollout.n"),
+    Row(f"{ROLLOUT}.n", "n_samples_per_prompt", by=_group, default="1", note="times n_agent"),
     Row(f"{ROLLOUT}.top_p", "top_p", by=number, default="0.95"),
     Row(f"{ROLLOUT}.enforce_eager", "enforce_eager", by=switch, default="True"),
     Row(f"{ROLLOUT}.enable_prefix_caching", "enable_prefix_caching", by=switch, default="False"),
@@ -268,7 +279,7 @@ FORK = [
     Row("algorithm.no_think_rl", note="thoughts are trained on", default="False"),
     *several("data.val_data_num", "all of --eval_dataset are used: cut the file"),
     *several(
-        "data.shuffle_train_dataloader algorithm.state_masking.* trainer.val_only "
+        "data.shuffle_train_dataloader algorithm.state_masking.* "
         "reward_model.structure_format_score reward_model.final_format_score "
         "reward_model.retrieval_score",
         AS_HERE,
@@ -285,6 +296,16 @@ SEARCH_R1 = Table(
     "Search-R1",
     [row for row in VERL.having("Search-R1", FORK).rows if row.theirs not in NOT_IN_FORK],
 )
+
+
+def evaluation_in(given: Mapping[str, Sequence[str]]) -> str:
+    """Return the override by which verl evaluates and trains nothing; "" if it trains.
+
+    As there, `val_only` counts if the run begins with an evaluation.
+    """
+    values = Values({"trainer.val_before_train": TRUE} | {key: t[0] for key, t in given.items()})
+    only = values.on("trainer.val_only") and values.on("trainer.val_before_train")
+    return f"trainer.val_only={values.text('trainer.val_only')}" if only else ""
 
 
 def is_search_r1(keys: set[str]) -> bool:

@@ -109,13 +109,11 @@ def filtered(value: str, values: Values) -> Answer:
 
 
 def samples(value: str, values: Values) -> Answer:
-    """Return a mini-batch of prompts in samples. Raises ValueError."""
-    return shown(int(value) * group_size(values))
+    """Return a mini-batch in samples: verl and Search-R1 multiply it by rollout.n alone.
 
-
-def group_size(values: Values) -> int:
-    name = f"{ROLLOUT}.n_agent" if values.has(f"{ROLLOUT}.n_agent") else f"{ROLLOUT}.n"
-    return values.whole(name) * (values.whole(f"{ROLLOUT}.n") if "n_agent" in name else 1)
+    Raises ValueError.
+    """
+    return shown(int(value) * values.whole(f"{ROLLOUT}.n"))
 
 
 def of_all_gpus(value: str, values: Values) -> Answer:

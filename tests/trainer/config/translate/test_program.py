@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.repository import ROOT
 from tests.support.translate import MODEL, TRL, VERL, flags, run
-from trainer.config.parse import parse
+from trainer.config.config import Config
+from trainer.config.parse import DESCRIPTION, PROG, parse, read
 
 
 def translate(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, list[str]]:
@@ -65,6 +66,86 @@ def test_what_is_lost_from_verl_is_listed_with_the_reason(
 def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["actor_rollout_ref.rollout.top_k=-1", "data.shuffle=True", "data.gen_batch_size=null"]
     assert run(capsys, "--", *VERL.split(), MODEL, *words)[0] == 0
+
+
+SEARCH_R1 = f"{VERL} {MODEL} max_turns=2"
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        (f"{VERL} {MODEL}", "trainer.val_before_train=False"),
+        (f"{VERL} {MODEL}", "trainer.balance_batch=false"),
+        (f"{VERL} {MODEL}", "trainer.val_only=False"),
+        (f"{VERL} {MODEL}", "data.gen_batch_size=null"),
+        (f"{VERL} {MODEL}", "data.dataloader_num_workers=0"),
+        (f"{VERL} {MODEL}", "data.trust_remote_code=False"),
+        (f"{VERL} {MODEL}", "actor_rollout_ref.actor.megatron.param_offload=null"),
+        (SEARCH_R1, "algorithm.no_think_rl=false"),
+        (SEARCH_R1, "actor_rollout_ref.actor.state_masking=False"),
+        (SEARCH_R1, "data.val_data_num=null"),
+        (TRL, "--log_completions False"),
+    ],
+)
+def test_a_key_that_is_off_and_has_no_counterpart_is_listed_as_any_other(
+    capsys: pytest.CaptureFixture[str], command: str, word: str
+) -> None:
+    _, _, err = run(capsys, "--", *command.split(), *word.split())
+    listed = "=".join(word.removeprefix("--").split())
+    needless = err.partition("# needs nothing:")[2].splitlines()
+    assert any(line.startswith(f"#   {listed}: ") for line in needless), err
+
+
+@pytest.mark.parametrize("command", [f"{VERL} {MODEL}", SEARCH_R1])
+@pytest.mark.parametrize("on", ["true", "True", "1"])
+def test_an_evaluation_does_not_become_a_training(
+    capsys: pytest.CaptureFixture[str], command: str, on: str
+) -> None:
+    code, out, err = run(capsys, "--", *command.split(), f"+trainer.val_only={on}")
+    assert (code, out) == (64, "")
+    assert f"trainer.val_only={on} evaluates the model and trains nothing" in err
+
+
+def test_val_only_without_the_evaluation_before_it_trains_as_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["+trainer.val_only=true", "trainer.val_before_train=False"]
+    _, out, _ = run(capsys, "--", *SEARCH_R1.split(), *words)
+    assert out.startswith("rollcall up")
+
+
+@pytest.mark.parametrize(
+    ("words", "group", "batch"),
+    [
+        ("", "1", "256"),
+        ("actor_rollout_ref.rollout.n_agent=5", "5", "256"),
+        ("actor_rollout_ref.rollout.n_agent=4 actor_rollout_ref.rollout.n=2", "8", "512"),
+        ("actor_rollout_ref.rollout.n=2 actor_rollout_ref.rollout.n_agent=1", "2", "512"),
+    ],
+)
+def test_search_r1_multiplies_its_mini_batch_by_n_and_not_by_n_agent(
+    capsys: pytest.CaptureFixture[str], words: str, group: str, batch: str
+) -> None:
+    made = translate(capsys, f"{SEARCH_R1} actor_rollout_ref.actor.ppo_mini_batch_size=256 {words}")
+    assert made["--train_batch_size"] == [batch]
+    assert made.get("--n_samples_per_prompt", ["1"]) == [group]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{VERL} {MODEL} trainer.experiment_name=--1st",
+        "python -m openrlhf.cli.train_ppo_ray --use_wandb yes --wandb_run_name=--1st",
+    ],
+)
+def test_a_name_that_begins_as_a_flag_does_stays_a_value(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, out, err = run(capsys, "--", *command.split())
+    assert code in (0, 1), err
+    words = shlex.split(out.replace("\\\n", ""))
+    assert "--wandb_run_name=--1st" in words
+    assert read(Config, words[3:], PROG, DESCRIPTION).config.wandb_run_name == "--1st"
 
 
 @pytest.mark.parametrize(
@@ -223,10 +304,10 @@ def test_the_command_is_what_our_parser_takes(
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--json", "--", *VERL.split(), "trainer.val_only=True")
+    code, out, _ = run(capsys, "--json", "--", *VERL.split(), "data.shuffle=False")
     row = json.loads(out)
     assert code == 1
-    assert row["lost"] == ["trainer.val_only=True: evaluation is a part of a run"]
+    assert row["lost"] == ["data.shuffle=False: prompts are always shuffled, by --seed"]
     assert [one.partition(":")[0] for one in row["needed"]] == ["--pretrain"]
 
 
