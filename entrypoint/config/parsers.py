@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from entrypoint.config.variables import ParseError, Secret
+from entrypoint.config.variables import ParseError, Secret, is_placeholder
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -76,6 +76,8 @@ def text(raw: str) -> str:
 
 
 def secret(raw: str) -> Secret:
+    if is_placeholder(raw):
+        raise ParseError("is a guide's placeholder", "give the key itself, or unset it")
     if not re.fullmatch(r"[!-~]+", raw):
         raise ParseError("has characters that no key has", "give the key as it was issued")
     return Secret(raw)

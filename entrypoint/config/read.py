@@ -14,14 +14,21 @@ from typing import Any
 
 from contract.redaction import MASK, secret_texts
 from contract.run_dir import NODE_DIR
-from entrypoint.config import image, parsers, wandb_key
+from entrypoint.config import image, job_parsers, parsers, wandb_key
 from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared
-from entrypoint.config.variables import Fault, ParseError, SettingsError, Variable, shown
+from entrypoint.config.variables import (
+    Fault,
+    ParseError,
+    SettingsError,
+    Variable,
+    is_placeholder,
+    shown,
+)
 
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
@@ -31,6 +38,16 @@ FOR_CHILDREN = (
 """Names with our prefix that a node sets for the processes it starts; ignored here."""
 
 LONGEST_SECRET = 64 * 1024
+
+SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
+"""Parsers of words that are quoted as in a shell."""
+PASSED_ON = (
+    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
+    *("CUDA_", "HIP_", "ROCR_", "MASTER_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+"""How names begin of variables that the job's libraries read, no shell between."""
+QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
+"""`docker --env-file` and manifests keep the quotes that a shell would take away."""
 
 MISSPELT = 0.92
 """difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
@@ -55,7 +72,11 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     values["job"] = tuple(job) or values["job"]
     if values["recipe"] in wandb_key.RECIPES:
         values["job"], key = wandb_key.taken_from(values["job"])
-        values["wandb_api_key"] = key or values["wandb_api_key"]
+        if key is None or not is_placeholder(key.reveal()):
+            values["wandb_api_key"] = key or values["wandb_api_key"]
+        elif values["wandb_api_key"] is None:
+            flag, problem = wandb_key.FLAGS[0], "is a guide's placeholder"
+            reader.faults.append(Fault(flag, MASK, problem, "give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
     reader.check_variables([name for _, variable in declared() for name in variable.names])
     reader.check_platform(platform)
@@ -107,6 +128,9 @@ class Reader:
         raw = self._text(variable)
         if raw is None:
             return copy.copy(variable.default)
+        if is_quoted(raw, shell_like=variable.parse in SHELL_LIKE):
+            self.fault(variable.name, *QUOTED, secret=variable.secret)
+            return copy.copy(variable.default)
         try:
             return variable.parse(raw)
         except ParseError as wrong:
@@ -126,6 +150,8 @@ class Reader:
         """
         unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
         for name in sorted(self.environ):
+            if name.upper().startswith(PASSED_ON) and name not in known and self._is_quoted(name):
+                self.fault(name, *QUOTED)
             meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
             if meant and name not in known:
                 remedy = f"spell it as {meant[0]}, or rename it if it is another program's"
@@ -154,6 +180,9 @@ class Reader:
             self.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
             return name
 
+    def _is_quoted(self, name: str) -> bool:
+        return is_quoted(self._given(name) or "", shell_like=False)
+
     def _given(self, name: str) -> str | None:
         return self.environ.get(name, "").strip() or None
 
@@ -164,6 +193,9 @@ class Reader:
         if named is None:
             return direct
         file_variable = f"{variable.name}_FILE"
+        if self._is_quoted(file_variable):
+            self.fault(file_variable, *QUOTED)
+            return None
         if direct is not None:
             self.fault(file_variable, f"is set beside {variable.name}", "give one of the two")
             return None
@@ -182,6 +214,16 @@ class Reader:
     def _is_service_link(self, name: str) -> bool:
         """Whether Kubernetes sets the name for a service that is called `rollcall…`."""
         return name.startswith(_service_links(self.environ))
+
+
+def is_quoted(text: str, *, shell_like: bool) -> bool:
+    """Return whether quotes enclose the whole text, and are none of a text that a shell reads."""
+    quote, inner = text[:1], text[1:-1]
+    if quote not in ("'", '"') or len(text) < 2 or text[-1] != quote:
+        return False
+    if shell_like and len(inner.split()) < 2:
+        return False
+    return quote not in inner or inner.startswith("{")  # a JSON object has quotes of its own
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -298,7 +298,10 @@ class Settings:
         replaces=("node_address",),
     )
     num_cpus: int | None = variable(
-        "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all"
+        "ROLLCALL_NUM_CPUS",
+        parse.whole_number(0),
+        "CPUs to offer to Ray.",
+        shown="those that the node may use",
     )
     num_gpus: int | None = variable(
         "ROLLCALL_NUM_GPUS",

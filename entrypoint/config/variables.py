@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -10,6 +11,16 @@ from typing import Any
 from contract.redaction import MASK, redact
 
 SHOWN_CHARACTERS = 120
+LONGEST_PLACEHOLDER = 39
+"""Characters. Keys of W&B have 40 and more."""
+PLACEHOLDER = re.compile(
+    r"[<>{}$*]|\.\.|…"
+    r"|(?:^|[^a-z])(?:your?|my|insert|replace|change|put|paste|enter|wandb)(?:[^a-z]|$)"
+    r"|^(?:x{3,}|0{3,}|key|none|null|todo|changeme|dummy|example|placeholder|secret|token)$"
+    r"|(?:api|access|secret|auth|wandb)[-_ ]?(?:key|token)|(?:key|token)[-_ ]?here",
+    re.IGNORECASE,
+)
+"""Matches what guides write where a key belongs: `your_wandb_api_key_here`, `{token}`, `...`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,11 @@ class Secret(str):
 
     def reveal(self) -> str:
         return str.__str__(self)
+
+
+def is_placeholder(key: str) -> bool:
+    """Return whether `key` is what a guide writes in place of a key."""
+    return len(key) <= LONGEST_PLACEHOLDER and PLACEHOLDER.search(key) is not None
 
 
 @dataclass(frozen=True, slots=True)

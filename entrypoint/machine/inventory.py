@@ -100,18 +100,23 @@ def inventory(
     `mtu`: bytes, of the interface that has the node's `address`; 0 for a loopback.
     `link_gbits`: Gbit/s of the links that NCCL uses; 0 if they do not say.
     """
-    cpus, gpus = settings.num_cpus, settings.num_gpus
+    gpus = settings.num_gpus
     found = interfaces.interfaces(machine.sys, machine.addresses())
     own = interfaces.holding(address, found)
     rdma_gbits = infiniband.used_gbits(machine.sys, settings.environ)
     return {
-        "cpus": limits.usable_cpus() if cpus is None else cpus,
+        "cpus": offered_cpus(settings),
         "memory_bytes": limits.memory_limit(),
         "gpus": len(discover.of_node(settings, machine)) if gpus is None else gpus,
         "gpu_memory_bytes": gpu_memory(settings, machine),
         "mtu": own.mtu if own else 0,
         "link_gbits": rdma_gbits or (own.gbits if own else 0.0),
     }
+
+
+def offered_cpus(settings: Settings) -> int:
+    """The CPUs that this node offers to Ray: ROLLCALL_NUM_CPUS, else those that it may use."""
+    return limits.usable_cpus() if settings.num_cpus is None else settings.num_cpus
 
 
 def gpu_memory(settings: Settings, machine: Machine) -> int:

@@ -25,6 +25,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.gpus import discover
+from entrypoint.machine.inventory import offered_cpus
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port, is_ipv6
@@ -220,8 +221,8 @@ def worker_arguments(settings: Settings, head_address: str) -> list[str]:
 def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
     """Return the options of `ray start` that head and workers share.
 
-    Every port is given, so that a message about a port in use can name its purpose. The number of
-    GPUs is always given, because Ray's own detection fails silently on AMD.
+    Every port is given, so that a message about a port in use can name its purpose. CPUs and GPUs
+    are always given: Ray ignores an affinity mask, and its detection fails silently on AMD.
     """
     first, last = settings.worker_ports.first, settings.worker_ports.last
     arguments = [
@@ -235,13 +236,12 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
         f"--runtime-env-agent-port={first + 5}",
         f"--min-worker-port={first + DAEMON_PORTS}",
         f"--max-worker-port={last}",
+        f"--num-cpus={offered_cpus(settings)}",
         f"--num-gpus={gpus}",
         f"--temp-dir={settings.ray_dir}",
         "--disable-usage-stats",
         "--block",
     ]
-    if settings.num_cpus is not None:
-        arguments.append(f"--num-cpus={settings.num_cpus}")
     if settings.resources:
         arguments.append(f"--resources={json.dumps(settings.resources)}")
     if settings.debug_ray is DebugRay.LEGACY:

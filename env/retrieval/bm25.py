@@ -90,7 +90,7 @@ class BM25:
                 raise IndexFault(f"{directory}: not readable: {error}") from error
             self._schema = index.schema
             self._searcher = index.searcher()
-        self._threads = ThreadPoolExecutor(os.cpu_count())
+        self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
     @property
     def size(self) -> int:

@@ -119,7 +119,7 @@ def join(layout: Layout) -> bool:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=True, job_config=job_config())
     else:
-        cpus = max(layout.slots, os.cpu_count() or 1)
+        cpus = max(layout.slots, len(os.sched_getaffinity(0)))
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, job_config=job_config())
     return False
 

@@ -9,6 +9,7 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.machine.inventory import inventory
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
@@ -72,6 +73,17 @@ def test_gpus_are_always_said_and_other_resources_where_given() -> None:
     given = arguments(ROLLCALL_NUM_CPUS="2", ROLLCALL_RESOURCES='{"v100": 8}')
     assert "--num-cpus=2" in given
     assert '--resources={"v100": 8}' in given or '--resources={"v100": 8.0}' in given
+
+
+def test_ray_is_offered_the_cpus_of_the_affinity_mask_as_the_inventory_says() -> None:
+    """Ray counts all CPUs of the machine, whatever the mask of `taskset` or Slurm leaves."""
+    mask = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mask)})
+    try:
+        assert "--num-cpus=1" in arguments()
+        assert inventory(settings())["cpus"] == 1
+    finally:
+        os.sched_setaffinity(0, mask)
 
 
 @pytest.mark.parametrize(
