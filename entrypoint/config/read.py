@@ -43,7 +43,18 @@ SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
 """Parsers of words that are quoted as in a shell."""
 PASSED_ON = (
     *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
-    *("CUDA_", "HIP_", "ROCR_", "MASTER_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *(
+        "CUDA_",
+        "HIP_",
+        "ROCR_",
+        "RAY_",
+        "TORCH_",
+        "OMP_",
+        "MASTER_",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+    ),
 )
 """How names begin of variables that the job's libraries read, no shell between."""
 QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
@@ -87,15 +98,19 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
 
 
 def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without the settings that Kubernetes has set for a service.
+    """`environ` without what Kubernetes has set for a service in place of a setting.
 
-    For a service called `rollcall-ray`, Kubernetes sets ROLLCALL_RAY_PORT=tcp://10.0.0.7:6379.
+    For a service called `rollcall-ray`, Kubernetes sets ROLLCALL_RAY_PORT=tcp://10.0.0.7:6379; for
+    one called `vllm` VLLM_PORT, which ends vLLM; for one called `master` MASTER_PORT.
     """
     links = _service_links(environ)
-    known = {
-        name for _, variable in declared() for name in variable.names if name.startswith(links)
-    }
-    return {name: text for name, text in environ.items() if name not in known or "://" not in text}
+    known = {name for _, variable in declared() for name in variable.names}
+
+    def is_link(name: str, text: str) -> bool:
+        replaces = name in known or name.startswith(PASSED_ON)
+        return replaces and name.startswith(links) and "://" in text
+
+    return {name: text for name, text in environ.items() if not is_link(name, text)}
 
 
 def _service_links(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from transformers import CONFIG_MAPPING
 from trainer.config.options.parallelism import VLLMSettings
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout import vllm_engine as engine
+from trainer.rollout import vllm_plugin
 from trainer.rollout.engine import EngineSettings
 from trainer.types import EngineFailedError, TrainingError
 
@@ -127,6 +128,38 @@ def test_no_attention_is_chosen_that_would_be_compiled_in_vain(
     given = engine.arguments(replace(SETTINGS, model=str(tmp_path))).get("attention_backend")
     assert given == chosen
     assert given is None or given in AttentionBackendEnum.__members__
+
+
+def test_a_service_called_vllm_leaves_vllms_port_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets VLLM_PORT for it, and vLLM raises as soon as it needs a port."""
+    from vllm import envs
+
+    on(monkeypatch, cpu=True)
+    monkeypatch.setenv("VLLM_PORT", "tcp://10.0.0.7:8000")
+    with pytest.raises(ValueError, match="appears to be a URI"):
+        envs.get_vllm_port()
+    engine._prepare_environment()
+    assert envs.get_vllm_port() is None
+    monkeypatch.setenv("VLLM_PORT", "8000")
+    engine._prepare_environment()
+    assert envs.get_vllm_port() == 8000
+
+
+def test_vllms_platform_asks_nvml_by_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM itself loads the plugin, and looks an unknown name up by it."""
+    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("kernels"))
+    import vllm.platforms
+    from vllm.platforms.cuda import NvmlCudaPlatform
+    from vllm.plugins import load_general_plugins
+
+    before = NvmlCudaPlatform.__dict__["device_control_id_to_physical_device_id"]
+    monkeypatch.setattr(NvmlCudaPlatform, "device_control_id_to_physical_device_id", before)
+    monkeypatch.setattr(vllm.platforms, "current_platform", NvmlCudaPlatform())
+    monkeypatch.setattr("vllm.plugins.plugins_loaded", False)
+    monkeypatch.setattr(vllm_plugin, "index_of", lambda name, nvml: len(name))
+    load_general_plugins()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert NvmlCudaPlatform.device_id_to_physical_device_id(0) == len("MIG-1")
 
 
 @pytest.mark.parametrize(

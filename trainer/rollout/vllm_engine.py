@@ -280,6 +280,8 @@ def _prepare_environment() -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if "://" in os.environ.get("VLLM_PORT", ""):  # of a Kubernetes service with the name vllm
+        del os.environ["VLLM_PORT"]
     if not _compiles():  # parts of vLLM are compiled even if its models run eagerly
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
 

@@ -194,6 +194,16 @@ def test_the_port_of_a_kubernetes_service_called_rollcall_ray_is_no_setting() ->
         read_settings({"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"})
 
 
+@pytest.mark.parametrize("service", ["vllm", "master", "ray", "rollcall-ray"])
+def test_what_kubernetes_sets_for_a_service_in_place_of_a_librarys_variable_is_left_out(
+    service: str,
+) -> None:
+    name = service.upper().replace("-", "_")
+    host, port = {f"{name}_SERVICE_HOST": "10.0.0.7"}, {f"{name}_PORT": "tcp://10.0.0.7:8000"}
+    assert read_settings(host | port).environ == host
+    assert f"{name}_PORT" in read_settings(host | {f"{name}_PORT": "8000"}).environ
+
+
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
     given = dict.fromkeys(FOR_CHILDREN, "2")
     assert read_settings(given).environ == given
