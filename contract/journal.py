@@ -29,6 +29,10 @@ MOST_NAMED = 5
 """Number of damaged lines that a warning names."""
 
 
+EXPORT = "export"
+"""Kind of the event that a trained model is written: the last act of a trainer."""
+
+
 def read_events(journal: Path) -> Iterator[dict[str, Any]]:
     """Yield the journal's events, oldest first. Raises OSError.
 

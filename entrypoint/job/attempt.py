@@ -14,6 +14,7 @@ from contract.durations import duration
 from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.console import ProgressLine
+from entrypoint.job import job_end
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
@@ -27,6 +28,7 @@ from entrypoint.job.failures.classes import (
 )
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
+from entrypoint.job.job_end import Lacking
 from entrypoint.job.log_progress import LogProgress
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import JobCommand
@@ -115,6 +117,7 @@ class Attempt:
         self._told.added = plan.resume_from if run.recipe.counts_anew else 0
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
+        lacking_at_end = run.recipe.lacking_at_end(run.settings)
         try:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -125,6 +128,7 @@ class Attempt:
         if info.status != "SUCCEEDED":
             run.control.hear_all(HEAR_SECONDS)
             self._look_for_kills()
+        unfinished = self._unfinished(lacking_at_end) if info.status == "SUCCEEDED" else ""
         if info.error_type in BEFORE_THE_DRIVER:
             self._evidence.read_ray_message(redact(info.message, run.settings.secrets))
         return AttemptResult(
@@ -137,7 +141,16 @@ class Attempt:
             step=step,
             silent_seconds=self.hang.silent_seconds,
             cause=self._cause,
+            unfinished=unfinished,
         )
+
+    def _unfinished(self, lacking_at_end: Lacking) -> str:
+        """Return why exit code 0 is no end of the run; "" if it is one."""
+        number = self.plan.number
+        kinds = frozenset(e["kind"] for e in self.run.journal.events() if e["attempt"] == number)
+        end = self._told.end(self._progress(), kinds)
+        lacking = lacking_at_end(end)
+        return job_end.sentence(end, lacking) if lacking else ""
 
     def _follow(self) -> None:
         log_to = self.run.files.logs / f"attempt-{self.plan.number}.log"

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from contract import lease
+from contract.journal import EXPORT
 from contract.run_dir import RunFiles
 from entrypoint.job.run_context import RunContext
 from entrypoint.run import errors
@@ -24,7 +25,7 @@ def show(run: RunContext) -> None:
         lease.check(run.journal.claim)
         model = run.recipe.exported(run.settings)
         if model is not None and linked(run.files, model):
-            run.journal.record("export", f"{run.files.exported} is the trained model, {model}")
+            run.journal.record(EXPORT, f"{run.files.exported} is the trained model, {model}")
     except OSError as error:
         log.warning("%s is no link to the model: %s", run.files.exported, errors.describe(error))
 

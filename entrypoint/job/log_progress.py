@@ -19,6 +19,7 @@ from contract.progress import Phase, Progress
 from entrypoint.config.job_parsers import COUNTS
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.log_patterns import LONGEST_LINE, spoken
+from entrypoint.job.job_end import MARK, JobEnd
 from entrypoint.job.recipes.base import Recipe
 from entrypoint.run.journal import Journal
 
@@ -50,6 +51,12 @@ class LogProgress:
     """Steps before those that the log counts."""
     phase: Phase | None = field(init=False, default=None)
     """The newest sign of life between two steps."""
+    ended: bool = field(init=False, default=False)
+    """The framework's own last line is the newest sign of the training."""
+    total_steps: int = field(init=False, default=0)
+    """The newest number of all steps that the log has told; 0: none."""
+    epoch_steps: int = field(init=False, default=0)
+    """Steps of one pass over the data, as the log tells them; 0: it does not."""
     _pattern: Any = field(init=False)
     """Of the library `regex`, whose searches have a time limit and leave other threads running."""
     _opening: Progress | None = None
@@ -72,7 +79,21 @@ class LogProgress:
         given = self.recipe.step_pattern(self.settings)
         self._pattern = regex.compile(given.pattern) if given else None
 
+    def end(self, progress: Progress | None, events: frozenset[str]) -> JobEnd:
+        """Return what is known of the attempt's end. `progress`: the run's newest."""
+        newest = self._newest or progress or Progress(step=0)
+        return JobEnd(
+            step=newest.step,
+            total_steps=self.total_steps or newest.total_steps,
+            before=self.added,
+            epoch_steps=self.epoch_steps,
+            told=self._newest is not None,
+            ended=self.ended,
+            events=events,
+        )
+
     def read(self, line: str) -> None:
+        self.ended = self.ended or line.rstrip().endswith(MARK)
         if self._pattern is None:
             return
         text, _ = spoken(line[:LONGEST_SEARCHED])
@@ -84,8 +105,13 @@ class LogProgress:
             step = self._newest.step if self._newest else 0
             self.phase = Phase(self.journal.attempt or 0, step, sign["part"], int(sign["count"]))
         if match := self._search(text):
-            values = numbers(match.groupdict())
+            groups = match.groupdict()
+            values = numbers(groups)
             self._matched = self._matched or "step" in values
+            self.ended = groups.get("ended") is not None
+            if total := values.get("total_steps"):
+                self.total_steps = int(total) + self.added
+            self.epoch_steps = int(values.get("epoch_steps", self.epoch_steps))
             if values.get("step"):  # a bar at 0 of 100 is there before anything is resumed
                 self.phase = None
                 self._newest = self._progress(values)
@@ -129,9 +155,7 @@ class LogProgress:
             self._first = step, now
         first, since = self._first
         seconds = values.get("step_seconds", (now - since) / (step - first) if step > first else 0)
-        total = before.total_steps
-        if "total_steps" in values:
-            total = int(values["total_steps"]) + self.added
+        total = self.total_steps or before.total_steps
         left = max(0, total - step) * seconds
         reward = values.get("reward", before.reward)
         return Progress(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from contract import lease
-from contract.journal import attempt_number, journal_writer
+from contract.journal import EXPORT, attempt_number, journal_writer
 from contract.manifest import checkpoint_path, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress, held_out
 from contract.redaction import redact, secret_texts
@@ -175,6 +175,10 @@ class Recorder:
         self.outputs.callbacks.checkpoint(
             CheckpointEnd(step=step, directory=directory, bytes=checkpoint.bytes)
         )
+
+    def exported(self, step: int) -> None:
+        """The model is written: the head takes exit code 0 for an end only after this event."""
+        self._event(EXPORT, f"The model of step {step} is in {self.config.exported}.", step=step)
 
     def progress(self, state: RunState | None = None) -> None:
         """Replace progress.json, once this attempt has finished a step.

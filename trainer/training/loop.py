@@ -225,6 +225,7 @@ class _Run:
         if self.workers.critic and self.config.save_value_network:
             to = file_store.place(self.config, self.config.exported_critic)
             self.workers.critic.call_ranks(Critic.export, to).result()
+        self.recorder.exported(state.step)
         return replace(state, exported=True)
 
     def _step(self, state: LoopState) -> LoopState:

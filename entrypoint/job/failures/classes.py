@@ -104,6 +104,8 @@ class AttemptResult:
     lost_nodes: tuple[str, ...] = ()
     files_gone: str | None = None
     """A sentence that names files of the job that cannot be read any more."""
+    unfinished: str = ""
+    """A sentence, if exit code 0 came without what a finished job leaves."""
 
 
 EXIT_CODES: dict[int, FailureClass] = {
@@ -148,7 +150,7 @@ def classify(result: AttemptResult) -> FailureClass:
 
 
 def _by_the_first_rule(result: AttemptResult) -> FailureClass:
-    if result.status == "SUCCEEDED":
+    if result.status == "SUCCEEDED" and not result.unfinished:
         return FailureClass.FINISHED
     match result.cause:
         case WrongStart():
@@ -162,13 +164,13 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
             return FailureClass.NODE_LOST
         case ScaleUp() if not result.lost_nodes:
             return FailureClass.SCALED_UP
-    if result.exit_code in EXIT_CODES:
+    if result.exit_code in EXIT_CODES and not result.unfinished:
         return EXIT_CODES[result.exit_code]
     seen = _seen(result)
     for failure in NEAREST_THE_CAUSE:
         if failure in seen:
             return failure
-    usage = FailureClass.USAGE in seen and result.step == 0
+    usage = FailureClass.USAGE in seen and result.step == 0 and not result.unfinished
     return FailureClass.USAGE if usage else FailureClass.UNKNOWN
 
 
@@ -193,6 +195,8 @@ def describe(result: AttemptResult, failure: FailureClass) -> str:
         return "; ".join(result.lost_nodes)
     if failure is FailureClass.STORAGE and result.files_gone:
         return result.files_gone
+    if failure is FailureClass.UNKNOWN and result.unfinished:
+        return result.unfinished
     by_exit_code = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
     if by_exit_code and result.last_error:
         return result.last_error.strip()

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.job_end import Lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,13 @@ class Recipe(Protocol):
 
     def without_model(self, settings: Settings) -> str:
         """Return why a finished job leaves no RUN/hf; "" if it leaves one, or nobody can know."""
+        ...
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        """Return what tells whether a job that ended with exit code 0 has finished.
+
+        Called with the attempt's settings before its job starts.
+        """
         ...
 
     def service_outage(self, settings: Settings) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from contract.journal import EXPORT
 from contract.manifest import newest_checkpoint
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
@@ -13,6 +14,7 @@ from entrypoint.config.parsers import HELP
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import has_begun
+from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import (
     ArgumentsError,
     FilesGoneError,
@@ -159,8 +161,15 @@ class Builtin:
     def without_model(self, settings: Settings) -> str:
         return ""
 
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        return _not_exported
+
     def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).longest_service_wait
+
+
+def _not_exported(end: JobEnd) -> str:
+    return "" if EXPORT in end.events else "it has not written its model"
 
 
 def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:

@@ -19,6 +19,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import openrlhf_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.job_end import Lacking, of_script, written_to
 from entrypoint.job.openrlhf_checkpoints import ACTOR, CRITIC, OpenRLHFCheckpoint
 from entrypoint.job.recipes import openrlhf_flags, openrlhf_layout, openrlhf_words
 from entrypoint.job.recipes.base import FilesGoneError, JobCommand, MemoryAdvice, PlacedJob
@@ -173,6 +174,10 @@ class OpenRLHF(AnyCommand):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return openrlhf_words.less_memory(parse(settings.job))
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        given = parse(settings.job)
+        return of_script if given.on_ranks else written_to(_output(settings, given))
 
     def effect(self, changed: Collection[str]) -> str:
         return (

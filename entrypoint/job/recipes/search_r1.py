@@ -19,6 +19,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import search_r1_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes import verl, verl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
@@ -42,13 +43,14 @@ from entrypoint.job.recipes.verl_words import (
     LOGGER,
     RESUME_MODE,
     RESUME_PATH,
+    TOTAL,
     VerlCommand,
     parse,
 )
 from entrypoint.job.search_r1_checkpoints import ACTOR, CRITIC, SearchR1Checkpoint
 
 NAME, MODULE = "search-r1", "search_r1"
-TOTAL, URL, SEARCHES = "trainer.total_training_steps", "retriever.url", "do_search"
+URL, SEARCHES = "retriever.url", "do_search"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=search-r1 has nothing to train: give Search-R1's "
@@ -130,6 +132,19 @@ class SearchR1(AnyCommand):
 
     def effect(self, changed: Collection[str]) -> str:
         return f"It holds from the next step on. {WEIGHTS_ALONE}"
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        command = parse(settings.job)
+
+        def lacking(end: JobEnd) -> str:
+            found = _newest(settings, command)
+            # its copy of verl counts on before it compares: the last step is the total - 1
+            last = max(0, verl_words.last_step(command, end) - 1)
+            return verl_words.steps_left(
+                command, end, last, saved=found.step if found else 0, saves_last=False
+            )
+
+        return lacking
 
     def exported(self, settings: Settings) -> Path | None:
         found = _newest(settings, parse(settings.job))

@@ -13,6 +13,7 @@ from entrypoint.config.parsers import HELP, STAGES, one_of
 from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
+from entrypoint.job.job_end import Lacking, of_script
 from entrypoint.job.recipes.base import (
     ArgumentsError,
     FilesGoneError,
@@ -114,6 +115,9 @@ class Supervised(TorchRun):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        return of_script
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; the Trainer restores optimizer and schedule"

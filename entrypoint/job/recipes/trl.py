@@ -22,6 +22,7 @@ from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
+from entrypoint.job.job_end import Lacking, of_script, of_steps
 from entrypoint.job.recipes import trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.interpreters import has_module, is_own, package_in, unanswered
@@ -109,6 +110,10 @@ class Trl(TorchRun):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        python = parse(_launched(settings).job).python
+        return of_script if python == PYTHON or is_own(python) else of_steps
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; the Trainer restores optimizer and schedule"

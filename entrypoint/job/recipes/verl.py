@@ -15,6 +15,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import verl_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
+from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
@@ -50,8 +51,10 @@ STEP_PATTERN = re.compile(
             ("perf/throughput", "tokens_per_second"),
         )
     )
+    + r"|Total training steps: (?P<total_steps>\d+)|Size of train dataloader: (?P<epoch_steps>\d+)"
+    r"|(?P<ended>(?:Final|Initial) validation metrics)"
 )
-"""A line of verl's console logger."""
+"""A line of verl's console logger, and what verl prints before the first step and at the end."""
 USAGE = re.compile(
     r"Total available GPUs \d+ is less than total desired GPUs"
     r"|hydra\.errors\.|omegaconf\.errors\.|ConfigAttributeError|ConfigKeyError"
@@ -125,6 +128,20 @@ class Verl(AnyCommand):
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; verl restores optimizer, schedule and data"
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        command = parse(settings.job)
+        directory = _directory(settings, command)
+
+        def lacking(end: JobEnd) -> str:
+            found = verl_checkpoints.newest(directory)
+            last = verl_words.last_step(command, end)
+            saves = (command.number(FREQUENCY) or SAVE_EVERY) > 0
+            return verl_words.steps_left(
+                command, end, last, saved=found.step if found else 0, saves_last=saves
+            )
+
+        return lacking
 
     def exported(self, settings: Settings) -> Path | None:
         found = verl_checkpoints.newest(_directory(settings, parse(settings.job)))

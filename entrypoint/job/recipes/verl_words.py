@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from entrypoint.config.job_parsers import ASSIGNMENT
+from entrypoint.job.job_end import JobEnd
 from entrypoint.job.recipes.torchrun import script_place
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
@@ -30,6 +31,8 @@ ASYNC_SAVES = tuple(
 KEEPS = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 REMOVE_PREVIOUS = "trainer.remove_previous_ckpt_in_save"
 CONTENTS, HF_MODEL = "actor_rollout_ref.actor.checkpoint.save_contents", "hf_model"
+TOTAL, EPOCHS, DEFAULT_EPOCHS = "trainer.total_training_steps", "trainer.total_epochs", 30
+ONLY_VALIDATES = "trainer.val_only"
 HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 
 
@@ -160,6 +163,42 @@ def risks(command: VerlCommand) -> Iterator[str]:
             f"{', '.join(ones)}: verl deletes the only complete checkpoint before the next one is "
             f"complete, so a crash meanwhile leaves none: give {' and '.join(KEEPS)} 2 or more"
         )
+
+
+def last_step(command: VerlCommand, end: JobEnd) -> int:
+    """Return the run's last step; 0 if it is unknown. The data may be exhausted before the total.
+
+    verl v0.9.1, RayPPOTrainer: `_create_dataloader` and `fit`.
+    """
+    total = end.total_steps or command.number(TOTAL) or 0
+    if not (total and end.epoch_steps):
+        return total
+    passes = command.number(EPOCHS) or DEFAULT_EPOCHS
+    return min(total, end.before + end.epoch_steps * passes)
+
+
+def steps_left(
+    command: VerlCommand, end: JobEnd, last: int, *, saved: int, saves_last: bool
+) -> str:
+    """Return what a job lacks that has ended with exit code 0; "" if it has its last step.
+
+    `saved`: step of the newest checkpoint; `saves_last`: a finished job has one of its last step.
+    Without it the last step may be untold: Ray may lose the last lines of a driver's actors.
+    """
+    newest = max(saved, end.step if end.told else 0)
+    is_own = command.program[-1:] != (MODULE,) and 0 < end.step <= saved
+    if not last or newest >= last or (not saves_last and newest == last - 1):
+        return ""
+    if is_own or (end.ended and (end.told or _may_only_validate(command))):
+        return ""
+    return "the log has neither its last step nor verl's last line"
+
+
+def _may_only_validate(command: VerlCommand) -> bool:
+    """Return whether `trainer.val_only` is true, or may be true in a file of settings."""
+    return _is_true(command.value(ONLY_VALIDATES)) or any(
+        word.startswith("-") for word in command.overrides
+    )
 
 
 NOT_SHARED = f"all ranks write checkpoints and read them: all nodes must share {DIRECTORY}"

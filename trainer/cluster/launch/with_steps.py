@@ -8,13 +8,14 @@ OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 
 from __future__ import annotations
 
+import os
 import runpy
 import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
@@ -49,6 +50,9 @@ SIGN_SECONDS = 30.0
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    training: ClassVar[bool] = False
+    """A training of this process has begun, and has not ended."""
+
     def __init__(self) -> None:
         self._asked = False
         self._stops = False
@@ -59,6 +63,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         """When the newest sign of an evaluation was printed; seconds of the monotonic clock."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        Steps.training = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script's own
             signal.signal(signal.SIGTERM, self._ask)
 
@@ -107,6 +112,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        Steps.training = False
         self._show(state, EXPORT, state.global_step)
 
     def on_save(
@@ -149,7 +155,22 @@ def on_any_cpu(storage: Any, location: str) -> Any:
 
 
 def main() -> None:
-    words = sys.argv[1:]
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as end:
+        if not end.code and not Steps.training:
+            _tell_end()
+        raise
+    _tell_end()
+
+
+def _tell_end() -> None:
+    """Let rank 0 print that the script has run to its end: exit code 0 alone does not say it."""
+    if os.environ.get("RANK", "0") == "0":
+        print("rollcall: finished", flush=True)
+
+
+def _run(words: list[str]) -> None:
     torch.serialization.register_package(0, lambda _: None, on_any_cpu)
     trainer.DEFAULT_CALLBACKS.append(Steps)
     if words[0] == "-m":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,18 @@ import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.job_end import MARK
 from entrypoint.job.log_progress import SIGN
 from entrypoint.job.recipes.trl import STEP_PATTERN
 from trainer.cluster.launch import with_steps
 from trainer.cluster.launch.with_steps import Steps, on_any_cpu
+
+BEGUN = """
+import sys
+from trainer.cluster.launch.with_steps import Steps
+Steps().on_train_begin()
+sys.exit(0)
+"""
 
 
 @pytest.fixture
@@ -152,3 +162,45 @@ def test_several_ranks_on_cpus_load_their_optimizer(tmp_path: Path) -> None:
     torch.serialization.register_package(0, lambda _: None, on_any_cpu)
     loaded = torch.load(tmp_path / "optimizer.pt", map_location="cpu:0", weights_only=True)
     assert loaded["state"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "rank", "tells"),
+    [
+        ("print('done')", "0", True),
+        ("import sys; sys.exit(0)", "0", True),
+        ("import sys; sys.exit()", "0", True),
+        ("import sys; sys.exit(3)", "0", False),
+        ("raise ValueError('broken')", "0", False),
+        (BEGUN, "0", False),  # a reward function may do so in the middle of a training
+        ("print('done')", "1", False),
+    ],
+)
+def test_rank_0_tells_that_its_script_has_run_to_its_end(
+    body: str,
+    rank: str,
+    *,
+    tells: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(body)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("sys.argv", ["with_steps", str(script)])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    monkeypatch.setattr("transformers.trainer.DEFAULT_CALLBACKS", [])
+    monkeypatch.setattr(torch.serialization, "register_package", lambda *_: None)  # once a process
+    monkeypatch.setattr(Steps, "training", False)
+    with contextlib.suppress(SystemExit, ValueError):
+        with_steps.main()
+    assert (MARK in capsys.readouterr().out.splitlines()) == tells
+
+
+def test_a_training_that_has_ended_is_over(steps: Steps) -> None:
+    state = TrainerState(global_step=40, max_steps=40, is_world_process_zero=True)
+    steps.on_train_begin()
+    assert Steps.training
+    steps.on_train_end(TrainingArguments(use_cpu=True, report_to=[]), state, TrainerControl())
+    assert not Steps.training

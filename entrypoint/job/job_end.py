@@ -1,0 +1,96 @@
+"""Has a job that ended with exit code 0 done what a finished one does?
+
+A library or a reward function may call `os._exit(0)` in the middle of a training. So each recipe
+asks for something that only the end of its training leaves: an event, a line, a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "rollcall: finished"
+"""The line of `launch.with_steps` when rank 0's script has run to its end."""
+SIGHT_SECONDS = 60.0
+"""How long a client of NFS may take to see what another node has written: its `acdirmax`."""
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """What an attempt's log and journal tell when its driver has ended with exit code 0."""
+
+    step: int = 0
+    """The newest finished step of the run."""
+    total_steps: int = 0
+    """0: unknown."""
+    before: int = 0
+    """Steps of the run before those that the attempt's log counts."""
+    epoch_steps: int = 0
+    """Steps of one pass over the data; 0: unknown."""
+    told: bool = False
+    """This attempt has told a step."""
+    ended: bool = False
+    """The framework's own last line is the newest sign of the training."""
+    events: frozenset[str] = frozenset()
+    """Kinds of the attempt's events in the journal."""
+
+
+Lacking = Callable[[JobEnd], str]
+"""Returns what a finished job leaves and this one has not, such as `has not written its model`.
+
+Returns "" if the job has finished, or if nobody can know.
+"""
+
+
+def nobody_knows(end: JobEnd) -> str:
+    return ""
+
+
+def of_script(end: JobEnd) -> str:
+    """A script that `launch.with_steps` of this version runs: its mark is the last line."""
+    return "" if end.ended else "its script has not run to its end"
+
+
+def of_steps(end: JobEnd) -> str:
+    """A script of which only the steps are known."""
+    return "steps are left" if end.told and not end.ended and end.step < end.total_steps else ""
+
+
+def written_to(directory: Path) -> Lacking:
+    """Return what looks for a model that was written to `directory` after this call."""
+    before = _configs(directory)
+
+    def lacking(end: JobEnd) -> str:
+        deadline = time.monotonic() + SIGHT_SECONDS
+        while _configs(directory) == before:
+            if end.ended:
+                return ""
+            if time.monotonic() > deadline:
+                return f"it has not written its model to {directory}"
+            time.sleep(LOOK_SECONDS)
+        return ""
+
+    return lacking
+
+
+def _configs(directory: Path) -> frozenset[tuple[str, int, int]]:
+    """Return name, time and inode of the settings of a model or an adapter: one writes it last."""
+    found = set()
+    for name in ("config.json", "adapter_config.json"):
+        with suppress(OSError):
+            status = (directory / name).stat()
+            found.add((name, status.st_mtime_ns, status.st_ino))
+    return frozenset(found)
+
+
+def sentence(end: JobEnd, lacking: str) -> str:
+    """Return why exit code 0 is no end of the run. `lacking`: of the recipe."""
+    of = f" of {end.total_steps}" if end.total_steps else ""
+    return (
+        f"the job ended with exit code 0 after step {end.step}{of}, and {lacking}: something in it "
+        "has ended the process, as os._exit(0) and sys.exit(0) in a reward function or library do"
+    )
