@@ -112,8 +112,12 @@ def _do(call: cli.Invocation) -> int:
             return plan.main(settings_or_error, call.as_json, call.planned)
     if call.command in cli.REMOTE:
         return _ask(call, environ)
+    from entrypoint.commands import node_shell
+
     settings = read_settings(environ, call.arguments)
     _refuse_a_second_head(settings)
+    if why := node_shell.lacking(environ):
+        print(why, file=sys.stderr)
     if call.command == "doctor":
         from entrypoint.commands import doctor
 
@@ -191,11 +195,24 @@ def _up(settings: Settings) -> int:
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """A command that asks the head, or reads the run directory."""
-    from entrypoint.commands import arguments, events, jobs, logs, page, pipeline, remote
+    from entrypoint.commands import (
+        arguments,
+        events,
+        jobs,
+        logs,
+        node_shell,
+        page,
+        pipeline,
+        remote,
+    )
     from entrypoint.commands.head_client import NoAnswerError
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
+    try:
+        environ = node_shell.with_node(environ)
+    except node_shell.SeveralNodesError as error:
+        return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:
         environ = {**environ, "ROLLCALL_URL": options.address}
     answers = {

@@ -14,7 +14,7 @@ from contract.exit_codes import ExitCode
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import cli
+from entrypoint.commands import cli, node_shell
 from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.role import Head, Worker
@@ -175,9 +175,10 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 def _of_the_role(settings: Settings) -> list[str]:
     """What `up` looks up before it is a head by default."""
+    lacking = node_shell.lacking(settings.environ)
     named = role.head_named_to_a_default(settings)
     if named is None:
-        return []
+        return [lacking] if lacking else []
     given = f"{named.source}={settings.environ[named.source].strip()}"
     said = "must name this machine: RAY_WORKER is not set, so this node is the head"
     return [f"{given} {said}; on a worker set RAY_WORKER=1"]

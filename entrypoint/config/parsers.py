@@ -71,10 +71,6 @@ class ServiceOn(StrEnum):
     EVERY = "every"
 
 
-def text(raw: str) -> str:
-    return raw
-
-
 def secret(raw: str) -> Secret:
     if is_placeholder(raw):
         raise ParseError("is a guide's placeholder", "give the key itself, or unset it")

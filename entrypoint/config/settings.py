@@ -298,10 +298,7 @@ class Settings:
         replaces=("node_address",),
     )
     num_cpus: int | None = variable(
-        "ROLLCALL_NUM_CPUS",
-        parse.whole_number(0),
-        "CPUs to offer to Ray.",
-        shown="those that the node may use",
+        "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all usable"
     )
     num_gpus: int | None = variable(
         "ROLLCALL_NUM_GPUS",
@@ -351,7 +348,7 @@ class Settings:
     )
     image: str | None = variable(
         "ROLLCALL_IMAGE",
-        parse.text,
+        str,
         "The image's digest; the head refuses a node with another one.",
         shown="computed from source and locks when the image is built",
     )

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -192,6 +192,16 @@ def other_owner(*node_marks: str) -> int | None:
     others = identity.others() if found else {}
     owners = (others.get(environ.get(NODE_OWNER, "")) for environ in found)
     return next((pid for pid in owners if pid), None)
+
+
+def entrypoints() -> set[int]:
+    """The PIDs of this user's other living entrypoints that have started processes."""
+    owners = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            owners.add(process.environ().get(NODE_OWNER, ""))
+    others = identity.others() if owners else {}
+    return {others[owner] for owner in owners if owner in others}
 
 
 def _carriers(

@@ -194,76 +194,9 @@ def test_the_port_of_a_kubernetes_service_called_rollcall_ray_is_no_setting() ->
         read_settings({"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"})
 
 
-@pytest.mark.parametrize("service", ["vllm", "master", "ray", "rollcall-ray"])
-def test_what_kubernetes_sets_for_a_service_in_place_of_a_librarys_variable_is_left_out(
-    service: str,
-) -> None:
-    name = service.upper().replace("-", "_")
-    host, port = {f"{name}_SERVICE_HOST": "10.0.0.7"}, {f"{name}_PORT": "tcp://10.0.0.7:8000"}
-    assert read_settings(host | port).environ == host
-    assert f"{name}_PORT" in read_settings(host | {f"{name}_PORT": "8000"}).environ
-
-
 def test_names_that_a_node_sets_for_its_children_are_known() -> None:
     given = dict.fromkeys(FOR_CHILDREN, "2")
     assert read_settings(given).environ == given
-
-
-@pytest.mark.parametrize("quote", ["'", '"'])
-@pytest.mark.parametrize("name", [name for _, told in declared() for name in told.names])
-def test_quotes_that_an_env_file_keeps_are_named_for_every_variable(name: str, quote: str) -> None:
-    told = faults({name: f"{quote}-- some value{quote}"})
-    assert "the quotes are part of the value" in told[name]
-    secrets = {variable.name for _, variable in declared() if variable.secret}
-    assert ("some value" in told[name]) == (name not in secrets)
-
-
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [
-        ("ROLLCALL_RESOURCES", """'{"v100": 8}'"""),
-        ("ROLLCALL_RESOURCES", """"{"v100": 8}\""""),
-        ("NCCL_SOCKET_IFNAME", '"eth0"'),
-        ("HF_TOKEN", f"'{SECRET}'"),
-        ("CUDA_VISIBLE_DEVICES", '"0,1"'),
-    ],
-)
-def test_quotes_are_named_around_json_and_in_variables_of_the_jobs_libraries(
-    name: str, raw: str
-) -> None:
-    told = faults({name: raw})
-    assert "the quotes are part of the value" in told[name]
-    assert SECRET not in str(told)
-
-
-@pytest.mark.parametrize(
-    "job", ["'one'", "'a b' --c 'd e'", '"a" "b"', "bash -c 'a | b'", """'{"a": 1}' "b c\""""]
-)
-def test_quotes_of_a_shell_stay_in_a_job(job: str) -> None:
-    assert read_settings({"ROLLCALL_JOB": job, "ROLLCALL_RECIPE": "command"}).job
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("your_wandb_api_key_here", "<your-key>", "{token}", "{wandb_token}", "...", "xxxxxxxx"),
-        *("YOUR_API_KEY", "$WANDB_API_KEY", "${WANDB_API_KEY}", "changeme", "api_key", "none"),
-        *("wandb_api_key", "my-wandb-token", "[your key]", "********", "put_key_here", "WANDB_KEY"),
-    ],
-)
-def test_a_guides_placeholder_is_no_key(key: str) -> None:
-    assert "is a guide's placeholder" in faults({"WANDB_API_KEY": key})["WANDB_API_KEY"]
-    flag = ["--use_wandb", key]
-    if not key.startswith("$"):
-        assert "is a guide's placeholder" in faults({}, *flag)["--use_wandb"]
-    told = read_settings({"WANDB_API_KEY": SECRET}, flag)
-    assert told.wandb_api_key is not None
-    assert told.wandb_api_key.reveal() == SECRET
-
-
-@given(st.text("0123456789abcdef", min_size=40, max_size=40), st.sampled_from(["", "local-"]))
-def test_no_real_key_is_taken_for_a_placeholder(digits: str, prefix: str) -> None:
-    assert read_settings({"WANDB_API_KEY": prefix + digits}).wandb_api_key is not None
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "ROLLCALL_TOKEN"])

@@ -1,0 +1,75 @@
+"""A shell beside a node that lacks the node's variables, as a login by SSH into a pod does.
+
+The template of a pod gives its variables to the container's first process. `docker exec` hands them
+on, an SSH server does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from entrypoint.config.platforms.detect import detect
+from entrypoint.config.settings import declared
+
+PROC = Path("/proc")
+FIRST = "1"
+"""The container's first process."""
+TAKE_OVER = """while IFS= read -r -d '' word; do export "$word"; done < /proc/1/environ"""
+SHOWN = 4
+"""Names in the warning."""
+
+
+class SeveralNodesError(Exception):
+    """Nodes of several runs live here, and the shell names none; the message names the runs."""
+
+
+def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str]:
+    """Return `environ` with the variables of the node that lives here, or of the first process.
+
+    A shell that has a setting of its own is left as it is. Raises SeveralNodesError.
+    """
+    if _settings_in(environ):
+        return environ
+    from entrypoint.processes import process  # `plan` does without psutil
+
+    nodes = [found for pid in process.entrypoints() if (found := environ_of(str(pid), proc))]
+    runs = sorted({node.get("ROLLCALL_RUN_DIR", "") for node in nodes})
+    if len(runs) > 1:
+        raise SeveralNodesError(
+            f"nodes of {len(runs)} runs live on this machine: name one by "
+            + " or ".join(f"ROLLCALL_RUN_DIR={run}" for run in runs if run)
+        )
+    heads_first = sorted(nodes, key=lambda node: node.get("RAY_WORKER", "0"))
+    found = heads_first[0] if heads_first else environ_of(FIRST, proc)
+    return {**found, **environ} if _settings_in(found) else environ
+
+
+def lacking(environ: Mapping[str, str], proc: Path = PROC) -> str:
+    """Return a sentence on the settings that only the first process has; "" if there are none."""
+    first = environ_of(FIRST, proc)
+    missing = [name for name in _settings_in(first) if name not in environ]
+    if not missing or _settings_in(environ):
+        return ""
+    names = ", ".join(missing[:SHOWN]) + (", …" if len(missing) > SHOWN else "")
+    return (
+        f"this shell lacks settings of the container's first process ({names}), as a login by SSH "
+        f"does: take them over in bash by: {TAKE_OVER}"
+    )
+
+
+def environ_of(pid: str, proc: Path = PROC) -> dict[str, str]:
+    """Return a process's variables as it was started; {} if this user may not read them."""
+    try:
+        words = (proc / pid / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if b"=" in word)
+    return {name: text for name, _, text in pairs}
+
+
+def _settings_in(environ: Mapping[str, str]) -> list[str]:
+    """Return the names in `environ` that are settings, or facts of a platform for them."""
+    known = {name for _, variable in declared() for name in variable.names}
+    known.update(detect(environ).sources.values())
+    return [name for name, text in environ.items() if name in known and text.strip()]

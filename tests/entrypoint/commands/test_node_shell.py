@@ -1,0 +1,104 @@
+"""A shell without the variables of the node beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrypoint.commands import node_shell, plan
+from entrypoint.config.read import read_settings
+from entrypoint.processes import process
+
+WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123", "ROLLCALL_RUN_DIR": "/workspace/run"}
+HEAD = {"EXPECTED_WORKERS": "2", "ROLLCALL_RUN_DIR": "/workspace/run"}
+LOGIN = {"PATH": "/usr/bin", "HOME": "/root", "SSH_CONNECTION": "10.0.0.9 5 10.0.0.1 22"}
+
+
+def machine(root: Path, monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, str]) -> Path:
+    """/proc of a machine whose first process has the first environment, and nodes the others."""
+    root.mkdir(exist_ok=True)
+    for pid, environ in enumerate(nodes, start=1):
+        words = [f"{name}={text}" for name, text in {"PATH": "/opt/bin", **environ}.items()]
+        (root / str(pid)).mkdir()
+        (root / str(pid) / "environ").write_text("\0".join([*words, ""]))
+    monkeypatch.setattr(process, "entrypoints", lambda: set(range(2, len(nodes) + 1)))
+    return root
+
+
+def test_a_login_by_ssh_is_told_what_it_lacks_and_how_to_take_it_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = machine(tmp_path, monkeypatch, WORKER)
+    said = node_shell.lacking(LOGIN, proc)
+    assert "RAY_WORKER, HEAD_POD_ID, ROLLCALL_RUN_DIR" in said
+    assert "/proc/1/environ" in said
+    assert not node_shell.lacking(LOGIN | WORKER, proc)
+    assert not node_shell.lacking(LOGIN, machine(tmp_path / "x", monkeypatch))
+
+
+def test_bash_takes_the_variables_over_by_the_command_that_is_told() -> None:
+    """Also values with spaces, quotes and line breaks."""
+    value = "a 'b' \"c\"\n$d"
+    with subprocess.Popen(["sleep", "60"], env={"ODD": value}) as first:
+        take_over = node_shell.TAKE_OVER.replace("/proc/1/", f"/proc/{first.pid}/")
+        script = f'{take_over}; printf %s "$ODD"'
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        first.kill()
+    assert done.stdout == value
+
+
+def test_a_command_in_such_a_shell_asks_the_node_that_lives_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"ROLLCALL_CONTROL_PORT": "9267"}
+    proc = machine(tmp_path, monkeypatch, HEAD, WORKER, HEAD | other)
+    told = node_shell.with_node(LOGIN, proc)
+    assert read_settings(told).control_port == 9267  # the head is asked, not the worker
+    assert told["PATH"] == LOGIN["PATH"]
+    own = {"ROLLCALL_RUN_DIR": "/elsewhere"}
+    assert node_shell.with_node(own, proc) == own
+
+
+def test_without_a_living_node_the_first_process_names_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node_shell.with_node(LOGIN, machine(tmp_path, monkeypatch, HEAD)) == {
+        **LOGIN,
+        **HEAD,
+    }
+
+
+def test_nodes_of_two_runs_are_named_and_neither_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = HEAD | {"ROLLCALL_RUN_DIR": "/other/run"}
+    proc = machine(tmp_path, monkeypatch, {}, HEAD, second)
+    with pytest.raises(node_shell.SeveralNodesError, match="=/other/run or ROLLCALL_RUN_DIR=/work"):
+        node_shell.with_node(LOGIN, proc)
+
+
+def test_plan_says_that_the_shell_lacks_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: WORKER)
+    warnings = plan.plan(read_settings(LOGIN))["warnings"]
+    assert "as a login by SSH does" in str(warnings)
+    assert "SSH" not in str(plan.plan(read_settings(WORKER))["warnings"])
+
+
+def test_entrypoints_are_the_living_processes_that_started_others() -> None:
+    before = process.entrypoints()
+    code = (
+        "import subprocess, sys; from entrypoint.processes import process; "
+        "child = subprocess.Popen(['sleep', '60'], env=process.marks('a node')); "
+        "print(child.pid, flush=True); sys.stdin.read(); child.kill()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as node:
+        assert node.stdout
+        assert node.stdout.readline()
+        assert node.pid in process.entrypoints() - before
+        node.communicate()
+    assert node.pid not in process.entrypoints()
