@@ -33,7 +33,7 @@ def of_trainer(flags: StageFlags, largest: int, world: int, *, cpu: bool) -> dic
         "adam_beta2": flags.adam_betas[1],
         "adam_epsilon": flags.adam_eps,
         "max_grad_norm": flags.max_norm,
-        "max_length": flags.max_len,
+        "max_length": None,  # `lengths` cuts the rows, and says how many
         "seed": flags.seed,
         "full_determinism": flags.full_determinism,
         "use_cpu": cpu,

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,39 @@ def load(flags: StageFlags, names: str, into: Path | None) -> Dataset:
             partial.rename(kept)
         shutil.rmtree(partial, ignore_errors=True)
     return Dataset.load_from_disk(str(kept))
+
+
+def where(flags: StageFlags, names: str, number: int) -> str:
+    """Return the place of a row, counted from 0 over all data sets that a flag names."""
+    with tempfile.TemporaryDirectory() as temporary:
+        into = flags.run_dir / "data" if flags.run_dir else Path(temporary)
+        rows = (row for name in datasets_of(names) for row in _rows(flags, name, into))
+        return next(islice(rows, number, None)).where
+
+
+def refused(rows: Dataset, tokenizer: Any) -> tuple[int, str] | None:
+    """Return the number of the first row that the chat template refuses, and why; None if none."""
+    for number, row in enumerate(rows):
+        for chat in filter(is_chat, _rendered(row)):
+            try:
+                tokenizer.apply_chat_template(chat, tokenize=False)
+            except Exception as error:  # a template may fail in any way
+                return number, " ".join(str(error).split())
+    return None
+
+
+def _rendered(row: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what TRL renders of a row."""
+    if "messages" in row:
+        yield row["messages"]
+    answers = [row[name] for name in ANSWERS if name in row]
+    if "prompt" in row:
+        yield row["prompt"]
+        yield from (row["prompt"] + answer for answer in answers)
+    else:
+        both = zip(*answers, strict=False)
+        yield [turn for turn, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
+        yield from answers
 
 
 def _made(columns: Mapping[str, list[Any]]) -> Dataset:
@@ -95,11 +128,14 @@ def _columns(flags: StageFlags, names: str, into: Path) -> dict[str, list[Any]]:
     return {name: [record[name] for record in records] for name in first}
 
 
-def _records(flags: StageFlags, name: str, into: Path) -> Iterator[Record]:
+def _rows(flags: StageFlags, name: str, into: Path) -> Iterator[Row]:
     path = hub.rows(name, into) if is_hub_name(name) else Path(name)
+    return islice(read_rows(path, list(columns(flags).values())), flags.max_samples)
+
+
+def _records(flags: StageFlags, name: str, into: Path) -> Iterator[Record]:
     make = _maker(flags)
-    rows = islice(read_rows(path, list(columns(flags).values())), flags.max_samples)
-    for row in rows:
+    for row in _rows(flags, name, into):
         values = {flag: row.value(column) for flag, column in columns(flags).items()}
         record = make(row, values)
         answers = [record[name] for name in ANSWERS if name in record]
@@ -121,17 +157,26 @@ def _example(flags: SFTFlags, row: Row, values: Mapping[str, Any]) -> Record:
     if flags.answers_apart:
         answer = _turns(flags, row, "assistant", values["--output_key"], answers=True)
         if flags.multiturn:
-            return {"messages": prompt + answer}
+            return {"messages": _with_assistant(flags, row, prompt + answer)}
         return {"prompt": prompt, "completion": answer}
     if isinstance(prompt, str):
         if not flags.pretrain_mode:
             raise PromptError(f"{row.where}: has no answer: '{flags.input_key}' is a text")
         return {"text": prompt}
     if flags.multiturn or flags.pretrain_mode:
-        return {"messages": prompt}
+        return {"messages": _with_assistant(flags, row, prompt)}
     if len(prompt) < 2 or prompt[-1]["role"] != "assistant":
         raise PromptError(f"{row.where}: the last message must be the assistant's, after a prompt")
     return {"prompt": prompt[:-1], "completion": prompt[-1:]}
+
+
+def _with_assistant(flags: SFTFlags, row: Row, turns: Any) -> Any:
+    """Return the turns. Raises PromptError if those of the assistant are trained, and none is."""
+    if not flags.pretrain_mode and all(turn["role"] != "assistant" for turn in turns):
+        raise PromptError(
+            f"{row.where}: has no turn of the assistant, and --multiturn trains those"
+        )
+    return turns
 
 
 def _pair(flags: PreferenceStageFlags, row: Row, values: Mapping[str, Any]) -> Record:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, disable_progress_bars
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
@@ -22,6 +22,7 @@ from trainer.config.schema import ConfigError, Fault
 from trainer.models import hf_export, hub, lora
 from trainer.models.loading import prepare_process
 from trainer.supervised import arguments, batches, data, loggers
+from trainer.supervised.lengths import FITS, Fit, fitted
 from trainer.supervised.metrics import MetricRows
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import Command
@@ -66,14 +67,16 @@ def run(command: Command) -> None:
             _join_deepspeed()
         tokenizer = _tokenizer(flags)
         rows, held_out = _rows(flags)
+        inputs = Inputs(made, tokenizer, rows, held_out)
         try:
-            trainer = build(flags, Inputs(made, tokenizer, rows, held_out))
-        except ValueError as error:
-            raise _told(flags, error) from error
-        if len(trainer.train_dataset) == 0:
-            raise PromptError(
-                f"{flags.dataset}: no row has at most --max_len {flags.max_len} tokens"
-            )
+            trainer = build(flags, inputs)
+        except Exception as error:
+            raise _told(flags, error, inputs) from error
+        _keep_use_cache(trainer.model, flags.pretrain)
+        fit = FITS[command.stage]
+        trainer.train_dataset = _fitted(flags, flags.dataset, trainer.train_dataset, fit)
+        if held_out is not None:
+            trainer.eval_dataset = _fitted(flags, flags.eval_dataset, trainer.eval_dataset, fit)
         for callback, best_effort in loggers.BEST_EFFORT.items():
             if trainer.pop_callback(callback):
                 trainer.add_callback(best_effort())
@@ -140,13 +143,49 @@ def _rows(flags: StageFlags) -> tuple[Dataset, Dataset | None]:
     return rows, held_out
 
 
-def _told(flags: StageFlags, error: ValueError) -> Exception:
-    """Return TRL's refusal of a chat template as a fault of the flag; any other error as it is."""
-    if "template" not in str(error):
+def _told(flags: StageFlags, error: Exception, inputs: Inputs) -> Exception:
+    """Return a refusal of a row by its chat template, or of the template by TRL, as a fault.
+
+    Any other error is returned as it is.
+    """
+    may_be_row = exit_code(error) is None and inputs.tokenizer.chat_template
+    for names, rows in ((flags.dataset, inputs.rows), (flags.eval_dataset, inputs.held_out)):
+        if may_be_row and rows is not None and (refused := data.refused(rows, inputs.tokenizer)):
+            number, why = refused
+            return PromptError(
+                f"{data.where(flags, names, number)}: the chat template refuses the row: {why}. "
+                "Correct the row, or give --tokenizer_chat_template one that takes it"
+            )
+    if not (isinstance(error, ValueError) and "template" in str(error)):
         return error
     flag = "--multiturn" if getattr(flags, "multiturn", False) else "--apply_chat_template"
     remedy = "Give --tokenizer_chat_template a template that fits"
     return ConfigError([Fault(flag, "", " ".join(str(error).split()), remedy)])
+
+
+def _keep_use_cache(model: Any, source: str) -> None:
+    """Give the model's config the `use_cache` of its source: the Trainer puts its own there."""
+    own = AutoConfig.from_pretrained(source)
+    if hasattr(own, "use_cache"):
+        model.config.use_cache = own.use_cache
+    elif hasattr(model.config, "use_cache"):
+        del model.config.use_cache
+
+
+def _fitted(flags: StageFlags, names: str, rows: Dataset, fit: Fit) -> Dataset:
+    """Return the rows that fit into --max_len, and say what became of the others.
+
+    Raises PromptError if none does.
+    """
+    with global_then_local_main_first():
+        fitting, told = fitted(rows, flags.max_len, fit)
+    if len(fitting) == 0:
+        raise PromptError(
+            f"--max_len {flags.max_len}: all rows of {names} are left out: {fit.why_not}"
+        )
+    if told and os.environ.get("RANK", "0") == "0":
+        print(f"--max_len {flags.max_len}: of {names}, {told}", flush=True)
+    return fitting
 
 
 def _export(trainer: Any, tokenizer: Any, flags: StageFlags) -> None:

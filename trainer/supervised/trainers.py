@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import set_seed
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, RewardConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from trainer.models import lora
 from trainer.models.loading import load_causal_lm, load_scorer
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import DPOFlags, RewardFlags, SFTFlags
+from trainer.supervised.whole import DPO, SFT, Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def sft(flags: StageFlags, inputs: Inputs) -> Any:
     if flags.packing_samples:
         # TRL's own switch for it does not cut long samples.
         collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-    return SFTTrainer(
+    return SFT(
         model=adapted(load_causal_lm(flags.pretrain, torch.float32, flags.attention), flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
@@ -76,7 +77,7 @@ def sft(flags: StageFlags, inputs: Inputs) -> Any:
 def reward(flags: StageFlags, inputs: Inputs) -> Any:
     assert isinstance(flags, RewardFlags)
     set_seed(flags.seed)  # a language model gets a random head
-    return RewardTrainer(
+    return Reward(
         model=adapted(load_scorer(flags.pretrain, torch.float32, flags.attention), flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
@@ -88,7 +89,7 @@ def reward(flags: StageFlags, inputs: Inputs) -> Any:
 def dpo(flags: StageFlags, inputs: Inputs) -> Any:
     assert isinstance(flags, DPOFlags)
     reference = flags.ref_pretrain or flags.pretrain
-    return DPOTrainer(
+    return DPO(
         model=adapted(load_causal_lm(flags.pretrain, torch.float32, flags.attention), flags),
         # Given here, as it begins: TRL would take it from the model's own name.
         ref_model=load_causal_lm(reference, torch.float32, flags.attention),

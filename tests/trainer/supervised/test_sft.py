@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
@@ -295,3 +295,75 @@ def test_a_template_that_marks_no_turns_is_refused(
     argv += ["--tokenizer_chat_template", template, "--save_path", str(tmp_path / "x")]
     assert main(argv) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("--multiturn: ")
+
+
+REFUSES = (
+    "{% for m in messages %}{% if m.content == '4+4' and messages|length > 1 %}"
+    "{{ raise_exception('no sums of fours') }}{% endif %}{{ m.content }}{% endfor %}"
+)
+ANSWERED = [{"prompt": "1+1", "completion": "2"}, {"prompt": "4+4", "completion": "8"}]
+COMPARED = [
+    {"prompt": row["prompt"], "chosen": row["completion"], "rejected": "0"} for row in ANSWERED
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "rows", "flags"),
+    [
+        ("sft", ANSWERED, {}),
+        ("rm", COMPARED, {"prompt_key": "prompt"}),
+        ("dpo", COMPARED, {"prompt_key": "prompt"}),
+    ],
+)
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_row_that_the_chat_template_refuses_is_named(
+    tiny: Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    stage: str,
+    rows: list[Any],
+    flags: dict[str, Any],
+    held_out: bool,
+) -> None:
+    given: dict[str, Any] = {"save_path": tmp_path / "x", "apply_chat_template": True, **flags}
+    for name, own in (("fine", rows[:1]), ("refused", rows)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, own)))
+    given |= {"dataset": tmp_path / ("fine.jsonl" if held_out else "refused.jsonl")}
+    given |= {"eval_dataset": tmp_path / "refused.jsonl"} if held_out else {}
+    argv = to_argv({"pretrain": tiny.model, "tokenizer_chat_template": REFUSES, **given})
+    assert main([stage, *argv]) == ExitCode.USAGE
+    told = capsys.readouterr().err.splitlines()[-1]
+    where = f"{tmp_path / 'refused.jsonl'}:2: "
+    assert told.startswith(f"{where}the chat template refuses the row: no sums of fours. ")
+
+
+def test_a_row_without_a_turn_to_train_is_named(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": turns}) for turns in (TALK, TALK[:1])))
+    model = chat_model(tiny, tmp_path / "model")
+    argv = ["sft", "--pretrain", str(model), "--dataset", str(file), "--multiturn"]
+    assert main([*argv, "--save_path", str(tmp_path / "x")]) == ExitCode.USAGE
+    assert f"{file}:2: has no turn of the assistant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("stage", ["sft", "rm", "dpo"])
+def test_a_model_keeps_the_use_cache_of_its_source(
+    tiny: Tiny, tmp_path: Path, stage: str, cached: bool
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny.model, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"use_cache": cached}))
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ANSWERED[0] | COMPARED[0]))
+    given = {
+        "pretrain": model,
+        "dataset": tmp_path / "rows.jsonl",
+        "prompt_key": None if stage == "sft" else "prompt",
+        "save_path": tmp_path / "out",
+        "train_batch_size": 1,
+    }
+    assert main([stage, *to_argv(given)]) == ExitCode.FINISHED
+    assert AutoConfig.from_pretrained(tmp_path / "out").use_cache is cached
