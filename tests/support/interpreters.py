@@ -11,6 +11,11 @@ def python_with(module: str, path: Path) -> Path:
     modules = path.parent / f"{path.name}-modules"
     modules.mkdir(parents=True)
     (modules / f"{module}.py").touch()
+    return python_beside(modules, path)
+
+
+def python_beside(modules: Path, path: Path) -> Path:
+    """Make a Python that finds what is installed in a directory."""
     path.write_text(f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} "$@"\n')
     path.chmod(0o755)
     return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from entrypoint.processes import process
 PLACES = ("opt/*/bin/python", "root/*/bin/python", "venv/bin/python", "workspace/*/bin/python")
 """Where images have their environments, below the root directory."""
 PROBE_SECONDS = 20.0
+PROBE = Path(__file__).with_name("parser_probe.py")
 _unanswered: dict[str, str] = {}
 """Pythons that had no answer to the newest question, and why."""
 VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
@@ -26,18 +29,43 @@ PLACE = (
 
 def version_in(python: str, package: str) -> str | None:
     """Return the version of an installed package; None if that Python is not there or lacks it."""
-    return _said(python, VERSION, package)
+    return _said(python, "-c", VERSION, package)
 
 
 def has_module(python: str, module: str) -> bool:
     """Return whether that Python finds a module, installed or in the working directory."""
-    return _said(python, FOUND, module) is not None
+    return _said(python, "-c", FOUND, module) is not None
 
 
 def package_in(python: str, package: str) -> Path | None:
     """Return the directory of a package of that Python; None if it has none."""
-    found = _said(python, PLACE, package)
+    found = _said(python, "-c", PLACE, package)
     return Path(found.splitlines()[-1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a program's own parser makes of its flags."""
+
+    options: frozenset[str]
+    """As they are spelt, such as `--ckpt.path`."""
+    unknown: tuple[str, ...]
+    """Words that belong to none of them, with the values behind them."""
+    error: str
+    """Why the parser refuses the others; "" if it takes them."""
+
+
+def asked(python: str, program: Path, flags: Sequence[str]) -> Verdict | None:
+    """Ask the parser of a program's source, in its Python, which imports nothing of it.
+
+    Returns None if that Python, or the program, gives no answer.
+    """
+    said = _said(python, "-I", str(PROBE), str(program), *flags)
+    try:
+        row = json.loads((said or "").splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return Verdict(frozenset(row["options"]), tuple(row["unknown"]), row["error"])
 
 
 def unanswered(what: str, *pythons: str | None) -> str:
@@ -46,20 +74,20 @@ def unanswered(what: str, *pythons: str | None) -> str:
     return f"{why}, asked whether it has {what}: try again, or give another Python" if why else ""
 
 
-def _said(python: str, program: str, name: str) -> str | None:
+def _said(python: str, *words: str) -> str | None:
     """Return what a program prints; None if it fails, or has no answer in time."""
     _unanswered.pop(python, None)
     try:
-        return _answer(python, program, name)
+        return _answer(python, *words)
     except process.StartError as error:  # a slow start is no answer: the next call asks again
         _unanswered[python] = str(error)
         return None
 
 
 @cache
-def _answer(python: str, program: str, name: str) -> str | None:
+def _answer(*words: str) -> str | None:
     """Return what a program prints; None if it fails. Raises StartError."""
-    code, said = process.output([python, "-c", program, name], timeout=PROBE_SECONDS)
+    code, said = process.output(words, timeout=PROBE_SECONDS)
     return said if code == 0 else None
 
 

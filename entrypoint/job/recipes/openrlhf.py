@@ -7,15 +7,12 @@ each GPU of all nodes.
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
-from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import openrlhf_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
@@ -32,12 +29,15 @@ from entrypoint.job.recipes.command import (
 from entrypoint.job.recipes.interpreters import (
     for_actors,
     interpreter_for,
-    is_own,
-    others_with,
-    unanswered,
-    version_in,
 )
 from entrypoint.job.recipes.openrlhf_flags import Flag
+from entrypoint.job.recipes.openrlhf_release import (
+    PACKAGE,
+    is_dotted,
+    no_interpreter,
+    not_rollcalls_python,
+    refusals,
+)
 from entrypoint.job.recipes.openrlhf_words import (
     DIRECTORY,
     EVERY,
@@ -58,12 +58,10 @@ from trainer.cluster.launch import ranks
 from trainer.cluster.launch.words import LaunchError, telling_steps
 from trainer.cluster.launch.words import parse as parse_launch
 
-PACKAGE = "openrlhf"
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: OpenRLHF's default is never."""
 NEEDED = (("data.prompt_dataset", "prompts"), ("actor.model_name_or_path", "a model"))
 """Flags of train_ppo_ray without a default that works."""
-DOTTED_SINCE = (0, 11)
 NUMBER = r"(?P<{}>[-+.\de]+)"
 STEP_PATTERN = re.compile(
     r"Global step (?P<step>\d+): \{"
@@ -100,14 +98,15 @@ class OpenRLHF(AnyCommand):
         if not settings.job:
             return (NO_JOB,)
         command = parse(settings.job)
-        found = [no_directory(settings), _no_interpreter(settings, command)]
+        found = [no_directory(settings), no_interpreter(settings, command)]
         found += needless_variables(settings, "openrlhf")
         found += openrlhf_words.faults(command)
         if command.ppo:
             found += openrlhf_layout.faults(command)
-        found += _of_another_release(settings, command)
+        if not any(found):
+            found += refusals(settings, command, _completed(settings, command, None))
         if command.on_ranks and not any(found):
-            found += _launch_faults(command)
+            found += [not_rollcalls_python(command), *_launch_faults(command)]
         return [sentence for sentence in found if sentence]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
@@ -131,7 +130,7 @@ class OpenRLHF(AnyCommand):
         warnings = (*dropped, *chosen.warnings)
         if chosen.command == given:
             return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=warnings)
-        dotted = _is_dotted(settings, given)
+        dotted = is_dotted(settings, given)
         flags = openrlhf_flags.flat(chosen.command.flags, ppo=True)
         command = chosen.command if dotted else replace(chosen.command, flags=flags)
         job = replace(settings, job=command.words)
@@ -222,7 +221,7 @@ def _completed(
         command = command.adding(Flag(WANDB, ("yes",)))  # WANDB_API_KEY has the key
     if found is not None:
         command = command.adding(Flag(LOAD))
-    return command.spelt(dotted=_is_dotted(settings, given))
+    return command.spelt(dotted=is_dotted(settings, given))
 
 
 def _output(settings: Settings, command: OpenRLHFCommand) -> Path:
@@ -253,67 +252,6 @@ def _launch_faults(command: OpenRLHFCommand) -> list[str]:
     return []
 
 
-def _is_dotted(settings: Settings, command: OpenRLHFCommand) -> bool:
-    """Return whether the installed OpenRLHF has 0.11's flags; if none is found, as typed."""
-    found = _version(settings, command)
-    return command.dotted if found is None else _number_of(found) >= DOTTED_SINCE
-
-
-def _version(settings: Settings, command: OpenRLHFCommand) -> str | None:
-    """Return the version that will run; None if the runtime environment brings its own."""
-    if set(NEEDS_INSTALL) & set(settings.runtime_env):
-        return None
-    return version_in(interpreter_for(command.python, PACKAGE), PACKAGE)
-
-
-def _number_of(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
-
-
-def _no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
-    python = interpreter_for(command.python, PACKAGE)
-    if not Path(python).is_file():
-        return f"{python} is not there: give the path of a Python"
-    if set(NEEDS_INSTALL) & set(settings.runtime_env):
-        return ""
-    module = openrlhf_words.MODULE.fullmatch(command.program[-1])
-    if module and version_in(python, PACKAGE) is None:
-        on_path = shutil.which(command.python or "python3")
-        if slow := unanswered("OpenRLHF", python, on_path):
-            return slow
-        others = others_with(PACKAGE)
-        has = f"{others[0]} has it" if others else "the image `cuda` has it"
-        return (
-            f"{python} has no OpenRLHF, and {has}: give the path of a Python that has it, as in "
-            f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {module[0]}"
-        )
-    if command.on_ranks and not is_own(python):
-        return (
-            f"{command.program[-1]} runs on every node with Rollcall's Python, {sys.executable}, "
-            f"and not with {python}: install Rollcall in that one (docs/platforms/jobs.md)"
-        )
-    return ""
-
-
-def _of_another_release(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
-    """Yield a sentence for each flag that the installed release does not have."""
-    version = _version(settings, command)
-    if version is None:
-        return
-    dotted = _number_of(version) >= DOTTED_SINCE
-    table = openrlhf_flags.dotted_of(ppo=command.ppo)
-    back = {new: old for old, news in table.items() for new in news}
-    for flag in command.flags:
-        if dotted and flag.name in openrlhf_flags.LOST:
-            yield (
-                f"--{flag.name} is a flag of older releases, and OpenRLHF {version} has none that "
-                "does the same: leave it out"
-            )
-        if not dotted and "." in flag.name:
-            old = f", where it is --{back[flag.name]}" if flag.name in back else ""
-            yield f"--{flag.name} is a flag of OpenRLHF 0.11; installed is {version}{old}"
-
-
 def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
     yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     for key, path in (
@@ -325,7 +263,7 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
             yield f"--{command.given(key)[-1].name} {value} is relative: it is {path}"
     if command.on_ranks:
         yield from parse_launch(_launch(command)).warnings
-    if _is_dotted(settings, command) and (old := _flat_names(command)):
+    if is_dotted(settings, command) and (old := _flat_names(command)):
         yield f"{old}: spelt as before 0.11, and passed on as OpenRLHF 0.11 spells it"
     for key, what in NEEDED if command.program[-1] == PPO else ():
         if not command.has(key):

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from trainer.config.config import Config
 from trainer.config.schema import flags_of
+from trainer.config.translate.openrlhf import counterparts
 
 OTHERS_OF_PPO = {
     "async_queue_size": ("train.async_queue_size",),
@@ -61,14 +63,6 @@ DEFAULT_LENGTH = 1024
 """Tokens of a prompt, and of an answer, before 0.9."""
 NEEDLESS = frozenset({"actor_init_on_gpu", "disable_trace_cache", "perf", "torch_compile"})
 """Flags whose loss changes no result."""
-LOST = frozenset(
-    {
-        *("ptx_coef", "pretrain_data", "pretrain_data_probs", "pretrain_split"),
-        *("enable_vllm_is_correction", "vllm_is_correction_type", "vllm_is_truncated_threshold"),
-        *("use_tis", "use_kl_estimator_k3"),
-    }
-)
-"""Flags that 0.11 has no counterpart for, or none that does the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +127,24 @@ def flat(flags: Sequence[Flag], *, ppo: bool) -> tuple[Flag, ...]:
     """Return the flags as releases before 0.11 spell them; an unknown one stays as it is."""
     back = {dotted: name for name, dotted in dotted_of(ppo=ppo).items() if len(dotted) == 1}
     return tuple(Flag(back.get((flag.name,), flag.name), flag.values) for flag in flags)
+
+
+def instead(flag: Flag, flags: Sequence[Flag], options: Collection[str], *, ppo: bool) -> str:
+    """Return what to give for a flag that the installed release lacks: a clause.
+
+    `flags`: all of the command; `options`: those that the release has, with their hyphens.
+    """
+    given = {one.name: " ".join(one.values) for one in flags}
+    found, why = counterparts(flag.name, given, options)
+    table = dotted_of(ppo=ppo)
+    renamed = (*table.get(flag.name, ()), *(old for old, new in table.items() if flag.name in new))
+    found = found or [f"--{name}" for name in renamed if f"--{name}" in options]
+    if found:
+        return f"give {' and '.join(found)}"
+    if why:
+        return f"leave it out: {why}"
+    near = difflib.get_close_matches(f"--{flag.name}", sorted(options), n=1, cutoff=0.75)
+    return f"did you mean {near[0]}?" if near else "leave it out"
 
 
 def _lengths(flags: Sequence[Flag]) -> Iterator[Flag]:

@@ -5,10 +5,24 @@ Here are the flags that only older releases have, and the defaults that differ f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from trainer.config.translate.rows import Answer, Row, Table, Values, absent, needless, same, switch
+from trainer.config.config import Config
+from trainer.config.given import aliases
+from trainer.config.schema import flags_of
+from trainer.config.translate.rows import (
+    TRUE,
+    Answer,
+    Row,
+    Table,
+    Unsaid,
+    Values,
+    absent,
+    needless,
+    same,
+    switch,
+)
 
 
 def _checked(value: str, values: Values) -> Answer:
@@ -63,6 +77,27 @@ OLD = Table(
     ],
 )  # fmt: skip
 """Flags that our parser does not know, as OpenRLHF 0.11 does not."""
+
+
+def counterparts(
+    name: str, given: Mapping[str, str], options: Collection[str]
+) -> tuple[list[str], str]:
+    """Return what says an older flag in a newer release, and why nothing does.
+
+    `given`: all flags of the command; `options`: those of the release, with their hyphens.
+    """
+    values = Values({flag: text or TRUE for flag, text in given.items()})
+    found: list[str] = []
+    why = ""
+    for row in OLD.of(name):
+        answer = row.answer(values[name], values)
+        if isinstance(answer, Unsaid):
+            why = answer.why
+            continue
+        ours = flags_of(Config)[aliases(Config)[row.ours][0]]
+        spellings = (f"--{one}" for one in (*ours.about.dotted_spellings, row.ours))
+        found += [f"{one} {answer}" for one in spellings if one in options][:1]
+    return found, why
 
 
 @dataclass(frozen=True, slots=True)

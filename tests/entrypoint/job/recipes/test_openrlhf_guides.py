@@ -11,9 +11,9 @@ import pytest
 
 from entrypoint.commands import cli
 from entrypoint.config.settings import Settings
-from entrypoint.job.recipes import openrlhf
+from entrypoint.job.recipes import openrlhf_release
 from entrypoint.job.recipes.openrlhf import RECIPE
-from tests.support.openrlhf_parser import parsed, value
+from tests.support.openrlhf_parser import PACKAGE, parsed, value
 from tests.support.openrlhf_recipe import RANKS, SHORT, flags, settings
 from tests.support.recipe_commands import nodes
 from tests.support.repository import DATA, ROOT
@@ -33,7 +33,8 @@ TORCHRUN = (
 @pytest.fixture(autouse=True)
 def version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The image's Python has this release."""
-    monkeypatch.setattr(openrlhf, "version_in", lambda *_: "0.11.2")
+    monkeypatch.setattr(openrlhf_release, "version_in", lambda *_: "0.11.2")
+    monkeypatch.setattr(openrlhf_release, "package_in", lambda *_: PACKAGE)
 
 
 def guide(run: Path, name: str, before: str, **environ: str) -> Settings:
