@@ -44,7 +44,7 @@ class RewardRequest:
 
     @property
     def response(self) -> str:
-        """The query without the prompt. `env.rewards.completion` also removes special tokens."""
+        """The query without the prompt. `env.rewards.completion` also removes end tokens."""
         return self.query[len(self.prompt) :] if self.query.startswith(self.prompt) else self.query
 
 

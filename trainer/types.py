@@ -93,7 +93,7 @@ class Completion:
     """A prompt with the tokens that an engine generated after it."""
 
     text: str
-    """The generated text, without special tokens."""
+    """The generated text without its end token; `env.episodes.codec` makes it."""
     tokens: IntArray
     """[T] prompt and completion together."""
     action_mask: BoolArray

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from env.environments.openrlhf_stand_in import importable
+from env.episodes.codec import TextCodec
 from env.episodes.episode import contained
 from env.episodes.types import (
     Context,
@@ -67,7 +68,7 @@ class SamplingParams:
 class _Engine:
     """What an agent knows as its vLLM engine."""
 
-    tokenizer: Any
+    codec: TextCodec
     generate_tokens: Generate
     limits: Limits
     replies: list[Generated | None] = field(default_factory=list)
@@ -121,7 +122,7 @@ class _Engine:
         ]
         output = SimpleNamespace(
             token_ids=list(written.tokens),
-            text=self.tokenizer.decode(written.tokens, skip_special_tokens=False),
+            text=self.codec.decode(written.tokens, follows=True),
             finish_reason="length" if written.stop is ReplyStop.LENGTH else "stop",
             logprobs=log_probs,
         )
@@ -136,9 +137,15 @@ class AgentAttempt:
     tokenizer: Any
     limits: Limits
     sampling: SamplingParams
+    ends: Collection[int] = ()
+    """The model's end tokens beside the tokeniser's own."""
+
+    @property
+    def _codec(self) -> TextCodec:
+        return TextCodec(self.tokenizer, self.ends)
 
     async def __call__(self, task: Task, generate: Generate) -> Episode:
-        engine = _Engine(self.tokenizer, generate, self.limits)
+        engine = _Engine(self._codec, generate, self.limits)
         params = SamplingParams(**vars(self.sampling))
         try:
             execute = partial(
@@ -210,7 +217,7 @@ class AgentAttempt:
         for own in (episode.tokens, episode.action_mask, episode.log_probs, episode.versions):
             del own[longest:]
         episode.prompt = task.text
-        episode.text = self.tokenizer.decode(episode.tokens[first:], skip_special_tokens=True)
+        episode.text = self._codec.decode(episode.tokens[first:], follows=True)
         episode.stop = StopReason.TOTAL_LENGTH if found.get("truncated") else StopReason.DONE
         episode.score = _score(found)
         return episode

@@ -16,6 +16,7 @@ from env.environments.search import Search
 from env.environments.trl_environment import is_trl, trl_factory
 from env.episodes.attempts import Attempt
 from env.episodes.chat import Chat
+from env.episodes.codec import TextCodec
 from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
 from env.episodes.episode import CLOSE_SECONDS, close
 from env.episodes.types import Limits
@@ -138,13 +139,12 @@ def verifiers_attempt(
 
 
 def agent_attempt(
-    path: Path, tokenizer: Any, limits: Limits, *, temperature: float, top_p: float
+    path: Path, codec: TextCodec, limits: Limits, *, temperature: float, top_p: float
 ) -> Attempt:
     """Return attempts by the AgentExecutor of an agent file. Raises EnvironmentSpecError."""
     try:
         executor = load_agent(path)
     except RewardFileError as error:
         raise EnvironmentSpecError(str(error)) from error
-    return AgentAttempt(
-        executor, tokenizer, limits, SamplingParams(limits.reply, temperature, top_p)
-    )
+    sampling = SamplingParams(limits.reply, temperature, top_p)
+    return AgentAttempt(executor, codec.tokenizer, limits, sampling, codec.ends)

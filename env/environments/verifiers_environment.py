@@ -171,7 +171,7 @@ class PolicyClient(OpenAIChatCompletionsClient):
         """Raise nothing: an empty reply is the policy's, and no failure."""
 
     async def from_native_response(self, response: Generated) -> Response:
-        text = self._chat.decode(response.tokens)
+        text = self._chat.decode(response.tokens, follows=True)
         calls = self._chat.tool_calls(response.tokens)
         before, marker, _ = text.partition("<tool_call>")
         is_cut = response.stop is ReplyStop.LENGTH
@@ -201,7 +201,7 @@ class PolicyClient(OpenAIChatCompletionsClient):
 
     def finish(self) -> None:
         """Write the text of the episode, and why it has ended if no limit is reached."""
-        self.episode.text = self._chat.decode(self.episode.tokens[self._start :])
+        self.episode.text = self._chat.decode(self.episode.tokens[self._start :], follows=True)
         is_cut = self.last is not None and self.last.stop is ReplyStop.LENGTH
         self.episode.stop = self.episode.stop or (
             StopReason.TOTAL_LENGTH if is_cut else StopReason.DONE

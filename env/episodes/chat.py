@@ -9,9 +9,10 @@ separators, the new messages and the beginning of the next reply.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from env.episodes.codec import TextCodec
 from env.episodes.tool_calls import family_of, parse
 from env.episodes.types import ToolCall, ToolSpec
 from env.images.rows import references
@@ -47,8 +48,8 @@ class Chat(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text that continues another."""
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return a text without special tokens."""
+    def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
+        """Return a text, as `TextCodec` does. `follows`: it continues another."""
 
     def tool_calls(self, tokens: Sequence[int]) -> tuple[ToolCall, ...]:
         """Return the tool calls of a reply."""
@@ -57,8 +58,10 @@ class Chat(Protocol):
 class PlainChat:
     """Messages without a template: their contents, one after the other."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:
+        """`ends`: the model's end tokens beside the tokeniser's own."""
         self._tokenizer = tokenizer
+        self._codec = TextCodec(tokenizer, ends)
         self._family = family_of("")
 
     async def images(self, messages: Messages) -> tuple[Image, ...]:
@@ -74,8 +77,7 @@ class PlainChat:
                 "the environment has tools, and only a chat template can show them to the policy: "
                 "give --apply_chat_template"
             )
-        tokens: list[int] = self._tokenizer(_valid(_joined(messages)))["input_ids"]
-        return tokens
+        return self._codec.begin(_joined(messages))
 
     def follow(self, messages: Messages, *, ended: bool, images: Sequence[Image] = ()) -> list[int]:
         return self.encode(_joined(messages))
@@ -84,22 +86,20 @@ class PlainChat:
         return []
 
     def encode(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(_valid(text), add_special_tokens=False)["input_ids"]
-        return tokens
+        return self._codec.encode(text)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return text
+    def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
+        return self._codec.decode(tokens, follows=follows)
 
     def tool_calls(self, tokens: Sequence[int]) -> tuple[ToolCall, ...]:
-        return parse(self._tokenizer.decode(tokens, skip_special_tokens=False), self._family)
+        return parse(self.decode(tokens), self._family)
 
 
 class TemplateChat(PlainChat):
     """Messages in a tokeniser's chat template."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:
+        super().__init__(tokenizer, ends)
         self._family = family_of(tokenizer.get_chat_template())
         self._special = _special(tokenizer)
 
@@ -138,11 +138,6 @@ def _special(tokenizer: Any) -> frozenset[int]:
     """
     added = getattr(tokenizer, "added_tokens_decoder", {}).items()
     return frozenset([*tokenizer.all_special_ids, *(row for row, own in added if own.special)])
-
-
-def _valid(text: str) -> str:
-    """Return a text without lone surrogates, which Python makes of binary data."""
-    return text.encode(errors="replace").decode()
 
 
 def _joined(messages: Messages) -> str:

@@ -82,7 +82,7 @@ async def _finished(run: _Run) -> Episode:
         start = len(run.episode.tokens)
         while run.episode.stop is None:
             await run.turn()
-        run.episode.text = run.chat.decode(run.episode.tokens[start:])
+        run.episode.text = run.chat.decode(run.episode.tokens[start:], follows=True)
         await run.score()
         run.is_scored = True
     except TimeUsedError as error:
@@ -164,7 +164,7 @@ class _Run:
 
     def _reply(self, written: Generated) -> Reply:
         return Reply(
-            text=self.chat.decode(written.tokens),
+            text=self.chat.decode(written.tokens, follows=True),
             tool_calls=self.chat.tool_calls(written.tokens),
             stop=written.stop,
             last=self.episode.turns >= self.limits.turns,

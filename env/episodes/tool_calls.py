@@ -19,7 +19,7 @@ from typing import Any
 from env.episodes.types import ToolCall
 
 HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
-SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+END_OF_REPLY = re.compile(r"(?:<\|(?:eot_id|eom_id|end_of_text|eot|eom)\|>\s*)+\Z")
 PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS = "[TOOL_CALLS]"
 NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
@@ -57,12 +57,12 @@ Found = Mapping[str, Any] | str
 def _hermes(text: str) -> Iterator[Found]:
     for match in HERMES.finditer(text):
         inside, end = match.groups()
-        yield _json(SPECIAL.sub("", inside)) if end else "</tool_call> is missing"
+        yield _json(inside) if end else "</tool_call> is missing"
 
 
 def _llama3(text: str) -> Iterator[Found]:
     tagged = PYTHON_TAG in text
-    rest = SPECIAL.sub("", text.rpartition(PYTHON_TAG)[2]).strip()
+    rest = END_OF_REPLY.sub("", text.rpartition(PYTHON_TAG)[2]).strip()
     if not tagged and not (rest.startswith("{") and '"name"' in rest):
         return
     while rest:

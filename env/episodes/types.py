@@ -92,7 +92,7 @@ class Reply:
     """One message of the policy."""
 
     text: str
-    """Without special tokens."""
+    """Without its end token."""
     tool_calls: Sequence[ToolCall] = ()
     stop: ReplyStop = ReplyStop.END
     last: bool = False
@@ -203,7 +203,7 @@ class Episode:
     prompt: str = ""
     """The first context, as text."""
     text: str = ""
-    """Everything after the first context, as text without special tokens."""
+    """Everything after the first context, as text without the last end token."""
     turns: int = 0
     """Replies so far."""
     stop: StopReason | None = None

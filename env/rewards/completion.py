@@ -1,4 +1,4 @@
-"""The policy's words alone: without the prompt, without a tokenizer's special tokens."""
+"""The policy's words alone: without the prompt, without a tokenizer's padding, BOS and end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from dataclasses import replace
 
 from env.types import RewardRequest
 
-# OpenRLHF decodes queries with special tokens: <eos>, </s>, <|im_end|>, <|endoftext|>, [PAD]. Tags
-# such as </answer> are words of the policy.
-NAMES = r"s|pad|eos|bos|unk|sep|cls|mask|(?:start|end)_of_turn|end_of_utterance"
-SPECIAL = rf"(?:</?(?:{NAMES})>|<\|[^\s<>|]{{1,40}}\|>|<｜[^\s<>｜]{{1,40}}｜>|\[(?:PAD|EOS|SEP)\])"
+# OpenRLHF's queries have the marks of its tokeniser: padding and BOS before the text, end tokens
+# and padding behind it. Others are words of the policy, such as </answer> or <|end_of_thought|>.
+BEGINS = r"bos(?:_token)?|begin[_▁]of[_▁](?:text|sentence)|start_?of_?text"
+ENDS = (
+    r"im_end|end(?:_?of_?(?:text|turn|message|utterance|assistant)|▁of▁sentence)?|end_of_turn_token|"
+    r"(?:eo[dmt](?:_id)?|eo[st]_token|eos)|(?:role|message)_end|return|call|user|observation"
+)
+PADDING = r"pad(?:_token|ding)?|(?:fim|vision)_pad|finetune_right_pad(?:_id)?"
+PIPED = rf"(?:{BEGINS}|{ENDS}|{PADDING})"
+PLAIN = r"/?(?:s|pad|eos|bos|unk|sep|cls|mask)|(?:start|end)_of_turn|end_of_utterance"
+SPECIAL = rf"(?:<(?:{PLAIN})>|<\|{PIPED}\|>|<｜{PIPED}｜>|\[(?:PAD|EOS|SEP)\])"
 LEADING = re.compile(rf"^(?:\s*{SPECIAL})+", re.IGNORECASE)
 TRAILING = re.compile(rf"(?:{SPECIAL}\s*)+$", re.IGNORECASE)
 
 
 def completion_of(request: RewardRequest) -> str:
-    """Return the request's response without special tokens."""
+    """Return the request's response without padding, BOS and end tokens around it."""
     if not request.query.startswith(request.prompt):
         request = replace(request, query=LEADING.sub("", request.query))  # padding on the left
     return TRAILING.sub("", request.response)

@@ -75,7 +75,9 @@ def tokenizer(family: str | None) -> Any:
 
 
 class Scripted:
-    """A policy that says its replies in order, each with an end token, whatever it is asked."""
+    """A policy that says its replies in order, each with an end token unless a stop string does.
+
+    It says them whatever it is asked."""
 
     def __init__(self, tokenizer: Any, replies: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -86,8 +88,9 @@ class Scripted:
         self.contexts.append(context)
         text = next(self._replies)
         tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        tokens = [*tokens, self._tokenizer.eos_token_id]
-        stop = ReplyStop.END
+        stop = ReplyStop.STOP_STRING
+        if not any(text.endswith(one) for one in context.stops):
+            tokens, stop = [*tokens, self._tokenizer.eos_token_id], ReplyStop.END
         if len(tokens) > context.limit:
             tokens, stop = tokens[: context.limit], ReplyStop.LENGTH
         return Generated(tokens, [-0.5] * len(tokens), [3] * len(tokens), stop)

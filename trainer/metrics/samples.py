@@ -36,8 +36,8 @@ Row = dict[str, Any]
 class TokenReader(Protocol):
     """Reads the tokens of episodes."""
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return a text without special tokens."""
+    def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
+        """Return a text. `follows`: it continues another."""
 
     def tool_calls(self, tokens: Sequence[int]) -> tuple[ToolCall, ...]:
         """Return the tool calls of a reply."""
@@ -94,13 +94,13 @@ class SampleRows:
     def _turn(self, completion: Completion, reply: Span, answer: Span | None, most: int) -> Row:
         assert self.reader is not None
         calls = self.reader.tool_calls(reply.tokens)[:MOST_CALLS]
-        row: Row = {"reply": self._text(self.reader.decode(reply.tokens), most)}
+        row: Row = {"reply": self._text(self.reader.decode(reply.tokens, follows=True), most)}
         if calls:
             row["tool_calls"] = [self._call(call, most // MOST_CALLS) for call in calls]
         if (reward := completion.turn_rewards.get(reply.end - 1)) is not None:
             row["reward"] = _number(reward)
         if answer:
-            row["answer"] = self._text(self.reader.decode(answer.tokens), most)
+            row["answer"] = self._text(self.reader.decode(answer.tokens, follows=True), most)
         return row
 
     def _call(self, call: ToolCall, most: int) -> Row:

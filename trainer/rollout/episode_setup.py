@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from contract.journal import journal_writer
 from env.environments.registry import (
@@ -16,12 +15,13 @@ from env.environments.registry import (
 )
 from env.episodes.attempts import Attempt, EnvironmentAttempt, EpisodeRunner, OnFailure
 from env.episodes.chat import Chat, ChatError, PlainChat, TemplateChat
+from env.episodes.codec import TextCodec
 from env.episodes.environment import SingleTurn
 from env.episodes.types import Limits, Reply, ReplyStop, Turn
 from trainer.config.config import Config
 from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.image_chat import ImageChat
-from trainer.rollout.prompts import load_tokenizer
+from trainer.rollout.prompts import load_codec
 
 
 class OneReply(SingleTurn):
@@ -41,10 +41,10 @@ def of_flags(config: Config) -> EpisodeSetup | None:
     """
     if not config.runs_episodes:
         return None
-    tokenizer = load_tokenizer(config.pretrain)
-    chat = chat_of(config, tokenizer)
+    codec = load_codec(config.pretrain)
+    chat = chat_of(config, codec)
     runner = EpisodeRunner(
-        _attempt(config, chat, tokenizer),
+        _attempt(config, chat, codec),
         chat,
         config.prompt_max_len,
         OnFailure(config.episodes.environment_failure),
@@ -55,7 +55,7 @@ def of_flags(config: Config) -> EpisodeSetup | None:
     )
 
 
-def chat_of(config: Config, tokenizer: Any) -> Chat:
+def chat_of(config: Config, codec: TextCodec) -> Chat:
     """Return what converts the run's messages to tokens."""
     if config.sees_images:
         from transformers import AutoConfig
@@ -63,8 +63,10 @@ def chat_of(config: Config, tokenizer: Any) -> Chat:
         from trainer.models.image_processor import ImageProcessor  # imports torch
 
         token: int = AutoConfig.from_pretrained(config.pretrain).image_token_id
-        return ImageChat(tokenizer, ImageProcessor(config.pretrain, config.image_max_pixels), token)
-    return TemplateChat(tokenizer) if config.apply_chat_template else PlainChat(tokenizer)
+        processor = ImageProcessor(config.pretrain, config.image_max_pixels)
+        return ImageChat(codec.tokenizer, processor, token, codec.ends)
+    kind = TemplateChat if config.apply_chat_template else PlainChat
+    return kind(codec.tokenizer, codec.ends)
 
 
 def limits_of(config: Config) -> Limits:
@@ -79,11 +81,11 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def _attempt(config: Config, chat: Chat, tokenizer: Any) -> Attempt:
+def _attempt(config: Config, chat: Chat, codec: TextCodec) -> Attempt:
     limits, sampling = limits_of(config), config.sampling
     if agent := config.episodes.agent_func_path:
         load = partial(agent_attempt, temperature=sampling.temperature, top_p=sampling.top_p)
-        return load(Path(agent), tokenizer, limits)
+        return load(Path(agent), codec, limits)
     if not config.has_environment:
         return EnvironmentAttempt(OneReply, chat, limits)
     spec = config.episodes.environment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -57,9 +57,15 @@ class ImageChat(TemplateChat):
     Living episodes with the same image share its pixels. Nothing keeps them longer.
     """
 
-    def __init__(self, tokenizer: Any, processor: ImageProcessor, image_token: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        processor: ImageProcessor,
+        image_token: int,
+        ends: Collection[int] = (),
+    ) -> None:
         """`image_token`: the token that the template writes once for each image."""
-        super().__init__(tokenizer)
+        super().__init__(tokenizer, ends)
         self._processor = processor
         self._image_token = image_token
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="images")
@@ -104,6 +110,13 @@ class ImageChat(TemplateChat):
         if tokens.count(self._image_token) != sum(image.tokens for image in images):
             raise self._mismatch(len(images))
         return places
+
+    def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
+        """Return a text that has the image token once for each image, as the template writes it."""
+        image = self._image_token
+        before = [None, *tokens]
+        once = [t for t, last in zip(tokens, before, strict=False) if not t == last == image]
+        return super().decode(once, follows=follows)
 
     def _expanded(self, tokens: list[int], images: Sequence[Image]) -> list[int]:
         if tokens.count(self._image_token) != len(images):

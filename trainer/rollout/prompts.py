@@ -15,6 +15,7 @@ from env.data.prompts import (
     load_prompts,
     mixed,
 )
+from env.episodes.codec import TextCodec
 from env.types import Prompt
 from trainer.config import first_rows
 from trainer.config.config import Config
@@ -76,11 +77,11 @@ def _refuse_agent(config: Config, prompts: Sequence[Prompt]) -> None:
 
 
 def _drop_overlong(stream: PromptStream, config: Config) -> None:
-    tokenizer = load_tokenizer(config.pretrain)
-    limit, special = config.prompt_max_len, not config.renders_chat
+    codec, limit = TextCodec(load_tokenizer(config.pretrain)), config.prompt_max_len
+    tokens = codec.encode if config.renders_chat else codec.begin
 
     def fits(prompt: Prompt) -> bool:
-        return len(tokenizer(prompt.text, add_special_tokens=special)["input_ids"]) <= limit
+        return len(tokens(prompt.text)) <= limit
 
     total = len(stream)
     if dropped := stream.keep_only(fits):
@@ -106,6 +107,14 @@ def _chat_template(model: str) -> Render:
         return text
 
     return render
+
+
+def load_codec(model: str) -> TextCodec:
+    """Return the tokeniser of a model, with the model's end tokens. Raises UnfitModelError."""
+    from trainer.rollout.tokenizer_io import end_tokens  # as below
+
+    tokenizer = load_tokenizer(model)
+    return TextCodec(tokenizer, end_tokens(model, tokenizer))
 
 
 def load_tokenizer(model: str) -> Any:

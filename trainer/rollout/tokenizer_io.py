@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
+from env.episodes.codec import TextCodec
 from env.images.types import PlacedImage
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.hub import unfit_model_errors
@@ -55,6 +56,8 @@ class Texts:
     def __init__(self, settings: EngineSettings) -> None:
         with unfit_model_errors(settings.model):
             self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        self.ends = end_tokens(settings.model, self.tokenizer)
+        self._codec = TextCodec(self.tokenizer, self.ends)
         self._special = settings.add_special_tokens
         self._longest = settings.prompt_max_len
 
@@ -79,7 +82,7 @@ class Texts:
         start = max(0, checked - max(len(stop.encode()) for stop in stops))
 
         def has_stop(length: int) -> bool:
-            text = self.tokenizer.decode(tokens[start:length], skip_special_tokens=True)
+            text = self._codec.decode(list(tokens[start:length]), follows=True)
             return any(stop in text for stop in stops)
 
         if not has_stop(len(tokens)):
@@ -94,7 +97,7 @@ class Texts:
 
     def prompt(self, text: str) -> list[int]:
         """Returns the token ids of a prompt. A prompt over the limit loses its beginning."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=self._special)["input_ids"]
+        ids = self._codec.begin(text) if self._special else self._codec.encode(text)
         if not ids:
             raise UnfitModelError(
                 f"the prompt {text!r} has no tokens with the model's tokeniser: leave it out of "
@@ -106,11 +109,19 @@ class Texts:
         self, prompts: Sequence[list[int]], rows: Sequence[TokenRow]
     ) -> list[Completion]:
         """Returns a completion for each prompt and its row."""
-        texts = self.tokenizer.batch_decode([row.tokens for row in rows], skip_special_tokens=True)
         return [
-            _completion(prompt, row, text)
-            for prompt, row, text in zip(prompts, rows, texts, strict=True)
+            _completion(prompt, row, self._codec.decode(row.tokens.tolist(), follows=True))
+            for prompt, row in zip(prompts, rows, strict=True)
         ]
+
+
+def end_tokens(model: str, tokenizer: Any) -> list[int]:
+    """Returns the end-of-sequence tokens of a model in a directory, or in the hub's cache."""
+    try:
+        config = GenerationConfig.from_pretrained(model)
+    except OSError:  # the model has none: its configuration names the end token
+        config = GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+    return stop_tokens(config, tokenizer)
 
 
 def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:

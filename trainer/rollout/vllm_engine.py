@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 from trainer.algorithms import batching
 from trainer.algorithms.seeds import derive
@@ -26,7 +26,7 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
-from trainer.rollout.tokenizer_io import Texts, limited, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, limited
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
     Completion,
@@ -64,7 +64,7 @@ class VLLMEngine:
 
         _check_kernels()
         self._texts = Texts(settings)
-        self._stops = stop_tokens(_generation_config(settings.model), self._texts.tokenizer)
+        self._stops = self._texts.ends
         own = settings.vllm
         self._ranks = own.tensor_parallel_size
         try:
@@ -293,13 +293,6 @@ def _check_kernels() -> None:
             "vLLM's kernels for CPUs cannot be loaded. They need libnuma: on Debian and Ubuntu "
             "`apt-get install libnuma1`; --rollout_engine hf decodes without them"
         )
-
-
-def _generation_config(model: str) -> Any:
-    try:
-        return GenerationConfig.from_pretrained(model)
-    except OSError:  # the model has none: its configuration names the end token
-        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
 
 
 OF_RANKS = (RuntimeError, TimeoutError, AssertionError)

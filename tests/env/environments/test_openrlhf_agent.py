@@ -43,7 +43,7 @@ def test_an_agent_of_steps(tmp_path: Path) -> None:
     whole = "2+3=begin a</s>\n[5] again: bb</s>\n[5] again: ccc</s>"
     assert tokens.decode(episode.tokens) == whole
     assert episode.score is not None
-    assert episode.score.reward == 3 * 0.5 + 5 + 6 + 7
+    assert episode.score.reward == 3 * 0.5 + 1 + 2 + 3  # as vLLM's text: without the end token
     assert episode.score.metrics == {"turn_count": 3.0, "acc": 1.0}
     assert episode.stop is StopReason.DONE
     chosen = [v for v, m in zip(episode.versions, episode.action_mask, strict=True) if m]
@@ -126,7 +126,7 @@ def test_replies_that_are_written_at_once_belong_to_the_calls_in_order(tmp_path:
     agent = load_agent(write(tmp_path, AT_ONCE))
     attempt = AgentAttempt(agent, tokens, limits, SamplingParams(limits.reply, 1.0, 1.0))
     episode = asyncio.run(attempt(TASK, generate))
-    assert episode.text == "firstother"
+    assert episode.text == "first</s>other"
     chosen = [v for v, m in zip(episode.versions, episode.action_mask, strict=True) if m]
     assert chosen == [0] * 6 + [1] * 6
 

@@ -67,7 +67,7 @@ def test_turn_rewards_stand_at_the_last_token_of_their_reply() -> None:
 def test_text_continues_the_reply_without_separators() -> None:
     episode, _, tokens = run(Answering(Turn(text="<info>x</info>"), Turn(done=True)), ["q", "a"])
     assert spans(episode, tokens)[2] == (False, "<info>x</info>")
-    assert episode.text == "q<info>x</info>a"
+    assert episode.text == "q<|im_end|><info>x</info>a"
 
 
 OVER = [

@@ -61,6 +61,20 @@ def test_a_call(family: Family, text: str) -> None:
     assert len(call.id) == 9  # Mistral's templates refuse other lengths
 
 
+@pytest.mark.parametrize(
+    ("family", "frame"),
+    [
+        (Family.HERMES, "<tool_call>{}</tool_call><|im_end|>"),
+        (Family.LLAMA3, "<|python_tag|>{}<|eom_id|>"),
+        (Family.MISTRAL, "[TOOL_CALLS][{}]</s>"),
+    ],
+)
+def test_an_argument_keeps_what_looks_like_a_special_token(family: Family, frame: str) -> None:
+    given = {"code": "<|fim_prefix|>f<|endoftext|>"}
+    (call,) = parse(frame.format(json.dumps({"name": "run", "arguments": given})), family)
+    assert call.arguments == given
+
+
 @pytest.mark.parametrize("family", list(Family))
 def test_several_calls(family: Family) -> None:
     calls = parse(TWO[family], family)

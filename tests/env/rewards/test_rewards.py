@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from env.rewards import arithmetic, gsm8k
+from env.rewards.completion import completion_of
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.repository import ROOT
 
@@ -30,6 +31,11 @@ def score(reward: RewardFunction, completion: str, label: str | None, prompt: st
 def test_special_tokens_around_the_text_do_not_count(start: str, end: str) -> None:
     request = RewardRequest(f"{start}12+7=19{end}", "12+7=", "19")
     assert arithmetic.exact([request])[0].reward == 1.0
+
+
+@pytest.mark.parametrize("tag", ["<|end_of_thought|>", "</search>", "<|tool_call_end|>"])
+def test_a_tag_at_the_end_is_the_policys_word(tag: str) -> None:
+    assert completion_of(RewardRequest(f"Q: 19{tag}<|im_end|>\n", "Q: ")) == f"19{tag}"
 
 
 @given(st.integers(0, 999), st.text(alphabet="0123456789+=- x", max_size=6))

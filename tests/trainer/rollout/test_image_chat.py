@@ -69,6 +69,14 @@ def test_each_image_takes_as_many_tokens_as_the_model_has_features(
     ]
 
 
+def test_a_text_shows_the_image_token_once_for_each_image(chat: ImageChat, tmp_path: Path) -> None:
+    messages = asking(saved(tmp_path), saved(tmp_path, "b.png", (150, 70)))
+    images = asyncio.run(chat.images(messages))
+    shown = chat.decode(chat.begin(messages, (), images))
+    assert shown.count("<|image_pad|>") == 2
+    assert shown.count("<|im_start|>") == 2
+
+
 def test_episodes_share_the_pixels_of_an_image_while_they_live(
     chat: ImageChat, tmp_path: Path
 ) -> None:

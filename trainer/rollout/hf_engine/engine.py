@@ -20,7 +20,7 @@ from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.hf_engine import cache
 from trainer.rollout.hf_engine.decode import Decoder, Prompted
 from trainer.rollout.hf_engine.partial import PartialRollouts
-from trainer.rollout.tokenizer_io import Texts, TokenRow, limited, stop_tokens
+from trainer.rollout.tokenizer_io import Texts, TokenRow, limited
 from trainer.types import (
     Completion,
     Metrics,
@@ -51,7 +51,7 @@ class HFEngine:
             )
         self._shapes = {name: p.shape for name, p in self._model.named_parameters()}
         self._texts = Texts(settings)
-        self._stops = stop_tokens(self._model.generation_config, self._texts.tokenizer)
+        self._stops = self._texts.ends
         seeing = vision_of(self._model, settings.model)
         self._decoder = Decoder(self._model, self._stops, settings.slots, device, seeing)
         self._inbox = weight_transfer.SharedMemoryReceiver()
