@@ -124,6 +124,10 @@ class TemplateChat(PlainChat):
         has_end = bool(tokens) and tokens[0] in self._special
         return tokens[1:] if ended and has_end else tokens
 
+    def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
+        """Return a text. A reply is a message of its own, which begins without a space."""
+        return self._codec.decode(tokens)
+
     def _render(self, messages: Messages, tools: Sequence[ToolSpec]) -> str:
         text: str = self._tokenizer.apply_chat_template(
             list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True

@@ -31,6 +31,10 @@ class TextCodec:
         tokens, first = self.encode(text), self._first
         return tokens if tokens[: len(first)] == first else [*first, *tokens]
 
+    def without_first(self, text: str) -> str:
+        """Return a text without what the tokeniser puts before it, for who lets it do that."""
+        return text.removeprefix(self._text(self._first))
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text alone: it continues another, or a template wrote it."""
         tokens: list[int] = self.tokenizer(_valid(text), add_special_tokens=False)["input_ids"]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from env.episodes.codec import TextCodec
 from env.types import RewardRequest, Score
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
@@ -32,7 +33,9 @@ class ScalarRewardModel:
         with unfit_model_errors(name):
             self._tokenizer = AutoTokenizer.from_pretrained(name)
             self._model = model = _loaded(name, settings).eval()
-        self._never_scored = _padding_of(model.config)
+        self._codec = TextCodec(self._tokenizer)
+        self._is_openrlhf_s = _is_openrlhf_s(model.config)
+        self._never_scored = None if self._is_openrlhf_s else _padding_of(model.config)
         if not settings.offload:
             self._model.to(device)
         self._limits = MicroBatchLimits(
@@ -65,18 +68,10 @@ class ScalarRewardModel:
     def _tokens(self, request: RewardRequest) -> list[int] | Score:
         """Return the sample in this model's tokens; a failed Score if the model cannot read it.
 
-        A chat ends as its template ends it. Any other text ends with the end-of-sequence token, as
-        in the training data of TRL's and OpenRLHF's reward models. Tokens at the end that the
-        model was trained to see as padding are left out, because it scores the one before them.
+        Tokens at the end that the model was trained to see as padding are left out, because it
+        scores the one before them.
         """
-        if request.messages is not None:
-            chat = [*request.messages, {"role": "assistant", "content": request.response}]
-            tokens: list[int] = self._tokenizer.apply_chat_template(chat, return_dict=False)
-        else:
-            tokens = self._tokenizer(request.query)["input_ids"]
-            end = self._tokenizer.eos_token_id
-            if end is not None and tokens[-1:] != [end]:
-                tokens = [*tokens, end]
+        tokens = self._read(request)
         if not tokens:
             return Score.failed(f"{self._name} reads no token in it")
         while len(tokens) > 1 and tokens[-1] == self._never_scored:
@@ -84,6 +79,28 @@ class ScalarRewardModel:
         if self._longest is not None and len(tokens) > self._longest:
             return Score.failed(f"{len(tokens)} tokens; {self._name} reads {self._longest}")
         return tokens
+
+    def _read(self, request: RewardRequest) -> list[int]:
+        """Return the sample in this model's tokens, as in its training.
+
+        OpenRLHF adds no special token to a text but the end token, also to a chat, whose last line
+        break it leaves out (`RewardDataset`). Others begin a text as their tokeniser does, with BOS
+        if it has one, and end it with the end token (TRL's `RewardTrainer`); a chat of theirs
+        begins and ends as its template says.
+        """
+        if request.messages is None and not self._is_openrlhf_s:
+            return self._ended(self._codec.begin(request.query))
+        if request.messages is None:
+            return self._ended(self._codec.encode(request.query))
+        chat = [*request.messages, {"role": "assistant", "content": request.response}]
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False)
+        if self._is_openrlhf_s:
+            return self._ended(self._codec.encode(text.rstrip("\n")))
+        return self._codec.encode(text)
+
+    def _ended(self, tokens: list[int]) -> list[int]:
+        end = self._tokenizer.eos_token_id
+        return tokens if end is None or tokens[-1:] == [end] else [*tokens, end]
 
     def _forward(self, batch: Sequence[list[int]]) -> list[float]:
         """Return the model's output for each text.
@@ -109,14 +126,17 @@ class ScalarRewardModel:
         return Score.failed(f"{self._name} says {reward}")
 
 
+def _is_openrlhf_s(config: Any) -> bool:
+    """Return whether OpenRLHF has trained a reward model."""
+    return HEAD not in " ".join(config.architectures or []) or hasattr(config, "value_head_prefix")
+
+
 def _padding_of(config: Any) -> int | None:
     """Return the model's own padding token, which transformers never scores; None if it has none.
 
     Where a tokeniser has no padding, TRL pads with the end-of-sequence token, so that its models
     are trained to be scored at the token before. OpenRLHF's models are scored at the last token.
     """
-    if HEAD not in " ".join(config.architectures or []) or hasattr(config, "value_head_prefix"):
-        return None
     padding: int | None = config.get_text_config().pad_token_id
     return padding
 

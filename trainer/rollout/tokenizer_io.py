@@ -82,7 +82,7 @@ class Texts:
         start = max(0, checked - max(len(stop.encode()) for stop in stops))
 
         def has_stop(length: int) -> bool:
-            text = self._codec.decode(list(tokens[start:length]), follows=True)
+            text = self._text(list(tokens[start:length]))
             return any(stop in text for stop in stops)
 
         if not has_stop(len(tokens)):
@@ -110,9 +110,13 @@ class Texts:
     ) -> list[Completion]:
         """Returns a completion for each prompt and its row."""
         return [
-            _completion(prompt, row, self._codec.decode(row.tokens.tolist(), follows=True))
+            _completion(prompt, row, self._text(row.tokens.tolist()))
             for prompt, row in zip(prompts, rows, strict=True)
         ]
+
+    def _text(self, tokens: list[int]) -> str:
+        """Return what a completion says: in a chat a message of its own, else it follows a text."""
+        return self._codec.decode(tokens, follows=self._special)
 
 
 def end_tokens(model: str, tokenizer: Any) -> list[int]:

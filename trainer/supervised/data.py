@@ -17,6 +17,7 @@ from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
+from env.episodes.codec import TextCodec
 from trainer.config.data_sets import is_hub_name
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
@@ -26,6 +27,8 @@ from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlag
 Record = dict[str, Any]
 """A row with TRL's names: prompt, completion, messages, text, chosen, rejected, margin."""
 ANSWERS = ("completion", "chosen", "rejected")
+FIRST = ("prompt", "text", "chosen", "rejected")
+"""Columns that begin a text; the answers only where there is no prompt."""
 FORMAT = 2
 """Of kept rows; messages of 1 had the keys of all others."""
 
@@ -92,6 +95,18 @@ def _made(columns: Mapping[str, list[Any]]) -> Dataset:
     types = {"a text": Value("string"), "a number": Value("float64"), "messages": List(Json())}
     kinds = {name: types[_kind(values[0])] for name, values in columns.items()}
     return Dataset.from_dict(dict(columns), features=Features(kinds))
+
+
+def with_one_bos(rows: Dataset, tokenizer: Any) -> Dataset:
+    """Return rows whose texts begin without BOS where TRL has the tokeniser write it."""
+    codec = TextCodec(tokenizer)
+    first = [name for name in FIRST if name in rows.column_names and isinstance(rows[0][name], str)]
+    for name in ["prompt"] if "prompt" in first else first:
+        texts = list(map(codec.without_first, rows[name]))
+        if texts != rows[name][:]:
+            others = rows.remove_columns(name)
+            rows = others.add_column(name, texts).select_columns(rows.column_names)
+    return rows
 
 
 def _name(flags: StageFlags, names: str) -> str:

@@ -42,10 +42,13 @@ def test_a_completion_shows_all_but_the_models_own_end(tmp_path: Path) -> None:
     assert completion.text == "<think>a .</think><|eot_id|>b"
 
 
-def test_the_space_between_prompt_and_completion_stays(tmp_path: Path) -> None:
-    texts = texts_of("llama2", tmp_path)
+@pytest.mark.parametrize(("chats", "says"), [(False, " it"), (True, "it")])
+def test_the_space_between_two_texts_stays_and_a_message_begins_without(
+    chats: bool, says: str, tmp_path: Path
+) -> None:
+    texts = texts_of("llama2", tmp_path, chats=chats)
     prompt, whole = texts.prompt("Say"), texts.prompt("Say it")
     tokens = np.array(whole[len(prompt) :], dtype=np.int64)
     row = TokenRow.of(tokens, np.zeros(len(tokens), dtype=np.float32), True, 0)
     (completion,) = texts.completions([prompt], [row])
-    assert completion.text == " it"
+    assert completion.text == says
