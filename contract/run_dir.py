@@ -20,8 +20,9 @@ class RunFiles:
 
     def has(self, file: object) -> bool:
         """Return whether the run itself writes this file or directory, or a parent of it."""
-        paths = (self.journal, self.metrics, self.samples, self.progress, self.phase, self.leases)
-        own = (*paths, self.peers, self.kept, self.layouts, self.unfit, self.checkpoints)
+        lines = (self.journal, self.journal_index, self.metrics, self.samples)
+        state = (self.progress, self.phase, self.leases, self.peers, self.layouts, self.unfit)
+        own = (*lines, *state, self.kept, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -31,6 +32,11 @@ class RunFiles:
     @property
     def journal(self) -> Path:
         return self.root / "journal.jsonl"
+
+    @property
+    def journal_index(self) -> Path:
+        """Has the events of the journal that a start reads."""
+        return self.root / ".journal.index"
 
     @property
     def metrics(self) -> Path:

@@ -8,8 +8,8 @@ from pathlib import Path
 from contract.files.os_errors import with_path
 
 
-def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
-    """Append a line, which has no line break, to `path`.
+def append_line(path: Path, line: bytes, *, durable: bool = False) -> int:
+    """Append a line, which has no line break, to `path`; return the offset of its end.
 
     The line is written by one `write` on an O_APPEND descriptor. So processes of one machine may
     write without a lock. A line that a crash left without an end gets one first. `durable`: return
@@ -24,6 +24,7 @@ def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
                 left = left[os.write(descriptor, left) :]
             if durable:
                 os.fsync(descriptor)
+            return os.lseek(descriptor, 0, os.SEEK_CUR)
     finally:
         os.close(descriptor)
 

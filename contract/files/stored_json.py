@@ -61,7 +61,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 def is_count(value: object) -> TypeGuard[int]:
     """Return whether `value` is a whole number, 0 or more."""
-    return is_integer(value) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 def is_number(value: object) -> TypeGuard[float]:

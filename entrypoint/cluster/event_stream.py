@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Container, Iterator
+from collections.abc import AsyncIterator, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from contract.journal import event_of
+from contract.files import lines
+from contract.journal_lines import KIND, event_of
 from entrypoint.run.reads import StorageReads
 
 POLL_SECONDS = 0.5
 READ_BYTES = 2**21
 """About so much of a journal is read and sent at once."""
-KIND = re.compile(rb'"kind": "([^"\\]*)"')
-"""The kind of an event, which comes before all else that may have a field of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +97,13 @@ def _newest(journal: Path, most: int, without: Container[str]) -> tuple[int, lis
     A page asks so. It reads the end of the journal only, which may have 200,000 events.
     """
     with journal.open("rb") as file:
-        lines = _backwards(file)
-        newest = next(lines, None)
+        ends = lines.backwards(file)
+        newest = next(ends, None)
         if newest is None:
             return 0, []
-        found = ((end, _wanted(line, without)) for end, line in chain([newest], lines))
+        found = ((end, _wanted(line, without)) for end, line in chain([newest], ends))
         entries = [*islice((Entry(end, event) for end, event in found if event), most)]
     return newest[0], entries[::-1]
-
-
-def _backwards(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete lines from the last to the first, each with the offset of its end."""
-    begin, data = file.seek(0, 2), b""
-    while begin:
-        size = min(READ_BYTES, begin)
-        begin = file.seek(begin - size)
-        data = file.read(size) + data
-        *lines, incomplete = data.split(b"\n")
-        end = begin + len(data) - len(incomplete)
-        for line in reversed(lines[1 if begin else 0 :]):
-            yield end, line
-            end -= len(line) + 1
-        data = lines[0] + b"\n" if lines else incomplete
 
 
 def _wanted(line: bytes, without: Container[str]) -> dict[str, Any] | None:

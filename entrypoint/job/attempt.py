@@ -217,7 +217,7 @@ class Attempt:
             self._kill(Hung(hung), sentence)
         elif progress is not None and progress != before and not self._begun:
             self._begun = True
-            events = [e for e in self.run.journal.events() if e["attempt"] == self.plan.number]
+            events = self.run.journal.of_attempt()
             if wrong := resume_check.mismatch(self.plan.resume_from, events, progress.step):
                 self._kill(WrongStart(wrong), f"{wrong}: ended, so that it saves nothing")
             else:

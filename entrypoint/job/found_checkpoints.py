@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.journal import read_events
+from contract.journal_index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings
@@ -87,7 +87,7 @@ def resume_faults(settings: Settings) -> list[str]:
 
 def has_begun(settings: Settings) -> bool:
     """Return whether this very command made the run's last steps. Raises OSError."""
-    events = read_events(RunFiles(settings.run_dir).journal)
+    events = landmarks(RunFiles(settings.run_dir).journal).events(["attempt", "resume"])
     return resume_check.has_begun(events, command_identity.fingerprint(settings))
 
 

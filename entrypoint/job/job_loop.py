@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from contract.exit_codes import ExitCode
-from contract.journal import read_events
+from contract.journal_index import landmarks
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor
@@ -97,7 +97,7 @@ class JobLoop:
         """End a job whose outcome an earlier head recorded, but not in the queue."""
         run = RunFiles(self.queue.settings_of(job).run_dir)
         ends = ("outcome", SUBMITTED_AGAIN)
-        events = [event for event in read_events(run.journal) if event["kind"] in ends]
+        events = list(landmarks(run.journal).events(ends))
         if not events or events[-1]["kind"] == SUBMITTED_AGAIN:
             return False
         details, sentence = events[-1]["details"], events[-1]["sentence"]

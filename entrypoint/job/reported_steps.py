@@ -55,7 +55,7 @@ class ReportedSteps:
             self._record()
 
     def _job_records(self) -> bool:
-        events = self.journal.events("step")
+        events = self.journal.landmarks("step")
         return any(event["attempt"] == self.journal.attempt for event in events)
 
     def _begin(self, step: int) -> None:

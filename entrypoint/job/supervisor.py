@@ -129,7 +129,7 @@ class Supervisor:
         """Return a watch that knows the starts that earlier heads have seen. Raises OSError."""
         run = self.run
         tells_phases = run.recipe.tells_phases
-        events = () if tells_phases else run.journal.events("attempt", "resume", "step")
+        events = () if tells_phases else run.journal.landmarks("attempt", "resume", "step")
         return HangWatch(
             hang.given_timeout(run.settings),
             run.recipe.service_outage(run.settings),
@@ -168,7 +168,7 @@ class Supervisor:
         run, job = self.run, self.rendezvous.job
         number = run.journal.attempts() + 1
         run.journal.attempt = number
-        if resume_check.has_begun(run.journal.events("attempt", "resume"), run.fingerprint):
+        if resume_check.has_begun(run.journal.landmarks("attempt", "resume"), run.fingerprint):
             job = run.recipe.going_on(job)
         named = run.recipe.begins_at(job)
         resume_from = named or run.recipe.latest(run.settings)

@@ -94,7 +94,7 @@ class ExistingRay:
         self._until(
             "the Ray cluster", partial(ray_state.check_version, self.dashboard, self._token)
         )
-        attempts = self.journal.events("attempt")
+        attempts = self.journal.landmarks("attempt")
         if earlier := [event["details"].get("submission_id", "") for event in attempts]:
             self._until("Ray's jobs", lambda: self._jobs.end_earlier(earlier, self.inbox.stop))
         self._until("Ray's nodes", self._begin)

@@ -213,7 +213,7 @@ def _supervision(
 
 def _finished_before(journal: Journal, fingerprint: str) -> str | None:
     """Return a sentence if this very command has finished the run before."""
-    outcomes = list(journal.events("outcome"))
+    outcomes = list(journal.landmarks("outcome"))
     if not outcomes:
         return None
     details = outcomes[-1]["details"]

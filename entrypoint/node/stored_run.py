@@ -54,7 +54,7 @@ def uploading(
         yield no_uploads
         return
     store, patience = Store(settings.store), _patience(settings, inbox.stop)
-    begun = any(journal.events("attempt")) and not restore.under_way(run)
+    begun = any(journal.landmarks("attempt")) and not restore.under_way(run)
     try:
         patience.ask(store, lambda: restore.claim(store, run))
         restore.checkpoint(store, run, journal, patience, _named_step(settings, journal))
@@ -88,7 +88,7 @@ def _named_step(settings: Settings, journal: Journal) -> int | None:
 
     None if the job's flags cannot be read now: the supervisor waits for its files, or says why.
     """
-    events = journal.events("attempt", "resume")
+    events = journal.landmarks("attempt", "resume")
     if resume_check.has_begun(events, command_identity.fingerprint(settings)):
         return None
     try:

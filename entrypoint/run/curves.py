@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ MOST_POINTS = 400
 READ_BYTES = 2**20
 READ_SECONDS = 0.5
 """About the time that one answer may take to read: a reader asks again for the rest."""
+PART_BYTES = 2**16
+"""Of them, the rows to parse are chosen together."""
+END_BYTES = 2**8
 ROWS_OF_POINT = 8
 """Rows of a point that are parsed, if there are more."""
 RARE = b'"eval/'
@@ -57,6 +60,11 @@ class Points:
         if len(self._points) > MOST_POINTS:
             self._halve()
 
+    def go_back(self, step: int) -> None:
+        """Drop the points after `step`; the point that has it stays."""
+        last = step // self.stride
+        self._points = {place: sums for place, sums in self._points.items() if place <= last}
+
     def rows(self, after: int = 0) -> dict[str, Any]:
         """Return the points from step `after` on: their last steps, and the series by name."""
         first = after // self.stride
@@ -80,6 +88,8 @@ class Curves:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._begun = 0
+        """How many times the file was read from its beginning."""
         self._begin(None)
 
     def rows(self, after: int = 0, of: str = "") -> dict[str, Any]:
@@ -91,15 +101,19 @@ class Curves:
             more, began = self._read(), time.monotonic()
             while more and time.monotonic() - began < READ_SECONDS:
                 more = self._read()
-            version = f"{self._file}-{self._points.stride}"
+            version = f"{self._file}-{self._begun}-{self._points.stride}"
             found = self._points.rows(after if of == version else 0)
             return {"version": version, "more": more, **found}
 
     def _begin(self, file: int | None) -> None:
         self._file = file
         self._offset = 0
+        self._end = b""
+        """The bytes before the offset, by which a change of what was read shows."""
+        self._begun += 1
         self._points = Points()
-        self._lines = 0
+        self._skip = 0
+        """Rows until the next that is added."""
 
     def _read(self) -> bool:
         """Read the next rows; return whether there are more."""
@@ -109,17 +123,29 @@ class Curves:
             return False
         with file:
             size, inode = file.seek(0, 2), self.path.stat().st_ino
-            if inode != self._file or size < self._offset:
+            file.seek(self._offset - len(self._end))
+            if inode != self._file or file.read(len(self._end)) != self._end:
                 self._begin(inode)  # after a crash, rows of repeated steps are dropped
             file.seek(self._offset)
             data = file.read(READ_BYTES)
         whole = data[: data.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            self._lines += 1
-            if self._lines % max(1, self._points.stride // ROWS_OF_POINT) == 0 or RARE in line:
-                self._add(line)
+        begin = 0
+        while begin < len(whole):
+            end = whole.find(b"\n", begin + PART_BYTES) + 1 or len(whole)
+            self._add_some(whole[begin:end])
+            begin = end
         self._offset += len(whole)
+        self._end = (self._end + whole)[-END_BYTES:]
         return bool(whole) and self._offset < size
+
+    def _add_some(self, rows: bytes) -> None:
+        """Add the next rows, or some of them if there are many for each point."""
+        every, count = max(1, self._points.stride // ROWS_OF_POINT), rows.count(b"\n")
+        numbers = range(self._skip, count, every)
+        self._skip += every * len(numbers) - count
+        lines = rows.splitlines() if every == 1 else _chosen(rows, numbers, count)
+        for line in lines:
+            self._add(line)
 
     def _add(self, line: bytes) -> None:
         try:
@@ -128,6 +154,16 @@ class Curves:
             return
         if isinstance(row, dict):
             self._points.add(row)
+
+
+def _chosen(rows: bytes, numbers: Iterable[int], count: int) -> Iterable[bytes]:
+    """Return the rows of about these numbers, of so many, and all rare ones."""
+    begins = {rows.rfind(b"\n", 0, len(rows) * n // count) + 1 for n in numbers}
+    rare = rows.find(RARE)
+    while rare >= 0:
+        begins.add(rows.rfind(b"\n", 0, rare) + 1)
+        rare = rows.find(RARE, rows.find(b"\n", rare))
+    return (rows[begin : rows.find(b"\n", begin)] for begin in sorted(begins))
 
 
 @lru_cache(1000)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from contract.files.os_errors import with_path
+from contract.files.os_errors import replacing_path, with_path
 from contract.manifest import MANIFEST, WrittenFile, checkpoint_path, files_in
 from contract.run_dir import sync_directory, write_atomically
 from entrypoint.net import wait
@@ -157,6 +157,22 @@ class _Download:
             sentence = f"{file.name} does not have the checksum that its manifest gives"
             raise CorruptCheckpointError(sentence)
         part.rename(to)
+
+
+def whole(store: Store, name: str, to: Path) -> None:
+    """Fetch a file durably, if the store has it, in parts. Raises StoreError and OSError."""
+    size = store.size(name)
+    if size is None:
+        return
+    part = to.with_name(f".{to.name}.part")
+    with replacing_path(to):
+        with part.open("wb") as target:
+            for start in range(0, size, PART_BYTES):
+                target.write(store.part(name, start, min(PART_BYTES, size - start)))
+            target.flush()
+            os.fsync(target.fileno())
+        part.rename(to)
+    sync_directory(to.parent)
 
 
 def _largest_first(files: list[WrittenFile]) -> list[WrittenFile]:

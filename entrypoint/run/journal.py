@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from contract import lease
+from contract import journal_index, lease
 from contract.journal import EventSource, append_event, read_events
 from contract.redaction import redact
 
@@ -67,6 +68,20 @@ class Journal:
         """All events, or those of `kinds`, oldest first."""
         return (row for row in read_events(self.path) if not kinds or row["kind"] in kinds)
 
+    def landmarks(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """The events of `kinds`, oldest first; of steps and the like, the first of each attempt.
+
+        They take the same time to read however long the run is.
+        """
+        return journal_index.landmarks(self.path).events(kinds)
+
+    def of_attempt(self) -> list[dict[str, Any]]:
+        """The events of the attempt so far, oldest first."""
+        events = takewhile(
+            lambda event: event["kind"] != "attempt", journal_index.newest_first(self.path)
+        )
+        return [event for event in events if event["attempt"] == self.attempt][::-1]
+
     def attempts(self) -> int:
         """How many attempts this run has made, over all its heads."""
-        return sum(1 for _ in self.events("attempt"))
+        return sum(1 for _ in self.landmarks("attempt"))

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from contract import lease as contract_lease
 from contract.files.os_errors import with_path
-from contract.journal import read_events
+from contract.journal_index import landmarks
 from contract.run_dir import RunFiles
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Lease:
     def acquire(self) -> Lease:
         """Raises HeldError if another head lives, OSError if no file can be written."""
         self._leases.mkdir(exist_ok=True)
-        written = _newest_epoch(self._run.journal)
+        written = landmarks(self._run.journal).epoch()
         previous = contract_lease.newest(self._leases)
         if previous is None and written:
             previous = self._restored(written)
@@ -203,7 +203,7 @@ class Lease:
         now = self._leases.parent.stat()
         if self._place is not None and os.path.samestat(self._place, now):
             return True
-        starts = (event for event in read_events(self._run.journal) if event["kind"] == "start")
+        starts = landmarks(self._run.journal).events(["start"])
         return any(event["details"].get("incarnation") == self.incarnation for event in starts)
 
     def _beat(self, count: int) -> None:
@@ -259,11 +259,6 @@ class Lease:
 def _host(row: Mapping[str, object]) -> str:
     """The holder's machine; a lease that is damaged does not name it."""
     return str(row.get("host", "an unknown machine"))
-
-
-def _newest_epoch(journal: Path) -> int:
-    """The greatest lease number in the journal's events; 0 if there is none."""
-    return max((event.get("epoch") or 0 for event in read_events(journal)), default=0)
 
 
 def _created_and_locked(path: Path) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from contract.files import stored_json
-from contract.journal import read_events
+from contract.journal_index import landmarks
 from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
-from contract.run_dir import RunFiles, write_atomically
+from contract.run_dir import RunFiles
 from entrypoint.run import download
 from entrypoint.run.download import CorruptCheckpointError
 from entrypoint.run.journal import Journal
@@ -28,7 +28,7 @@ HISTORY = (
     ".layouts",
     "run.json",
 )
-"""Small files of the run directory that the store has too. run.json comes last."""
+"""Files of the run directory, besides checkpoints, that the store has too. run.json comes last."""
 OWNER = ".owner"
 """Names the head that came to the store last; the uploads of any other head end."""
 UNDER_WAY = ".fetching"
@@ -46,14 +46,14 @@ def history(store: Store, run: RunFiles) -> bool:
     """
     if run.run.exists():
         return False
-    found = {name: store.read(name) for name in HISTORY}
-    if found["run.json"] is None:
+    identity = store.read(run.run.name)
+    if identity is None:
         return False
-    _run_id(store, found["run.json"])
+    _run_id(store, identity)
     (run.root / UNDER_WAY).touch()
-    for name, content in found.items():
-        if content is not None and not (run.root / name).exists():
-            write_atomically(run.root / name, content.decode())
+    for name in HISTORY:
+        if not (run.root / name).exists():
+            download.whole(store, name, run.root / name)
     return True
 
 
@@ -83,7 +83,8 @@ def _refuse_earlier_state(store: Store, run: RunFiles) -> None:
     Example: the head moved to a new machine, and later the first machine returns with its old disk.
     """
     owner = store.read(OWNER)
-    heads = {event["details"].get("incarnation") for event in read_events(run.journal)}
+    events = landmarks(run.journal).events(["start"])
+    heads = {event["details"].get("incarnation") for event in events}
     if not owner or owner.decode(errors="replace") in heads:
         return
     theirs = max((step for step, whole in store.checkpoints().items() if whole), default=-1)
@@ -137,7 +138,7 @@ def _newest_fetched(
             journal.record("checkpoint-skipped", sentence, step=step, fault=str(error))
         else:
             return step
-    if steps or any(journal.events("upload")):
+    if steps or any(journal.landmarks("upload")):
         raise UnusableStoreError(
             f"{store.url} has no whole checkpoint of this run any more, and the run would begin "
             "again at step 0. Bring a checkpoint back there, or give ROLLCALL_STORAGE another "

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from entrypoint.run import errors, restore
 from entrypoint.run.journal import Journal
 from entrypoint.run.ownership import Ownership, TakenOverError
 from entrypoint.run.store import Store, StoreError, checkpoint_name
-from entrypoint.run.upload_files import CorruptFileError, FileUploads
+from entrypoint.run.upload_files import Beginning, CorruptFileError, FileUploads
 
 log = logging.getLogger(__name__)
 
@@ -199,15 +200,17 @@ class Uploads:
         Else a new machine would end with "finished", and nothing would have its model.
         """
         paths = [self._run.root / name for name in restore.HISTORY]
-        history = {path.name: path.read_bytes() for path in paths if path.exists()}
-        if last or not self._is_finished():
-            for name, content in history.items():
-                self._store.write(name, content)
+        with ExitStack() as opened:
+            files = [opened.enter_context(path.open("rb")) for path in paths if path.exists()]
+            parts = [Beginning(file, self._files.moves) for file in files]
+            if last or not self._is_finished():
+                for file, part in zip(files, parts, strict=True):
+                    self._store.upload(Path(file.name).name, part)
 
     def _is_finished(self) -> bool:
         """Return whether the newest head has recorded that the run has finished."""
         code = None
-        for event in self._journal.events("start", "outcome"):
+        for event in self._journal.landmarks("start", "outcome"):
             code = event["details"].get("exit_code") if event["kind"] == "outcome" else None
         return code == ExitCode.FINISHED
 

@@ -59,22 +59,39 @@ class FileUploads:
         if key in self._sent:
             return
         self._ownership.take_or_check()
-        watched = _Watched(file, self._moves)
+        watched = _Watched(file, self.moves)
         self._store.upload(str(path.relative_to(self._root)), watched)
         if sha256 not in ("", watched.digest.hexdigest()):
             raise CorruptFileError(
                 f"{path.name} does not have the checksum that its manifest gives"
             )
         self._sent[key] = watched.digest.hexdigest()
-        self._moves()
+        self.moves()
 
-    def _moves(self) -> None:
+    def moves(self) -> None:
+        """The store has taken a part of a file."""
         self.moved = time.monotonic()
 
 
 def _key(file: IO[bytes]) -> tuple[int, int, int]:
     found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class Beginning:
+    """What a file has now: it may grow, or be replaced, while this is read."""
+
+    def __init__(self, file: IO[bytes], moves: Callable[[], None]) -> None:
+        """`moves`: called with each part that is read."""
+        self._file = file
+        self._left = os.fstat(file.fileno()).st_size
+        self._moves = moves
+
+    def read(self, size: int = -1, /) -> bytes:
+        self._moves()
+        part = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(part)
+        return part
 
 
 class _Watched:

@@ -11,7 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from contract.journal import EventSource, append_event, line_of
+from contract.journal import EventSource, append_event
+from contract.journal_lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link

@@ -25,7 +25,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from contract.journal import journal_writer, read_events
+from contract.journal import journal_writer
+from contract.journal_index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring
@@ -61,7 +62,7 @@ def may_be_held(run: RunFiles) -> bool:
     """
     before = Progress.read(run.progress)
     if before is None:
-        return any(event["kind"] == "step" for event in read_events(run.journal))
+        return any(landmarks(run.journal).events(["step"]))
     return before.in_memory is not None
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract.journal import EventSource, append_event, attempt_number, newest_finished, read_events
+from contract.journal import EventSource, append_event, attempt_number, newest_finished
+from contract.journal_index import newest_first
 from contract.manifest import (
     MANIFEST,
     checkpoint_path,
@@ -179,7 +180,7 @@ def _start_anew(learners: Learners) -> None:
 
 def finished_before(config: Config) -> int | None:
     """Return the last finished step of the run; None if none is known. Raises OSError."""
-    finished = newest_finished(read_events(config.files.journal))
+    finished = newest_finished(config.files.journal)
     if finished is None and (told := Progress.read(config.files.progress)):
         return told.step  # the journal is lost
     return finished
@@ -347,7 +348,6 @@ def _confirm_step(config: Config, run: RunState) -> None:
 
 
 def _is_told(journal: Path, step: int, *kinds: str) -> bool:
-    return any(
-        event["kind"] in kinds and event["details"].get("step") == step
-        for event in read_events(journal)
-    )
+    """Return whether the run has told this step, or has gone on from it or a later one."""
+    newest = next(newest_first(journal, *kinds, "resume"), None)
+    return newest is not None and int(newest["details"]["step"]) >= step

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from contract.files import stored_json
-from contract.journal import attempt_number, read_events
+from contract.journal import attempt_number
+from contract.journal_index import landmarks
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config, declared_flags
+from trainer.metrics import json_lines
 
 MOST_ROWS = 20
 """Rows of the curve."""
@@ -39,7 +40,7 @@ class Facts:
     """The flags as they were given: with names of the hub."""
     state: RunState
     rows: Sequence[Mapping[str, Any]]
-    """Rows of metrics.jsonl."""
+    """Rows of metrics.jsonl, of up to MOST_ROWS steps."""
     failures: Mapping[str, int]
     """How many attempts failed in each class."""
     attempts: int
@@ -47,21 +48,10 @@ class Facts:
 
 def facts_of(config: Config, state: RunState) -> Facts:
     """Return what the run's files say. Raises OSError."""
-    events = read_events(config.files.journal)
-    failed = [event.get("details", {}) for event in events if event.get("kind") == "failure"]
-    classes = Counter(str(details.get("failure", "unknown")) for details in failed)
-    lines = config.files.metrics.read_bytes().splitlines() if config.files.metrics.exists() else []
-    return Facts(config, state, list(_rows(lines)), classes, attempt_number())
-
-
-def _rows(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
-    for line in lines:
-        try:
-            row = stored_json.parsed(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and stored_json.is_count(row.get("step")):
-            yield row
+    events = landmarks(config.files.journal).events(["failure"])
+    classes = Counter(str(event["details"]["failure"]) for event in events)
+    rows = json_lines.spread(config.files.metrics, MOST_ROWS)
+    return Facts(config, state, rows, classes, attempt_number())
 
 
 def card(facts: Facts, environ: Mapping[str, str]) -> str:
@@ -125,16 +115,13 @@ def _results(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _curve(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    """Yield up to MOST_ROWS steps, the first and the last among them."""
+    """Yield the steps, with their numbers."""
     steps: dict[int, dict[str, Any]] = {}
     for row in rows:
         steps.setdefault(row["step"], {}).update(row)
-    known = sorted(steps)
-    last, most = len(known) - 1, min(MOST_ROWS, len(known))
-    for at in sorted({round(n * last / max(1, most - 1)) for n in range(most)}):
-        row = steps[known[at]]
+    for step, row in sorted(steps.items()):
         values = (row.get(name) for name in CURVE.values())
-        yield str(known[at]), *("" if value is None else f"{value:.4g}" for value in values)
+        yield str(step), *("" if value is None else f"{value:.4g}" for value in values)
 
 
 def _flags(config: Config) -> Iterator[tuple[str, str]]:

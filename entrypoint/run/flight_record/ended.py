@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
-from contract.journal import read_events
+from contract.journal_index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.run.flight_record.remedies import GOES_ON, OVER, remedy
 from entrypoint.run.flight_record.text import counted
@@ -66,7 +66,7 @@ def read(run: RunFiles) -> Ended | None:
     Raises OSError if the run directory cannot be read.
     """
     last = failure = None
-    for event in read_events(run.journal):
+    for event in landmarks(run.journal).events():
         if event["kind"] in ("start", "outcome"):
             last = event
         if event["kind"] in ("start", "step"):

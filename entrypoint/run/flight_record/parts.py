@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,8 +58,7 @@ class Part:
 
 def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
-    events = list(_masked(read_events(run.journal), secrets))
-    record = _without_head(from_journal(events), _silence_of_head(run))
+    record = _without_head(_record(run, secrets), _silence_of_head(run))
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
@@ -67,7 +66,7 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
         state=record.outcome,
         sentence=record.sentence,
         end=_end(run, secrets),
-        curves=_curves(run, events),
+        curves=_curves(run),
     )
 
 
@@ -134,9 +133,8 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         name: redact(value if isinstance(value := row.get(name), str) else "", secrets)
         for name in ("stage", "after", "state", "sentence")
     }
-    events = list(_masked(read_events(run.journal), secrets))
     try:
-        record = _without_head(from_journal(events), silence)
+        record = _without_head(_record(run, secrets), silence)
     except NothingToReportError:
         record = None
     is_over = bool(row.get("ended"))
@@ -149,7 +147,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         state=told["state"] if record is None or is_over else record.outcome,
         sentence=told["sentence"] or (record.sentence if record else "it has not begun"),
         end=_end(run, secrets),
-        curves=_curves(run, events),
+        curves=_curves(run),
     )
 
 
@@ -160,32 +158,43 @@ def _end(run: RunFiles, secrets: Iterable[str]) -> Ended | None:
     )
 
 
-def _masked(events: Iterable[Row], secrets: Iterable[str]) -> Iterator[Row]:
-    for event in events:
-        yield {**event, "sentence": redact(event["sentence"], secrets)}
+def _record(run: RunFiles, secrets: Iterable[str]) -> FlightRecord:
+    """Return the record of the run's journal, whose texts are masked.
+
+    Raises OSError, and NothingToReportError if the journal has no events.
+    """
+    record = from_journal(read_events(run.journal))
+    return replace(
+        record,
+        sentence=redact(record.sentence, secrets),
+        failures=[
+            replace(
+                one, evidence=redact(one.evidence, secrets), decision=redact(one.decision, secrets)
+            )
+            for one in record.failures
+        ],
+        repairs=[replace(one, sentence=redact(one.sentence, secrets)) for one in record.repairs],
+    )
 
 
-def _curves(run: RunFiles, events: Iterable[Row]) -> Row:
+def _curves(run: RunFiles) -> Row:
     """Return the curves of the metrics; without any, what the journal's steps say."""
     curves = Curves(run.metrics)
     while (found := curves.rows())["more"]:
         pass
-    return found if found["steps"] else _told(events).rows()
+    return found if found["steps"] else _told(read_events(run.journal)).rows()
 
 
 def _told(events: Iterable[Row]) -> Points:
     """Pure: return the numbers that the journal has of the steps that count."""
-    rows: list[dict[str, Any]] = []
+    points = Points()
     for event in events:
         kind, details = event["kind"], event["details"]
         if kind in GOES_BACK:
-            rows = [row for row in rows if row["step"] <= details["step"]]
+            points.go_back(details["step"])
         elif kind == "step":
             known = {name: details[key] for key, name in TOLD.items() if key in details}
-            rows.append({"step": details["step"], **known})
+            points.add({"step": details["step"], **known})
         elif kind == "eval" and "step" in details and "accuracy" in details:
-            rows.append({"step": details["step"], "eval/accuracy": details["accuracy"]})
-    points = Points()
-    for row in rows:
-        points.add(row)
+            points.add({"step": details["step"], "eval/accuracy": details["accuracy"]})
     return points

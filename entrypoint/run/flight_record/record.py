@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,8 @@ ENDS = ("failure", "outcome", "start")
 """Kinds of events that end an attempt."""
 FINISHED = ("step", "step-found")
 """Kinds of events that record a finished step."""
+ROUTINE = ("step", "checkpoint", "eval", "best")
+"""Kinds of events of which a run without faults has many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,57 +108,97 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
 
     Raises NothingToReportError if no row is an event.
     """
-    tally = Tally()
-    whole = _events(rows, tally)
-    events = [event for event in whole if event.kind in USES]
+    read = _Read()
+    for place, row in enumerate(rows):
+        read.add(place, row)
+    events, tally = read.events(), read.tally
     if not events:
         raise NothingToReportError("its journal has no events")
-    first, last = events[0], events[-1]
+    last = events[-1]
     seconds = {use: round(total, 3) for use, total in tally.seconds.items()}
     return FlightRecord(
-        began=first.at.isoformat(),
+        began=read.began,
         ended=last.at.isoformat(),
         outcome=str(last.details["outcome"]) if last.kind == "outcome" else RUNNING,
         sentence=last.sentence,
         wall_seconds=round(tally.elapsed, 3),
-        steps=_steps(whole),
+        steps=read.steps,
         effective_time_ratio=round(tally.effective_time_ratio, 4),
         seconds={use: n for use, n in sorted(seconds.items(), key=lambda use: -use[1]) if n > 0},
         attempts=_attempts(events),
         failures=_failures(events),
-        repairs=[
-            RepairRecord(
-                attempt=event.attempt,
-                at=event.at.isoformat(),
-                elapsed_seconds=round(event.elapsed, 3),
-                kind=event.kind,
-                sentence=event.sentence,
-            )
-            for event in whole
-            if event.kind in REPAIRS
-        ],
+        repairs=read.repairs,
     )
 
 
-def _events(rows: Iterable[Mapping[str, Any]], tally: Tally) -> list[Event]:
-    """The rows that are events, each added to the tally: the file may be damaged."""
-    found: list[Event] = []
-    for place, row in enumerate(rows):
+class _Read:
+    """What a record needs of the events so far: the same, however many steps there are."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.began = ""
+        self.repairs: list[RepairRecord] = []
+        self.steps = 0
+        """The step that was finished or rolled back to last, which need not be the highest."""
+        self._events: list[Event] = []
+        self._later: Event | None = None
+        """The newest of some steps in a row, after the first."""
+        self._made = 0
+        """Steps of them all."""
+        self._routine: Event | None = None
+        """The newest routine event, if it follows all of these."""
+
+    def add(self, place: int, row: Mapping[str, Any]) -> None:
+        """Add a row if it is an event: the file may be damaged."""
         try:
             at = datetime.fromisoformat(row["at"])
             kind, attempt, sentence = row["kind"], row["attempt"], row["sentence"]
             details = row["details"]
         except (KeyError, TypeError, ValueError):
-            continue
-        tally.add(at, kind, details)
-        found.append(Event(place, at, tally.elapsed, kind, attempt, sentence, details))
-    return found
+            return
+        self.tally.add(at, kind, details)
+        event = Event(place, at, self.tally.elapsed, kind, attempt, sentence, details)
+        if kind in FINISHED or kind in GOES_BACK:
+            self.steps = details["step"]
+        if kind in REPAIRS:
+            self.repairs.append(_repair(event))
+        if kind in USES:
+            self.began = self.began or at.isoformat()
+            self._add(event)
+
+    def events(self) -> list[Event]:
+        """Return the events, of which a row of routine ones has been made three at most."""
+        return [*self._events, *self._rest()]
+
+    def _rest(self) -> list[Event]:
+        later = self._later
+        if later is not None:
+            later = replace(later, details={**later.details, "steps": self._made})
+        return [event for event in (later, self._routine) if event is not None]
+
+    def _add(self, event: Event) -> None:
+        if event.kind not in ROUTINE:
+            self._events += [*self._rest(), event]
+            self._later = self._routine = None
+            self._made = 0
+        elif event.kind != "step":
+            self._routine = event
+        elif self._later is None and (not self._events or self._events[-1].kind != "step"):
+            self._events.append(event)
+            self._routine = None
+        else:
+            self._later, self._routine = event, None
+            self._made += event.details.get("steps", 1)
 
 
-def _steps(whole: Sequence[Event]) -> int:
-    """The step that was finished or rolled back to last, which need not be the highest."""
-    kinds = (*FINISHED, *GOES_BACK)
-    return next((event.details["step"] for event in reversed(whole) if event.kind in kinds), 0)
+def _repair(event: Event) -> RepairRecord:
+    return RepairRecord(
+        attempt=event.attempt,
+        at=event.at.isoformat(),
+        elapsed_seconds=round(event.elapsed, 3),
+        kind=event.kind,
+        sentence=event.sentence,
+    )
 
 
 def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:

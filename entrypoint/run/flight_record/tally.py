@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from copy import copy
@@ -46,6 +47,40 @@ GOES_BACK = ("resume", "rank-replaced")
 GROW = "grow"
 
 
+class _Steps:
+    """The steps that count, in the order in which they were made: 32 bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers, self._made, self._highest = array("q"), array("q"), array("q")
+        """A step, how many end with it, and the highest step up to here."""
+        self._seconds = array("d")
+        """Of those that end with it."""
+
+    def add(self, number: int, made: int, seconds: float) -> None:
+        self._numbers.append(number)
+        self._made.append(made)
+        self._highest.append(max(number, self._highest[-1] if self._highest else 0))
+        self._seconds.append(seconds)
+
+    def go_back(self, step: int) -> float:
+        """Drop the steps after `step`; return their seconds."""
+        undone, kept = 0.0, []
+        while self._highest and self._highest[-1] > step:
+            number, made, seconds = self._numbers.pop(), self._made.pop(), self._seconds.pop()
+            self._highest.pop()
+            rest = min(made, step - (number - made))
+            if number <= step:
+                kept.append((number, made, seconds))
+            elif rest > 0:  # the event has steps before and after it
+                kept.append((step, rest, seconds * rest / made))
+                undone += seconds * (made - rest) / made
+            else:
+                undone += seconds
+        for one in reversed(kept):
+            self.add(*one)
+        return undone
+
+
 class Tally:
     """The numbers of the events that `add` was given, oldest first."""
 
@@ -75,8 +110,7 @@ class Tally:
         self._progressed = False
         self._tells = False
         """The run has told where it begins, or a step."""
-        self._steps: list[tuple[int, int, float]] = []
-        """Each step that counts, how many end with it, and their seconds."""
+        self._steps = _Steps()
 
     @property
     def effective_time_ratio(self) -> float:
@@ -88,7 +122,7 @@ class Tally:
         made = copy(self)
         for name in ("seconds", "failures", "repairs", "newest", "failed"):
             setattr(made, name, copy(getattr(self, name)))
-        made._steps = []
+        made._steps = _Steps()
         return made
 
     def add(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
@@ -123,23 +157,11 @@ class Tally:
         self._tells = self._tells or kind in TOLD
         if kind == "step":
             made = details.get("steps", 1)
-            self._steps.append((details["step"], made, seconds))
+            self._steps.add(details["step"], made, seconds)
 
     def _go_back(self, step: int) -> None:
         """The steps after `step` no longer count."""
-        if all(number <= step for number, _, _ in self._steps):
-            return
-        counted, self._steps = self._steps, []
-        undone = 0.0
-        for number, made, seconds in counted:
-            kept = min(made, step - (number - made))
-            if number <= step:
-                self._steps.append((number, made, seconds))
-            elif kept > 0:  # the event has steps before and after it
-                self._steps.append((step, kept, seconds * kept / made))
-                undone += seconds * (made - kept) / made
-            else:
-                undone += seconds
+        undone = self._steps.go_back(step)
         self.seconds[TRAINING] -= undone
         self.seconds[AGAIN] += undone
 

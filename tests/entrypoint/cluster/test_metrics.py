@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from contract.journal import append_event, line_of, timestamp
+from contract.journal import append_event, timestamp
+from contract.journal_lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import measurements

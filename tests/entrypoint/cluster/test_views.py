@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from contract.journal import append_event, event_of, line_of, timestamp
+from contract.journal import append_event, timestamp
+from contract.journal_lines import event_of, line_of
 from contract.run_dir import RunFiles
 from entrypoint.cluster import event_stream, view_routes
 from entrypoint.run import curves

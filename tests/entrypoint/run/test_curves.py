@@ -77,6 +77,21 @@ def test_steps_that_are_repeated_after_a_crash_count_once(tmp_path: Path) -> Non
     assert again["version"] != first["version"]
 
 
+def test_a_file_that_was_cut_and_has_grown_since_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(1, 2, 3))
+    known = Curves(path)
+    first = known.rows()
+    with path.open("r+") as file:  # the same file, as after a resume at step 1
+        file.truncate(len(lines(1)))
+        file.seek(0, 2)
+        file.write(lines(2, 3, 4, **{"train/kl": 1.0}))
+    again = known.rows(3, first["version"])
+    assert rewards(again) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    assert again["series"]["train/kl"] == [None, 1.0, 1.0, 1.0]
+    assert again["version"] != first["version"]
+
+
 def test_a_large_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "READ_BYTES", 200)
     monkeypatch.setattr(curves, "READ_SECONDS", 0.0)

@@ -14,6 +14,7 @@ from tests.support.tiny_run import Tiny
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics import model_card
+from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.model_card import Facts
 
 STATE = RunState(
@@ -64,8 +65,11 @@ def test_results_failures_flags_and_versions_are_in_it(config: Config) -> None:
 
 
 def test_a_curve_has_the_first_and_the_last_step_and_few_between(config: Config) -> None:
-    rows = [{"step": n, "train/reward": n / 100, "train/kl": 0.1} for n in range(1, 101)]
-    text = card_of(config, *rows, {"step": 100, "eval/accuracy": 0.5})
+    lines = JsonLines(config.files.metrics, 0)
+    for n in range(1, 101):
+        lines.log(n, {"train/reward": n / 100, "train/kl": 0.1})
+    lines.log(100, {"eval/accuracy": 0.5})
+    text = model_card.card(model_card.facts_of(config, STATE), {})
     curve = text.split("## Curve\n")[1].split("## Flags")[0].strip().splitlines()[2:]
     assert len(curve) == model_card.MOST_ROWS
     assert curve[0] == "| 1 | 0.01 | 0.1 |  |  |"

@@ -67,3 +67,41 @@ def test_a_run_that_was_to_go_on_and_made_no_step_has_those_that_it_went_back_to
     rows = goes_back(0).rows
     until = max(index for index, row in enumerate(rows) if row["kind"] == "resume")
     assert report.from_journal(rows[: until + 1]).steps == 50
+
+
+@pytest.mark.parametrize("steps", [4, 400])
+def test_a_record_of_many_steps_keeps_as_many_events_as_one_of_few(steps: int) -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    for attempt in (1, 2):
+        clock.begins(attempt)
+        for step in range(1, steps + 1):
+            clock.then(10, "step", attempt, step=step, steps=1)
+            clock.then(1, "checkpoint", attempt, step=step)
+            clock.then(2, "eval", attempt, step=step)
+        clock.then(5, "failure", attempt, failure="unknown", silent_seconds=4.0)
+        clock.then(1, "decision", attempt, answer="resume")
+    read = report._Read()
+    for place, row in enumerate(clock.rows):
+        read.add(place, row)
+    assert len(read.events()) == 1 + 2 * (3 + 3 + 2)
+    record = report.from_journal(clock.rows)
+    assert [one.steps for one in record.attempts] == [steps, steps]
+    assert [one.seconds for one in record.attempts] == [20 + 13 * steps + 5] * 2
+    first, last = record.failures
+    assert (first.recovery_seconds, last.recovery_seconds) == (1 + 10 + 20 + 10, None)
+    assert (first.steps_lost, first.noticed_seconds) == (steps, 4.0)
+    assert record.seconds["steps done again"] == 10 * steps
+    assert record.steps == steps
+
+
+def test_going_back_over_part_of_the_steps_of_one_event_counts_their_share() -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.begins(1)
+    clock.then(100, "step", 1, step=10, steps=10)
+    clock.then(30, "step", 1, step=13, steps=3)
+    clock.then(0, "resume", 1, step=11)
+    record = report.from_journal(clock.rows)
+    assert record.seconds["steps done again"] == 20
+    assert record.seconds["training"] == 110
