@@ -18,7 +18,6 @@ from contract.journal_index import newest_first
 from contract.journal_lines import Damage, event_of, line_of
 from contract.redaction import redact, redact_all, secret_texts
 
-
 EXPORT = "export"
 """Kind of the event that a trained model is written: the last act of a trainer."""
 

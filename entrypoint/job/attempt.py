@@ -147,7 +147,8 @@ class Attempt:
     def _unfinished(self, lacking_at_end: Lacking) -> str:
         """Return why exit code 0 is no end of the run; "" if it is one."""
         number = self.plan.number
-        kinds = frozenset(e["kind"] for e in self.run.journal.events() if e["attempt"] == number)
+        events = self.run.journal.landmarks()  # each kind is there once at least
+        kinds = frozenset(e["kind"] for e in events if e["attempt"] == number)
         end = self._told.end(self._progress(), kinds)
         lacking = lacking_at_end(end)
         return job_end.sentence(end, lacking) if lacking else ""

@@ -65,6 +65,7 @@ def test_results_failures_flags_and_versions_are_in_it(config: Config) -> None:
 
 
 def test_a_curve_has_the_first_and_the_last_step_and_few_between(config: Config) -> None:
+    config.files.root.mkdir()
     lines = JsonLines(config.files.metrics, 0)
     for n in range(1, 101):
         lines.log(n, {"train/reward": n / 100, "train/kl": 0.1})
