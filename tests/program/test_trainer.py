@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from contract.stop import Stopped
+from tests.support.hub_server import Hub, ask
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.cluster import placement
@@ -185,40 +187,68 @@ def test_progress_that_cannot_be_written_is_the_run_directorys_fault(
     assert capsys.readouterr().err.endswith(f"{progress}: Is a directory\n")
 
 
+REWARDED = {"remote_rm_url": None, "reward_pretrain": "owner/model"}
+
+
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("flags", "more", "said"),
     [
-        ({"vision_config": {}}, "a model of images and text (it has vision_config)"),
+        ({}, {"vision_config": {}}, "a model of images and text (it has vision_config)"),
         (
+            {},
             {"max_position_embeddings": 16, "rope_scaling": {"rope_type": "dynamic"}},
             "beyond 16 tokens its positions are scaled by the longest sequence of a pass",
         ),
+        ({}, {"vocab_size": 5}, "tokens without a row in the embedding of"),
+        (
+            {"critic_pretrain": "owner/model", "advantage_estimator": "gae"},
+            {"vocab_size": 5},
+            "tokens without a row in the embedding of",
+        ),
+        (REWARDED, {}, "has no head that scores a text: its architecture is Qwen2ForCausalLM"),
+        (
+            REWARDED,
+            {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "a", "1": "b"}},
+            "gives 2 numbers for a text; a reward is one",
+        ),
     ],
 )
+@pytest.mark.parametrize("weights", [False, True])
 def test_a_model_of_the_hub_is_refused_as_a_directory_is(
     tiny: Tiny,
     run_dir: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, Any],
     more: dict[str, Any],
     said: str,
+    weights: bool,
 ) -> None:
-    model = tmp_path / "models--owner--model"
+    """By its small files before a cluster is asked for, and on each node with its weights."""
+    model = tmp_path / "repository"
     shutil.copytree(tiny.model, model)
     content = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(content | more))
-    monkeypatch.setattr(run, "with_local_data", lambda config: config)
-    monkeypatch.setattr(placement, "join", lambda layout: None)
-    monkeypatch.setattr(placement, "reserve", lambda layout: None)
-    monkeypatch.setattr(run, "_settled", lambda config, placed: config)
-    monkeypatch.setattr(hub, "fetch_all", lambda names: dict.fromkeys(names, str(model)))
-    monkeypatch.setattr(placement, "on_each_node", lambda placed, do, given: {"one": do(given)})
-    assert end_of(tiny, run_dir, pretrain="owner/model") == ExitCode.USAGE
+    if weights:
+        monkeypatch.setattr(
+            run, "with_small_files", lambda config: replace(config, pretrain=str(tiny.model))
+        )
+        monkeypatch.setattr(placement, "join", lambda layout: None)
+        monkeypatch.setattr(placement, "reserve", lambda layout: None)
+        monkeypatch.setattr(run, "_settled", lambda config, placed: config)
+        on_one = lambda placed, do, given: {"one": do(given)}  # noqa: E731
+        monkeypatch.setattr(placement, "on_each_node", on_one)
+    given = flags or {"pretrain": "owner/model"}
+    flag = next(name for name, value in given.items() if value == "owner/model")
+    with Hub({"owner/model": model}) as served:
+        ask(monkeypatch, served.url, tmp_path / "home")
+        assert end_of(tiny, run_dir, **given) == ExitCode.USAGE
+        assert ("owner/model/model.safetensors" in served.downloads) is weights
     told = capsys.readouterr().err
-    assert told.startswith("--pretrain")
-    assert str(model) in told
+    assert f"--{flag}" in told
     assert said in told
+    assert str(tmp_path / "home") in told
 
 
 LEAVES_SLOWLY = """

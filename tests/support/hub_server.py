@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+from huggingface_hub import constants
+
 from tests.support.http_serving import Handler, serving
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -95,6 +98,17 @@ class Requests(Handler):
             self.close_connection = True
             return
         self.wfile.write(rest)
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, url: str, home: Path) -> None:
+    """Let huggingface_hub in this process ask this hub, with a cache below `home`."""
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
 
 
 def _files(directory: Path) -> dict[str, bytes]:

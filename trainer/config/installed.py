@@ -12,8 +12,9 @@ from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
 from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.types import Prompt
-from trainer.config import first_rows, model_files, reward_models
+from trainer.config import first_rows, images, model_files, reward_models
 from trainer.config.config import Config
+from trainer.config.vocabulary import unreadable_tokens
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "safetensors", "ray")
 """Without one of these no attempt begins."""
@@ -85,10 +86,11 @@ def _read(config: Config, flag: str, path: Path) -> list[Prompt]:
     return load_prompts(path, how)
 
 
-def model_faults(config: Config) -> list[str]:
-    """One sentence for each damaged or missing file of the models on this disk.
+def model_faults(config: Config, *, weights: bool = True) -> list[str]:
+    """One sentence for each thing that is wrong with the models on this disk, by their files.
 
-    Raises OSError if the disk fails.
+    A model of the hub is on it after its download: then it is asked again. `weights`: whether they
+    are there. Raises OSError if the disk fails.
     """
     reward = reward_models.names(config) if config.has_reward_model else ()
     critic = config.critic_pretrain if config.has_critic else ""
@@ -97,12 +99,22 @@ def model_faults(config: Config) -> list[str]:
         ("--critic_pretrain", critic, config.save_value_network, True),
         *(("--reward_pretrain", name, True, False) for name in reward),
     ]
-    return [
+    of_files = [
         f"{flag}: {fault}"
-        for flag, model, tokenizer, images in wanted
+        for flag, model, tokenizer, sees in wanted
         if model and Path(model).is_dir()
-        for fault in model_files.faults(Path(model), tokenizer=tokenizer, images=images)
+        for fault in model_files.faults(
+            Path(model), tokenizer=tokenizer, images=sees, weights=weights
+        )
     ]
+    of_kind = [*reward_models.model_faults(config), *images.faults(config)]
+    return [*of_files, *_critic_faults(config.pretrain, critic), *map(str, of_kind)]
+
+
+def _critic_faults(policy: str, critic: str) -> Iterator[str]:
+    """Yield a fault if the critic cannot read the policy's tokens."""
+    if critic and (said := unreadable_tokens(Path(policy), Path(critic))):
+        yield f"--critic_pretrain: {said}"
 
 
 def beginning_faults(config: Config) -> list[str]:

@@ -1,7 +1,8 @@
 """Checks whether a model can be loaded, by the files of its directory.
 
-It does not import transformers, which takes seconds before a node can do anything else. Other
-faults are found by the process that loads the model (`trainer.models.hub`).
+It does not import transformers, which takes seconds before a node can do anything else. A directory
+is looked at before anything starts, a model of the hub after its download. Other faults are found
+by the process that loads the model (`trainer.models.hub`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import NOT_THERE, with_errno, with_path
+from trainer.config.vocabulary import unreadable_tokens
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES = (
@@ -64,11 +66,13 @@ def cached(model: str) -> Path:
     return repository / "snapshots" / revision
 
 
-def faults(directory: Path, *, tokenizer: bool, images: bool = False) -> Iterator[str]:
+def faults(
+    directory: Path, *, tokenizer: bool, images: bool = False, weights: bool = True
+) -> Iterator[str]:
     """Yield a sentence for each file that is missing or damaged, with the file's name.
 
     `tokenizer`: whether the model's own tokeniser is needed. `images`: whether a model that takes
-    images may stand here. Raises OSError if the disk fails.
+    images may stand here. `weights`: whether they are there. Raises OSError if the disk fails.
     """
     path = directory / "config.json"
     try:
@@ -77,9 +81,12 @@ def faults(directory: Path, *, tokenizer: bool, images: bool = False) -> Iterato
         yield f"{error}. Download or export the model again"
     else:
         yield from _type_faults(path, config, images=images)
-    yield from _weight_faults(directory)
+    if weights:
+        yield from _weight_faults(directory)
     if tokenizer:
         yield from _tokenizer_faults(directory)
+        if said := unreadable_tokens(directory, directory):
+            yield said
 
 
 def has_chat_template(directory: Path) -> bool:

@@ -50,12 +50,10 @@ def names(config: Config) -> tuple[str, ...]:
 
 
 def faults(config: Config) -> Iterator[Fault]:
-    """Why a reward model cannot be one; only of those on this disk can it be said."""
+    """Why a reward model cannot be one, or their rewards cannot be combined."""
     if not config.has_reward_model:
         return
-    for name in names(config):
-        if (Path(name) / "config.json").is_file():
-            yield from _faults_of(Path(name), chat=config.renders_chat)
+    yield from model_faults(config)
     try:
         combination(config.reward_combine)
     except ValueError as error:
@@ -63,29 +61,47 @@ def faults(config: Config) -> Iterator[Fault]:
         yield Fault("--reward_combine", config.reward_combine, str(error), remedy)
 
 
-def _faults_of(model: Path, *, chat: bool) -> Iterator[Fault]:
-    flag = "--reward_pretrain"
-    config = _read(model / "config.json")
-    architecture = " ".join(config.get("architectures") or [])
+def model_faults(config: Config) -> Iterator[Fault]:
+    """Why a reward model on this disk cannot be one."""
+    for name in names(config) if config.has_reward_model else ():
+        if (Path(name) / "config.json").is_file():
+            yield from faults_of("--reward_pretrain", Path(name), chat=config.renders_chat)
+
+
+def faults_of(flag: str, model: Path, *, chat: bool) -> Iterator[Fault]:
+    """Why the model in a directory gives no reward. `chat`: whether its texts are chats."""
+    architecture = _architecture(config := _read(model / "config.json"))
     theirs = architecture in OPENRLHF or "value_head_prefix" in config
     if HEAD not in architecture and not theirs:
         said = f"has no head that scores a text: its architecture is {architecture or 'not said'}"
         remedy = f"Give a model whose architecture ends in {HEAD}, or a RewardModel of OpenRLHF's"
         yield Fault(flag, str(model), said, remedy)
         return
-    labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
-    if HEAD in architecture and labels != 1:
-        remedy = "Give a model with num_labels 1"
-        yield Fault(flag, str(model), f"gives {labels} numbers for a text; a reward is one", remedy)
+    yield from output_faults(flag, model)
     if chat and not model_files.has_chat_template(model):
         said = "has no chat template, and --apply_chat_template makes every prompt a chat"
         remedy = "Add a chat_template to its tokeniser: chats are written anew for each model"
         yield Fault(flag, str(model), said, remedy)
 
 
+def output_faults(flag: str, model: Path) -> Iterator[Fault]:
+    """Yield a fault if the model in a directory has a head of several numbers."""
+    config = _read(model / "config.json")
+    labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+    if HEAD in _architecture(config) and labels != 1:
+        remedy = "Give a model with num_labels 1"
+        yield Fault(flag, str(model), f"gives {labels} numbers for a text; a reward is one", remedy)
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    named = config.get("architectures")
+    return " ".join(map(str, named)) if isinstance(named, list) else ""
+
+
 def _read(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none, which `model_files` says."""
     try:
-        read: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        read = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
-    return read
+    return read if isinstance(read, dict) else {}

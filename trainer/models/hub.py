@@ -23,7 +23,7 @@ EXOTIC = ("*.onnx", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.tflite", "original
 """Weights in formats that the trainer does not read."""
 PICKLED = ("*.bin", "*.pt", "*.pth")
 """Pickled weights, needed only if there are no safetensors."""
-SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
+SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Files of configuration and tokeniser."""
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from env.http.arguments import positive
 from env.server import fail, new_parser, serve
+from trainer.config import model_files, reward_models
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = prepare_process()
     try:
         directory = fetch(model) if is_name(model) else model
+        if faults := list(_faults(Path(directory))):
+            return fail(os.EX_USAGE, "\n".join(faults))
         settings = RewardSettings(
             models=(directory,),
             mixed_precision=(arguments.dtype or ("fp32" if device.type == "cpu" else "bf16"))
@@ -58,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (HubError, TrainingError, ValueError, ImportError) as error:
         return fail(os.EX_USAGE, f"--model {model}: {error}")
     return serve(model, reward.score, arguments)
+
+
+def _faults(model: Path) -> Iterator[str]:
+    """Yield what is wrong with the files of a model, which may come from the hub."""
+    for fault in model_files.faults(model, tokenizer=True):
+        yield f"--model: {fault}"
+    yield from map(str, reward_models.faults_of("--model", model, chat=False))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
 from env.episodes.codec import TextCodec
 from trainer.config.data_sets import is_hub_name
+from trainer.config.schema import ConfigError
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import MARGIN, columns, datasets_of, misfit
+from trainer.supervised.parse import MARGIN, columns, data_faults, datasets_of, misfit
 from trainer.supervised.stages import PreferenceStageFlags, RewardFlags, SFTFlags
 
 Record = dict[str, Any]
@@ -145,6 +146,8 @@ def _columns(flags: StageFlags, names: str, into: Path) -> dict[str, list[Any]]:
 
 def _rows(flags: StageFlags, name: str, into: Path) -> Iterator[Row]:
     path = hub.rows(name, into) if is_hub_name(name) else Path(name)
+    if path != Path(name) and (faults := list(data_faults(flags, "--dataset", str(path)))):
+        raise ConfigError(faults)
     return islice(read_rows(path, list(columns(flags).values())), flags.max_samples)
 
 

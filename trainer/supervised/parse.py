@@ -18,8 +18,10 @@ from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import model_files
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
+from trainer.config.reward_models import output_faults
 from trainer.config.schema import OVER, ConfigError, Fault, MissingFile
 from trainer.config.validate import missing_model
+from trainer.config.vocabulary import unreadable_tokens
 from trainer.supervised import batches
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import (
@@ -131,11 +133,15 @@ def content_faults(flags: StageFlags) -> Iterator[Fault]:
             own = flag == "--pretrain"
             for sentence in model_files.faults(Path(model), tokenizer=own):
                 yield Fault(flag, model, sentence.removesuffix("."), "")
+            if not own and (said := unreadable_tokens(Path(flags.pretrain), Path(model))):
+                yield Fault(flag, model, said, "")
+    if isinstance(flags, RewardFlags):
+        yield from output_faults("--pretrain", Path(flags.pretrain))
     yield from _attention_faults(flags)
     for flag in ("--dataset", "--eval_dataset"):
         for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
             if not is_hub_name(name):
-                yield from _data_faults(flags, flag, name)
+                yield from data_faults(flags, flag, name)
 
 
 def _settled(flags: StageFlags, given: Set[str], run_dir: Path | None) -> StageFlags:
@@ -218,7 +224,7 @@ def _attention_faults(flags: StageFlags) -> Iterator[Fault]:
         yield Fault(flag, wanted, "flash-attn is not installed here", remedy)
 
 
-def _data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
+def data_faults(flags: StageFlags, flag: str, name: str) -> Iterator[Fault]:
     """Yield the faults of a data set by its first row."""
     try:
         first = list(islice(read_rows(Path(name), (), whole=True), 1))

@@ -25,7 +25,7 @@ from trainer.supervised import arguments, batches, data, loggers
 from trainer.supervised.lengths import FITS, Fit, fitted
 from trainer.supervised.metrics import MetricRows
 from trainer.supervised.options import StageFlags
-from trainer.supervised.parse import Command
+from trainer.supervised.parse import Command, content_faults
 from trainer.supervised.stages import STAGES, DPOFlags
 from trainer.supervised.trainers import TRAINERS, Inputs
 from trainer.types import TrainingError, UnfitModelError
@@ -52,6 +52,8 @@ def run(command: Command) -> None:
     if faults := list(batches.faults(command.flags, world)):
         raise ConfigError(faults)
     flags = _with_local_models(command.flags)
+    if flags != command.flags and (faults := list(content_faults(flags))):
+        raise ConfigError(faults)  # of a model of the hub
     # TRL's buffer of logits, [tokens, 32768], is touched at its vocabulary's columns alone.
     device = prepare_process(deterministic=flags.full_determinism, huge_pages=False)
     disable_progress_bars()

@@ -35,11 +35,10 @@ from trainer.cluster import memory_estimate, placement
 from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
-from trainer.config import first_rows, layout
+from trainer.config import first_rows, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.installed import engine_faults, model_faults
-from trainer.config.reward_models import combination
 from trainer.metrics import model_card
 from trainer.metrics.callbacks import Callback
 from trainer.models import hub, hub_push
@@ -87,7 +86,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
     config = with_local_data(config)
-    prompts = data.load(config)
+    prompts = data.load(with_small_files(config))
     reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
     episodes = episode_setup.of_flags(config)
     _check_first_images(config, episodes, prompts)
@@ -155,7 +154,7 @@ def _reward_of_flags(config: Config) -> RewardFunction | None:
 def _model_reward(config: Config, workers: WorkerGroups) -> RewardFunction:
     if workers.reward is None:
         return without_reward  # the environment scores its episodes
-    return ModelReward(workers.reward, combination(config.reward_combine))
+    return ModelReward(workers.reward, reward_models.combination(config.reward_combine))
 
 
 def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: data.Data) -> None:
@@ -223,25 +222,39 @@ def choose_engine(config: Config, found: Assignment) -> Config:
 
 def hub_models(config: Config) -> list[str]:
     """Returns the models of a run that are names on the hub."""
-    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
+    return [name for name in _models(config) if hub.is_name(name)]
+
+
+def _models(config: Config) -> Sequence[str]:
+    reward = reward_models.names(config) if config.has_reward_model else ()
     critic = [config.critic_pretrain] if config.has_critic else []
-    names = dict.fromkeys([config.pretrain, *critic, *reward])
-    return [name for name in names if hub.is_name(name)]
+    return [*dict.fromkeys(name for name in (config.pretrain, *critic, *reward) if name)]
 
 
 def with_local_data(config: Config) -> Config:
     """Returns the flags with data sets of the hub as directories in the run directory.
 
-    Also fetches the small files of the hub's models. The driver may need the tokeniser, and a wrong
-    name must end the attempt before the cluster reserves anything. Raises HubError.
+    Raises HubError.
     """
-    for name in hub_models(config):
-        hub.fetch(name, only=hub.SMALL)
     return replace(
         config,
         prompt_data=_on_this_disk(config, config.prompt_data, config.prompt_split),
         eval_dataset=_on_this_disk(config, config.eval_dataset, config.eval_split),
     )
+
+
+def with_small_files(config: Config) -> Config:
+    """Returns the flags with directories of the hub's models that have all files but the weights.
+
+    The driver may need the tokeniser, and a wrong name or model must end the attempt before the
+    cluster reserves anything. Raises HubError, and UnfitModelError for a model that would also be
+    refused as a directory.
+    """
+    small = {name: hub.fetch(name, only=hub.SMALL) for name in hub_models(config)}
+    here = with_local_models(config, small)
+    if small and (faults := [*engine_faults(here), *model_faults(here, weights=False)]):
+        raise UnfitModelError("\n".join(faults))
+    return here
 
 
 def _on_this_disk(config: Config, given: DataSets | None, split: str) -> DataSets | None:
@@ -258,7 +271,7 @@ def _on_this_disk(config: Config, given: DataSets | None, split: str) -> DataSet
 
 def with_local_models(config: Config, directories: Mapping[str, str]) -> Config:
     """Returns the flags with the directories of models instead of their names on the hub."""
-    reward = (directories.get(name, name) for name in config.reward_pretrain.split(","))
+    reward = (directories.get(name, name) for name in reward_models.names(config))
     return replace(
         config,
         pretrain=directories.get(config.pretrain, config.pretrain),
@@ -282,10 +295,8 @@ def _check_models(config: Config, placed: Placement) -> None:
 
 def missing_models(config: Config) -> list[str]:
     """Returns the directories of models that this node does not have."""
-    reward = config.reward_pretrain.split(",") if config.has_reward_model else []
-    critic = [config.critic_pretrain] if config.has_critic else []
-    names = dict.fromkeys([config.pretrain, *critic, *reward])
-    return [name for name in names if name and not hub.is_name(name) and why_absent(Path(name))]
+    names = _models(config)
+    return [name for name in names if not hub.is_name(name) and why_absent(Path(name))]
 
 
 def _check_directories(config: Config, placed: Placement) -> None:

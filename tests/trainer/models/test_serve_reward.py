@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from env.http.client import RemoteReward
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest
+from tests.support.hub_server import Hub, ask
 from tests.support.tiny_reward_model import write_reward_model
 from trainer.models.reward_model import ScalarRewardModel
 from trainer.models.serve_reward import main
@@ -79,5 +82,37 @@ def test_a_model_without_a_trained_head_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(TinyModel(hidden_size=16, layers=1, heads=2), "01", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    scorer = {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "score"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | scorer))
     assert main(["--model", str(tmp_path)]) == os.EX_USAGE
     assert "has no trained score" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize(
+    ("labels", "alphabet", "says"),
+    [
+        (2, "01", "gives 2 numbers for a text; a reward is one"),
+        (1, "0123456789", "tokens without a row in the embedding"),
+    ],
+)
+def test_a_model_that_gives_no_reward_is_refused_as_a_directory_and_by_name(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by_name: bool,
+    labels: int,
+    alphabet: str,
+    says: str,
+) -> None:
+    model = write_reward_model(tmp_path / "model", "01", num_labels=labels)
+    write_model(TinyModel(hidden_size=16, layers=1, heads=2), alphabet, tmp_path / "other")
+    for file in (tmp_path / "other").glob("tokenizer*"):
+        shutil.copy(file, model)
+    with Hub({"owner/model": model}) as served:
+        ask(monkeypatch, served.url, tmp_path / "home")
+        assert main(["--model", "owner/model" if by_name else str(model)]) == os.EX_USAGE
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("reward server: --model: ")
+    assert says in said

@@ -13,8 +13,9 @@ import pytest
 from datasets import Dataset
 
 from env.data.prompts import PromptError
-from tests.support.hub_server import Hub
+from tests.support.hub_server import Hub, ask
 from tests.support.tiny_run import Tiny, to_argv
+from trainer.config.schema import ConfigError
 from trainer.supervised import data
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import content_faults, parse
@@ -103,6 +104,22 @@ def test_a_row_that_cannot_be_used_is_named(
     given = flags(stage, written(tmp_path / "rows.jsonl", [row]), **more)
     with pytest.raises(PromptError, match=f"rows.jsonl:1: .*{said}"):
         data.load(given, given.dataset, None)
+
+
+def test_a_data_set_of_the_hub_is_refused_as_a_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the columns that it has, and before its other rows are read."""
+    (tmp_path / "repository").mkdir()
+    rows = [{"prompt": CHAT}, {"prompt": None}]
+    written(tmp_path / "repository" / "train.jsonl", rows)
+    with Hub({"owner/chats": tmp_path / "repository"}, kind="dataset") as served:
+        ask(monkeypatch, served.url, tmp_path / "home")
+        with pytest.raises(ConfigError) as caught:
+            data.load(flags("sft", "owner/chats"), "owner/chats", tmp_path)
+    (fault,) = caught.value.faults
+    assert fault.flag == "--output_key"
+    assert fault.remedy.startswith("It has prompt; --output_key none takes the last message")
 
 
 @pytest.mark.cluster

@@ -14,6 +14,8 @@ from transformers import AutoTokenizer
 
 from contract.exit_codes import ExitCode
 from env.types import RewardRequest
+from tests.support.hub_server import Hub, ask
+from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config import reward_models
 from trainer.config.installed import model_faults
@@ -110,3 +112,24 @@ def test_whole_texts_need_no_prompt(tiny: Tiny, tmp_path: Path, trainers: list[A
     trained(tiny, tmp_path, prompt_key=None, max_steps=1)
     row = trainers[0].train_dataset[3]
     assert trainers[0].processing_class.decode(row["chosen_ids"]).startswith("4")
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_model_of_two_outputs_is_refused_as_a_directory_and_by_name(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by_name: bool,
+) -> None:
+    model = write_reward_model(tmp_path / "model", "0123456789+=", num_labels=2)
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
+    given = {
+        "pretrain": "owner/model" if by_name else model,
+        "dataset": tmp_path / "pairs.jsonl",
+        "save_path": tmp_path / "rm",
+    }
+    with Hub({"owner/model": model}) as served:
+        ask(monkeypatch, served.url, tmp_path / "home")
+        assert main(["rm", *to_argv(given)]) == ExitCode.USAGE
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("--pretrain: gives 2 numbers for a text; a reward is one")
