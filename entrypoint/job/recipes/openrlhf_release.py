@@ -13,14 +13,13 @@ from pathlib import Path
 from contract.redaction import redact
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import working_dir
 from entrypoint.job.recipes import openrlhf_flags, openrlhf_words
+from entrypoint.job.recipes.installed import brings, package_of, source_of
 from entrypoint.job.recipes.interpreters import (
     asked,
     interpreter_for,
     is_own,
     others_with,
-    package_in,
     unanswered,
     version_in,
 )
@@ -38,7 +37,7 @@ def is_dotted(settings: Settings, command: OpenRLHFCommand) -> bool:
 
 def _version(settings: Settings, command: OpenRLHFCommand) -> str | None:
     """Return the version that will run; None if the runtime environment brings its own."""
-    if _brings_one(settings, command):
+    if brings(settings, command.variables, PACKAGE):
         return None
     return version_in(interpreter_for(command.python, PACKAGE), PACKAGE)
 
@@ -87,16 +86,15 @@ def refusals(
     `completed`: the command as the release gets it.
     """
     python = interpreter_for(command.python, PACKAGE)
-    package = _package(settings, command, python)
+    package = package_of(settings, command.variables, python, PACKAGE)
     module = openrlhf_words.MODULE.fullmatch(command.program[-1])
     if package is None or module is None:
         return
     release = f"OpenRLHF {_version(settings, command) or ''}".rstrip()
-    programs = sorted(file.stem for file in (package / "cli").glob("train_*.py"))
-    if module["name"] not in programs:
+    if (program := source_of(package, module[0])) is None:
+        programs = sorted(file.stem for file in (package / "cli").glob("train_*.py"))
         yield f"{release} has no {module[0]}, only {', '.join(programs)}"
         return
-    program = package / "cli" / f"{module['name']}.py"
     dotted = is_dotted(settings, command)
     verdict = asked(python, program, (completed if dotted else command).flag_words)
     if verdict is None:
@@ -111,24 +109,3 @@ def refusals(
         yield f"{redact(word)} belongs to no flag of {release}: leave it out"
     if verdict.error:
         yield f"{release} refuses the flags: {redact(verdict.error)}"
-
-
-def _package(settings: Settings, command: OpenRLHFCommand, python: str) -> Path | None:
-    """Return the directory of the OpenRLHF that will run; None if only the nodes know it."""
-    environment = settings.runtime_env
-    if working_dir.is_local(environment):
-        own = working_dir.place(environment) / PACKAGE
-        if own.is_dir():
-            return own
-    return None if _brings_one(settings, command) else package_in(python, PACKAGE)
-
-
-def _brings_one(settings: Settings, command: OpenRLHFCommand) -> bool:
-    """Return whether the job's environment may have an OpenRLHF of its own."""
-    environment = settings.runtime_env
-    brings = set(NEEDS_INSTALL) & set(environment)
-    if working_dir.is_local(environment):
-        place = working_dir.place(environment)
-        if place.is_dir() and not (place / PACKAGE).is_dir():
-            brings.discard("working_dir")
-    return bool(brings) or "PYTHONPATH" in {**command.variables, **environment.get("env_vars", {})}

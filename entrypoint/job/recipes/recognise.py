@@ -61,8 +61,10 @@ def _knowing(words: Sequence[str]) -> tuple[str, ...]:
         return ("trl",)
     typed = variables_before(unwrapped(words)[0])[1]
     program = _program(typed)
-    if program == ["-m", verl_words.MODULE]:
+    if program[:1] == ["-m"] and verl_words.MODULES.fullmatch(program[-1]):
         is_search_r1 = any(OF_SEARCH_R1.fullmatch(word) for word in typed)
+        if program[-1] != verl_words.MODULE:
+            return ("verl",)
         return ("search-r1", "verl") if is_search_r1 else ("verl", "search-r1")
     launchers = ("torchrun", "trl") if starts_all_nodes(words) else ()
     return ("openrlhf", *launchers) if OPENRLHF.fullmatch(program[-1]) else launchers

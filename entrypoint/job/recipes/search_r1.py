@@ -89,6 +89,9 @@ class SearchR1(AnyCommand):
         ]
         found += verl_words.common_faults(command, NAME)
         found += _retriever_faults(settings, command)
+        if not any(found):
+            completed = _completed(settings, command, None)
+            found += verl.lacks(settings, command, completed.overrides)
         return [sentence for sentence in found if sentence]
 
     def warnings(self, settings: Settings) -> Sequence[str]:

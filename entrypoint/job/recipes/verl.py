@@ -16,7 +16,7 @@ from entrypoint.job import verl_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
-from entrypoint.job.recipes import verl_words
+from entrypoint.job.recipes import verl_keys, verl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
@@ -24,6 +24,7 @@ from entrypoint.job.recipes.command import (
     no_directory,
     runtime_environment,
 )
+from entrypoint.job.recipes.installed import brings, package_of, source_of
 from entrypoint.job.recipes.interpreters import has_module, interpreter_for, unanswered
 from entrypoint.job.recipes.typed_words import no_effect
 from entrypoint.job.recipes.verl_words import (
@@ -37,7 +38,8 @@ from entrypoint.job.recipes.verl_words import (
     parse,
 )
 
-PACKAGE = "verl"
+PACKAGE, RECIPES = "verl", "recipe"
+"""`recipe` is a directory beside the package in verl's repository."""
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: verl's default is never."""
 NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
@@ -89,6 +91,8 @@ class Verl(AnyCommand):
         found.append(no_directory(settings))
         found += needless_variables(settings, "verl")
         found += [*verl_words.faults(command), *_start_faults(settings, command)]
+        if not any(found):
+            found += lacks(settings, command, _completed(settings, command).overrides)
         return [sentence for sentence in found if sentence]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
@@ -151,6 +155,29 @@ class Verl(AnyCommand):
         return verl_words.without_model(parse(settings.job))
 
 
+def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what the installed verl lacks of a command: its module, or keys of its configuration.
+
+    `overrides`: those of the command as it will run.
+    """
+    if command.program[-2:-1] != ("-m",):
+        return
+    module, python = command.program[-1], interpreter_for(command.interpreter, PACKAGE)
+    verl = package_of(settings, command.variables, python, PACKAGE)
+    top = module.partition(".")[0]
+    if top not in (PACKAGE, RECIPES):
+        return
+    own = verl if top == PACKAGE else package_of(settings, command.variables, python, top)
+    if own is None:
+        if top != PACKAGE and not brings(settings, command.variables, top):
+            yield f"{python} finds no {top}, and so no {module}: give a working_dir that has it"
+        return
+    if (program := source_of(own, module)) is None:
+        yield f"{own} has no {module}: give a module that this release has"
+    elif verl is not None:
+        yield from verl_keys.strange(program, verl, overrides)
+
+
 def _directory(settings: Settings, command: VerlCommand) -> Path:
     return working_dir.below(settings.run_dir, command.value(DIRECTORY) or "verl")
 
@@ -179,7 +206,8 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
 
 
 def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
-    mode, path = command.value(RESUME_MODE), command.value(RESUME_PATH)
+    mode = command.value(RESUME_MODE)
+    path = command.value(RESUME_PATH) if mode == "resume_path" else None
     if mode not in ("disable", "resume_path"):
         return []
     words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
@@ -201,10 +229,13 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     logger = command.value(LOGGER)
     if logger is not None and "console" not in logger:
         yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
-    if (mode := command.value(RESUME_MODE)) in ("disable", "resume_path"):
-        own = f"{RESUME_PATH}={path}" if (path := command.value(RESUME_PATH)) else ""
+    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
+    if path and mode != "resume_path":
+        yield f"{RESUME_PATH}={path} has no effect with {RESUME_MODE}={mode}"
+    if mode in ("disable", "resume_path"):
+        own = f" {RESUME_PATH}={path}" if path and mode == "resume_path" else ""
         yield (
-            f"{RESUME_MODE}={mode} {own}".rstrip()
+            f"{RESUME_MODE}={mode}{own}"
             + " holds until the run has a checkpoint of its own; then it resumes from that"
         )
 

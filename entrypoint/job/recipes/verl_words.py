@@ -16,6 +16,12 @@ from entrypoint.job.recipes.torchrun import script_place
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 MODULE = "verl.trainer.main_ppo"
+MODULES = re.compile(
+    r"(?:verl|recipe)(?:\.\w+)*\.(?:main_ppo(?:_v0|_sync)?|main_dapo|fully_async_main|async_main_ppo)"
+)
+"""Trainers with the keys of main_ppo, and of their own besides."""
+ASYNC = re.compile(r"(?:verl|recipe)(?:\.\w+)*\.(?:fully_async|one_step_off)\w*\.\w+")
+"""Trainers whose rollouts have GPUs of their own: `rollout.nnodes`."""
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
 NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
@@ -113,11 +119,6 @@ def faults(command: VerlCommand) -> list[str]:
     mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
     if mode not in ("auto", "disable", "resume_path"):
         found.append(f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path")
-    elif path and mode != "resume_path":
-        found.append(
-            f"{RESUME_PATH}={path} and {RESUME_MODE}={mode} contradict each other: give "
-            f"{RESUME_MODE}=resume_path with it, or leave the path out"
-        )
     elif mode == "resume_path" and not (path and "global_step_" in path):
         found.append(f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N")
     if value := command.value(RAY_CPUS):
@@ -229,6 +230,10 @@ def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:
     nodes, each = command.number(NNODES), command.number(GPUS)
     if not gpus or (nodes and each) or _on_cpus(command):
         return command
+    left = sum(gpus) - sum(apart(command).values())
+    gpus = _first_of(gpus, left)
+    if not gpus:
+        return command
     if each:
         nodes = sum(count >= each for count in gpus)
     else:
@@ -237,13 +242,43 @@ def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:
     return command.having(trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
 
 
+def _first_of(gpus: Sequence[int], most: int) -> list[int]:
+    """Return the nodes, the largest first, that have no more GPUs than `most` together."""
+    found: list[int] = []
+    for count in sorted(gpus, reverse=True):
+        if sum(found) + count <= most:
+            found.append(count)
+    return found
+
+
 def lacking(command: VerlCommand, gpus: Sequence[int]) -> str:
     """Return what the nodes lack for the command; "" if they can hold it."""
     nodes, each = command.number(NNODES) or 1, command.number(GPUS) or 8
-    if sum(count >= each for count in gpus) >= nodes or _on_cpus(command):
+    others = {name: count for name, count in apart(command).items() if count}
+    enough = nodes * each + sum(others.values()) <= sum(gpus)
+    if (enough and sum(count >= each for count in gpus) >= nodes) or _on_cpus(command):
         return ""
     offered = ", ".join(map(str, gpus)) or "0"
-    return f"verl wants {each} GPUs on each of {nodes} nodes; the nodes offer {offered}"
+    more = "".join(f", and {count} for {name}" for name, count in others.items())
+    return f"verl wants {each} GPUs on each of {nodes} nodes{more}; the nodes offer {offered}"
+
+
+def apart(command: VerlCommand) -> dict[str, int]:
+    """Return how many GPUs each part has for itself, beside those of `trainer.nnodes`."""
+    separate = command.value("trainer.v1.trainer_mode") == "separate_async"
+    each = command.number(GPUS) or 8
+    parts = (
+        ("rollout", ASYNC.fullmatch(command.program[-1]) is not None, (1, 8)),
+        ("actor_rollout_ref.rollout", separate, (0, each)),
+        ("reward.reward_model", _has_pool(command, "reward.reward_model"), (0, 8)),
+        ("reward_model", _has_pool(command, "reward_model"), (0, 8)),
+        ("distillation", _is_true(command.value("distillation.enabled")), (0, 8)),
+    )
+    return {
+        f"{name}.nnodes × {name}.n_gpus_per_node": _gpus_of(command, name, default)
+        for name, counts, default in parts
+        if counts
+    }
 
 
 def console_added(command: VerlCommand, *, wandb: bool) -> VerlCommand:
@@ -266,6 +301,20 @@ def _no_override(words: Sequence[str]) -> str:
             return word
         before = word
     return ""
+
+
+def _has_pool(command: VerlCommand, name: str) -> bool:
+    return _is_true(command.value(f"{name}.enable_resource_pool"))
+
+
+def _gpus_of(command: VerlCommand, name: str, default: tuple[int, int]) -> int:
+    """Return nodes × GPUs of each; 0 if one of them is no plain number."""
+    keys = (f"{name}.nnodes", f"{name}.n_gpus_per_node")
+    values = [
+        number if command.value(key) is None else command.number(key) or 0
+        for key, number in zip(keys, default, strict=True)
+    ]
+    return values[0] * values[1]
 
 
 def _is_true(value: str | None) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.job.recipes import interpreters, openrlhf_release
+from entrypoint.job.recipes import installed, interpreters, openrlhf_release
 from entrypoint.job.recipes.openrlhf import RECIPE
 from tests.support.hf_checkpoints import torch_file
 from tests.support.openrlhf_checkpoints import checkpoint
@@ -24,7 +24,7 @@ def version(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """The release that the image's Python has; a test may change it."""
     release: dict[str, str | None] = {"openrlhf": "0.11.2"}
     monkeypatch.setattr(openrlhf_release, "version_in", lambda _, package: release[package])
-    monkeypatch.setattr(openrlhf_release, "package_in", lambda *_: PACKAGE)
+    monkeypatch.setattr(installed, "package_in", lambda *_: PACKAGE)
     return release
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from entrypoint.commands import cli
 from entrypoint.config.settings import Settings
-from entrypoint.job.recipes import openrlhf_release
+from entrypoint.job.recipes import installed, openrlhf_release
 from entrypoint.job.recipes.openrlhf import RECIPE
 from tests.support.openrlhf_parser import PACKAGE, parsed, value
 from tests.support.openrlhf_recipe import RANKS, SHORT, flags, settings
@@ -34,7 +34,7 @@ TORCHRUN = (
 def version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The image's Python has this release."""
     monkeypatch.setattr(openrlhf_release, "version_in", lambda *_: "0.11.2")
-    monkeypatch.setattr(openrlhf_release, "package_in", lambda *_: PACKAGE)
+    monkeypatch.setattr(installed, "package_in", lambda *_: PACKAGE)
 
 
 def guide(run: Path, name: str, before: str, **environ: str) -> Settings:

@@ -48,6 +48,12 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("python3 -m verl.trainer.main_ppo x.max_turns=4", "verl"),
         ("A=b /opt/x/bin/trl sft", "trl"),
         ("uv run python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),
+        ("python3 -m verl.experimental.one_step_off_policy.main_ppo rollout.nnodes=1", "verl"),
+        (
+            "ray job submit -- python3 -m verl.experimental.fully_async_policy.fully_async_main",
+            "verl",
+        ),
+        ("python3 -m recipe.dapo.main_dapo trainer.nnodes=2", "verl"),
         (
             "A=b /bin/uv run --extra gpu -- python3 -m verl.trainer.main_ppo do_search=1",
             "search-r1",
@@ -70,6 +76,8 @@ def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
         ("python3", "verl.trainer.main_ppo"),
         ("python3", "-m", "verl.trainer.main_ppo_of_ours"),
         ("python3", "-m", "verl.model_merger", "merge"),
+        ("python3", "-m", "verl.trainer.main_eval", "data.path=a"),
+        ("python3", "-m", "ours.trainer.main_ppo", "a.b=1"),
         ("python3", "-m", "openrlhf.cli.lora_combiner", "--bf16"),
         ("python3", "-m"),
         ("uv", "run", "train.py"),

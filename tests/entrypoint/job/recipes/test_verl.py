@@ -320,12 +320,6 @@ VERL = {"ROLLCALL_RUNTIME_ENV": '{"pip": ["verl"]}'}
         ("trainer.nnodes=2 --config-name ppo a.b", VERL, "a.b is no key=value"),
         ("data.train_files=/data/python3 a.b", VERL, "a.b is no key=value"),
         (
-            f"{sys.executable} -m verl.trainer.main_ppo trainer.resume_mode=disable "
-            "trainer.resume_from_path=/a/global_step_3",
-            {},
-            "trainer.resume_from_path=/a/global_step_3 and trainer.resume_mode=disable contradict",
-        ),
-        (
             f"{sys.executable} -m x trainer.resume_mode=resume_path",
             {},
             "trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N",
