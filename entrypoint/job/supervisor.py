@@ -73,7 +73,7 @@ class Outcome:
             case UnfitRayError():
                 code = error.exit_code
             case OSError():  # such as a run directory that cannot take the journal
-                return cls("failed", errors.exit_code(error, run_dir), errors.describe(error))
+                return cls("failed", errors.exit_code(error, run_dir), errors.explain(error))
             case _:
                 log.error("an error of the head itself ends the run", exc_info=error)
                 return cls("failed", ExitCode.JOB_FAILED, f"the head failed: {error!r}")

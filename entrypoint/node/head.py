@@ -89,7 +89,7 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
-        log.error("%s", errors.describe(error))
+        log.error("%s", errors.explain(error))
         return errors.exit_code(error, run.root)
 
 

@@ -94,7 +94,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         log.error("the head refuses this node: %s", error)
         return ExitCode.UNFIT
     except OSError as error:
-        log.error("%s", errors.describe(error))
+        log.error("%s", errors.explain(error))
         return errors.exit_code(error, settings.run_dir)
 
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from contract.background import in_background
 from contract.durations import duration
 from contract.exit_codes import ExitCode
-from contract.run_dir import RunFiles, sync_directory
+from contract.run_dir import RunFiles
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Worker
 from entrypoint.machine.limits import GIB, MIB, sized
+from entrypoint.preflight import file_calls
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
+from entrypoint.run import errors
 from entrypoint.run.store import Store, StoreError, UnusableStoreError
 
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
+OTHER_RAY_DIR = "set ROLLCALL_RAY_TEMP_DIR to another directory"
+REPLACED_BY_RAY = ("ray_current_cluster", "session_latest")
 RAY_FULL = 0.95
 """Share of the disk in use at which Ray refuses to write objects to it."""
 CLOCK_SKEW_SECONDS = 5.0
@@ -38,26 +44,29 @@ CHECKPOINT = 84e9
 
 
 def run_dir(context: Context) -> Finding:
-    """Exists, takes a write, an fsync, a rename and a deletion, has space, agrees on the time."""
-    path = context.settings.run_dir
+    """Answers every call of a run, has space, and agrees on the time."""
+    path, settings = context.settings.run_dir, context.settings
+    unmade = ""
     try:
-        settings = context.settings
         own = settings.store or (isinstance(context.role, Worker) and not settings.shares_run_dir)
-        unmade = ""
         if own or (not path.exists() and is_mounted(path)):
             unmade = _make(path)
         if not path.is_dir():
             what = "is not a directory" if path.exists() else f"does not exist{unmade}"
-            whose = "all nodes share" if context.settings.shares_run_dir else "outlives the head"
+            whose = "all nodes share" if settings.shares_run_dir else "outlives the head"
             remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
-        skew = try_writing(path)
     except OSError as error:
-        evidence = f"{path} cannot be written: {error.strerror}"
-        remedy = f"make it writable for user {os.geteuid()}, or set ROLLCALL_RUN_DIR"
-        return Finding(Verdict.FAIL, evidence, remedy)
-    if abs(skew) > CLOCK_SKEW_SECONDS:
-        evidence = f"{path} and this node differ by {duration(abs(skew))} in their clocks"
+        evidence = f"{path} cannot be looked into: {error.strerror}"
+        return Finding(Verdict.FAIL, evidence, f"{errors.remedy(error)}, or set ROLLCALL_RUN_DIR")
+    began = time.time()
+    trials = file_calls.tried(path, file_calls.OF_STORAGE)
+    if found := file_calls.judged(path, trials, "set ROLLCALL_RUN_DIR to another directory"):
+        return found
+    changed = path.stat().st_mtime  # in the storage's time; in ours between `began` and now
+    skew = max(began - changed, changed - time.time())
+    if skew > CLOCK_SKEW_SECONDS:
+        evidence = f"{path} and this node differ by {duration(skew)} in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
 
@@ -140,27 +149,6 @@ def _probe(store: Store) -> None:
         raise StoreError(f"no answer for {STORE_SECONDS:.0f} s") from None
 
 
-def try_writing(directory: Path) -> float:
-    """Do what a checkpoint does; return how many seconds the storage's clock is ahead.
-
-    Raises OSError; nothing is left behind.
-    """
-    descriptor, name = tempfile.mkstemp(prefix=".rollcall-probe-", dir=directory)
-    probe, renamed = Path(name), Path(f"{name}.renamed")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(b"probe")
-            file.flush()
-            os.fsync(file.fileno())
-        skew = probe.stat().st_mtime - time.time()
-        probe.rename(renamed)
-        sync_directory(directory)
-    finally:
-        probe.unlink(missing_ok=True)
-        renamed.unlink(missing_ok=True)
-    return skew
-
-
 def judge_space(path: Path, least: int, enough: int) -> Finding:
     """`least` and `enough` in bytes."""
     volume = os.statvfs(path)
@@ -176,19 +164,55 @@ def judge_space(path: Path, least: int, enough: int) -> Finding:
 
 
 def temp_dir(context: Context) -> Finding:
-    """Ray's directory, or its nearest parent that exists."""
+    """Ray's directory, or its nearest parent that exists, and that of Python's temporary files."""
     path = context.settings.ray_dir
     # os.path.exists, unlike Path.exists, answers for what this user may not look into.
     parents = (path, *path.parents)
     existing = next(parent for parent in parents if os.path.exists(parent))  # noqa: PTH110
-    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True) or not existing.is_dir():
-        evidence = f"{existing} is no directory that user {os.geteuid()} can write"
-        return Finding(Verdict.FAIL, evidence, "make it writable, or set ROLLCALL_RAY_TEMP_DIR")
+    if not existing.is_dir():
+        evidence = f"{existing} is no directory"
+        return Finding(Verdict.FAIL, evidence, f"make it one, or {OTHER_RAY_DIR}")
+    if theirs := _of_another_user(path):
+        evidence = f"{theirs} is another user's, and {path} lets nobody else replace it"
+        return Finding(Verdict.FAIL, evidence, f"have it removed, or {OTHER_RAY_DIR}")
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except OSError as error:
+        evidence = f"no temporary directory can be used: {error.strerror}"
+        return Finding(Verdict.FAIL, evidence, "set TMPDIR to a directory that takes files")
+    places = {temporary: "set TMPDIR to another directory", existing: OTHER_RAY_DIR}
+    for place, elsewhere in places.items():
+        trials = file_calls.tried(place, file_calls.OF_TEMP)
+        if found := file_calls.judged(place, trials, elsewhere):
+            return found
+    given = context.environ.get("TMPDIR")
+    if given and Path(given).absolute() != temporary.absolute():
+        evidence = f"TMPDIR={given} takes no files, and {temporary} is used"
+        return Finding(Verdict.WARN, evidence, "correct TMPDIR, or make the directory")
+    if os.statvfs(existing).f_flag & os.ST_NOEXEC:
+        evidence = (
+            f"{existing} starts no programs (noexec): those of a job's working directory fail"
+        )
+        return Finding(Verdict.WARN, evidence, f"mount it with exec, or {OTHER_RAY_DIR}")
     usage = shutil.disk_usage(existing)
     if usage.used > RAY_FULL * usage.total:
         evidence = f"{existing} is {usage.used / usage.total:.0%} full; Ray stops at {RAY_FULL:.0%}"
-        return Finding(Verdict.WARN, evidence, "free space, or set ROLLCALL_RAY_TEMP_DIR")
+        return Finding(Verdict.WARN, evidence, f"free space, or {OTHER_RAY_DIR}")
     return judge_space(existing, SMALLEST_TEMP, ENOUGH_TEMP)
+
+
+def _of_another_user(ray_dir: Path) -> Path | None:
+    """What Ray must replace in its directory and this user may not, as the directory is sticky."""
+    user = os.geteuid()
+    with suppress(OSError):
+        status = ray_dir.stat()
+        if user in (0, status.st_uid) or not status.st_mode & stat.S_ISVTX:
+            return None
+        for name in REPLACED_BY_RAY:
+            with suppress(FileNotFoundError):
+                if (ray_dir / name).lstat().st_uid != user:
+                    return ray_dir / name
+    return None
 
 
 CHECKS = (
@@ -196,7 +220,7 @@ CHECKS = (
         CheckName.HOST_RUN_DIR,
         "can the run directory be written?",
         run_dir,
-        timeout=15.0,
+        timeout=20.0,
         exit_code=ExitCode.RUN_DIR,
     ),
     Check(
@@ -212,5 +236,5 @@ CHECKS = (
         timeout=30.0,
         exit_code=ExitCode.RUN_DIR,
     ),
-    Check(CheckName.HOST_TEMP_DIR, "can Ray's own directory be written?", temp_dir, timeout=10.0),
+    Check(CheckName.HOST_TEMP_DIR, "can Ray's own directory be written?", temp_dir, timeout=30.0),
 )

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,14 @@ def unprivileged() -> Iterator[None]:
         return
     os.seteuid(NOBODY)
     yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def unprivileged_later() -> Iterator[Callable[[], None]]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    yield lambda: os.seteuid(NOBODY)
     os.seteuid(0)
 
 
@@ -147,3 +155,40 @@ def test_rays_directory_may_be_made_later_below_one_that_is_there(open_directory
 def test_rays_directory_cannot_lie_below_a_file(open_directory: Path) -> None:
     (open_directory / "file").touch(mode=0o777)
     assert temp_dir(open_directory / "file").verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest"])
+def test_rays_directory_of_another_user_that_is_sticky_fails(
+    name: str, open_directory: Path, unprivileged_later: Callable[[], None]
+) -> None:
+    """Ray replaces these files: with the sticky bit their owner alone may."""
+    open_directory.chmod(0o1777)
+    (open_directory / name).touch()
+    assert temp_dir(open_directory).verdict is not Verdict.FAIL
+    unprivileged_later()
+    finding = temp_dir(open_directory)
+    assert finding.verdict is Verdict.FAIL
+    assert f"{open_directory / name} is another user's" in finding.evidence
+    assert "set ROLLCALL_RAY_TEMP_DIR" in finding.remedy
+    os.seteuid(0)
+    open_directory.chmod(0o777)  # as Ray leaves its own directory: everybody may replace it
+    unprivileged_later()
+    assert temp_dir(open_directory).verdict is not Verdict.FAIL
+
+
+def test_no_usable_temporary_directory_fails(
+    open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    finding = temp_dir(open_directory)
+    assert finding.verdict is Verdict.FAIL
+    assert "No usable temporary directory" in finding.evidence
+    assert "TMPDIR" in finding.remedy
+
+
+def test_a_temporary_directory_that_is_not_used_is_a_warning(open_directory: Path) -> None:
+    given = {"ROLLCALL_RAY_TEMP_DIR": str(open_directory), "TMPDIR": "/scratch/missing"}
+    finding = storage.temp_dir(Context(HEAD, read_settings(given)))
+    assert finding.verdict is Verdict.WARN
+    assert "TMPDIR=/scratch/missing takes no files" in finding.evidence
