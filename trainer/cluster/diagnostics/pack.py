@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -29,7 +30,11 @@ def main() -> int:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--excludes", type=json.loads, default=[])
     options = parser.parse_args()
-    print(pack(options.directory, options.into, options.excludes))
+    try:
+        print(pack(options.directory, options.into, options.excludes))
+    except UnicodeEncodeError as error:  # an archive's names are UTF-8
+        file = os.fsencode(error.object)
+        sys.exit(f"the name of {file!r} is not UTF-8: rename it, or leave it out by .rayignore")
     return 0
 
 
