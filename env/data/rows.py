@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from env.data.directories import UnreadableDirectoryError, files_of
+from env.images import git_lfs
+
 VIDEOS = ("videos", "video")
 IMAGES = ("images", "image", *VIDEOS)
 """Columns that are read besides what is asked for, so that nobody trains text without them."""
 TRAIN = "train"
 """The split that is read if none is named."""
-FORMATS = "a .jsonl file, a .parquet file or a directory that datasets' save_to_disk wrote"
+FORMATS = (
+    "a .jsonl file, a .parquet file, a directory of such, or one that datasets' save_to_disk wrote"
+)
 
 
 class PromptError(ValueError):
@@ -55,16 +60,40 @@ def read_rows(
     They have the columns of IMAGES too, where there are any; with `whole`, every column. `split`:
     of a directory that has several. Raises PromptError.
     """
-    if path.is_dir():
+    if path.is_dir() and _is_saved(path):
         yield from _saved_rows(_split_directory(path, split), keys, whole=whole)
+    elif path.is_dir():
+        for file in _files(path, split):
+            yield from read_rows(file, keys, whole=whole)
     elif not path.exists():
         raise PromptError(f"{path}: no such file; wanted is {FORMATS}")
+    elif _is_pointer(path):
+        raise PromptError(f"{path} {git_lfs.SAID}")
     elif path.suffix == ".parquet":
         yield from _parquet_rows(path, keys, whole=whole)
     elif path.suffix in {".jsonl", ".json"}:
         yield from _json_rows(path, keys)
     else:
         raise PromptError(f"{path}: unknown kind of file; wanted is {FORMATS}")
+
+
+def _is_saved(directory: Path) -> bool:
+    """Return whether datasets' save_to_disk wrote a directory."""
+    return any((directory / name).exists() for name in ("state.json", "dataset_dict.json"))
+
+
+def _files(directory: Path, split: str) -> Sequence[Path]:
+    try:
+        return files_of(directory, split)
+    except UnreadableDirectoryError as error:
+        raise PromptError(f"{directory}: {error}") from error
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        return git_lfs.is_pointer(path)
+    except OSError as error:
+        raise PromptError(f"{path}: {error.strerror}") from error
 
 
 def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
@@ -156,6 +185,8 @@ def _parquet_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[R
 def _saved_rows(path: Path, keys: Sequence[str], *, whole: bool) -> Iterator[Row]:
     from datasets import load_from_disk
 
+    if pointer := next(filter(_is_pointer, sorted(path.glob("*.arrow"))), None):
+        raise PromptError(f"{pointer} {git_lfs.SAID}")
     try:
         data = load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:
@@ -171,8 +202,6 @@ def _split_directory(path: Path, split: str) -> Path:
         return path
     try:
         splits = json.loads((path / "dataset_dict.json").read_text())["splits"]
-    except FileNotFoundError:
-        raise PromptError(f"{path}: holds no saved data set; wanted is {FORMATS}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PromptError(f"{path}/dataset_dict.json: not readable: {error}") from error
     if split in splits:

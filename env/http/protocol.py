@@ -93,7 +93,7 @@ def read_answer(answer: object, count: int) -> list[Score]:
     Raises AnswerError for another number of rewards and for a reward that is no finite number.
     """
     fields = answer if isinstance(answer, Mapping) else {"rewards": answer}
-    rewards = fields.get("rewards")
+    rewards = _column(fields.get("rewards"))
     if not isinstance(rewards, list):
         raise AnswerError(f"no list of rewards in {_shown(answer)}")
     if len(rewards) != count:
@@ -117,15 +117,23 @@ def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
     logs = fields.get("extra_logs")
     named = dict(logs) if isinstance(logs, Mapping) else {}
     named |= {name: fields[old] for old, name in LEGACY_METRICS.items() if old in fields}
-    if fields.get("scores") not in (None, fields.get("rewards")):
+    if _column(fields.get("scores")) not in (None, _column(fields.get("rewards"))):
         named["acc"] = fields["scores"]
     rows: list[dict[str, float]] = [{} for _ in range(count)]
-    for name, values in named.items():
+    for name, given in named.items():
+        values = _column(given)
         if isinstance(values, list) and len(values) == count:
             for row, value in zip(rows, values, strict=True):
                 if isinstance(value, int | float) and math.isfinite(value):
                     row[str(name)] = float(value)
     return rows
+
+
+def _column(values: object) -> object:
+    """Return the numbers of a column [B, 1], such as a model's logits, as a list [B]."""
+    if isinstance(values, list) and all(isinstance(v, list) and len(v) == 1 for v in values):
+        return [value[0] for value in values]
+    return values
 
 
 def _texts(fields: Mapping[str, Any], name: str, count: int | None = None) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from env.images import git_lfs
 from env.images.types import EMBEDDED, shown
 
 FILE_BYTES = 64 << 20
@@ -44,6 +45,8 @@ def decode(content: bytes, name: str) -> Image.Image:
                 opened.load()
                 return _rgb(ImageOps.exif_transpose(opened), name)
     except UnidentifiedImageError:
+        if content.startswith(git_lfs.BEGINNING):
+            raise ImageError(f"{name} {git_lfs.SAID}") from None
         raise ImageError(f"{name}: no image of the formats {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: {_too_many('more pixels')}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from env.types import RewardFunction, RewardRequest, Score
@@ -38,7 +39,10 @@ def guard(reward: RewardFunction) -> RewardFunction:
 def _plain(score: Score) -> Score:
     if not isinstance(score, Score):
         raise TypeError(f"it gave {score!r}, where a Score is wanted")
-    return score.plain()
+    plain = score.plain()
+    if plain.ok and not math.isfinite(plain.reward):
+        return Score.failed(f"the reward is {plain.reward}")
+    return plain
 
 
 def guard_each(reward: RewardFunction, ends: tuple[type[Exception], ...]) -> RewardFunction:

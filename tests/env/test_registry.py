@@ -173,6 +173,22 @@ def test_a_reward_that_is_nan_fails_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        "torch.tensor([[0.25], [0.5]])",
+        "torch.tensor([[0.25], [0.5]], dtype=torch.bfloat16, requires_grad=True)",
+        "torch.tensor([[0.25], [0.5]]).numpy()",
+        "[torch.tensor([0.25]), torch.tensor([0.5])]",
+        "[[0.25], [0.5]]",
+    ],
+)
+def test_rewards_may_be_a_column(tmp_path: Path, answer: str) -> None:
+    for body in (answer, f'{{"rewards": {answer}, "scores": {answer}}}'):
+        spec = written(tmp_path, f"import torch\ndef reward_func(q, p, l): return {body}\n")
+        assert [score.reward for score in reward_function(spec)(SUMS[:2])] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
     ("source", "says"),
     [
         ("def reward(q): ...", "defines no function reward_func(queries, prompts, labels)"),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import NOT_THERE, with_errno, with_path
+from env.images import git_lfs
 from trainer.config.vocabulary import unreadable_tokens
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -74,6 +75,9 @@ def faults(
     `tokenizer`: whether the model's own tokeniser is needed. `images`: whether a model that takes
     images may stand here. `weights`: whether they are there. Raises OSError if the disk fails.
     """
+    if pointer := next(filter(_is_pointer, sorted(directory.iterdir())), None):
+        yield f"{pointer} {git_lfs.SAID}"
+        return
     path = directory / "config.json"
     try:
         config = _json_object(path)
@@ -87,6 +91,14 @@ def faults(
         yield from _tokenizer_faults(directory)
         if said := unreadable_tokens(directory, directory):
             yield said
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        with with_path(path):
+            return path.is_file() and git_lfs.is_pointer(path)
+    except NOT_THERE:  # the checks of its kind name it
+        return False
 
 
 def has_chat_template(directory: Path) -> bool:

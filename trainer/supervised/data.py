@@ -126,7 +126,8 @@ def _kind_of_example(flags: StageFlags) -> object:
 def _files(name: str) -> list[Path]:
     """Return the files of a data set on this disk."""
     path = Path(name)
-    return sorted(path.rglob("*.arrow")) if path.is_dir() else [path] if path.exists() else []
+    found = path.rglob("*") if path.is_dir() else [path]
+    return sorted(file for file in found if file.is_file())
 
 
 def _columns(flags: StageFlags, names: str, into: Path) -> dict[str, list[Any]]:

@@ -50,6 +50,19 @@ def test_a_score_that_is_no_number_travels_as_a_failure() -> None:
     assert not any(score.ok for score in read_answer(wire, 2))
 
 
+def test_a_column_of_rewards_is_a_list_of_them() -> None:
+    """As of a model's logits [B, 1], whose author squeezes nothing."""
+    answer = {"rewards": [[0.5], [None], [2]], "scores": [[1.0], [0.0], [1.0]]}
+    first, second, third = read_answer(answer | {"extra_logs": {"n": [[1], [2], [3]]}}, 3)
+    assert (first.reward, first.metrics) == (0.5, {"acc": 1.0, "n": 1.0})
+    assert (second.ok, third.reward) == (False, 2.0)
+    assert [score.reward for score in read_answer([[0.25]], 1)] == [0.25]
+    with pytest.raises(AnswerError, match="is no finite number"):
+        read_answer([[1.0, 2.0], [1.0, 2.0]], 2)
+    same = {"rewards": [[0.5]], "scores": [0.5]}
+    assert read_answer(same, 1)[0].metrics == {}, "a server that repeats its rewards"
+
+
 def test_the_answer_has_the_shapes_of_openrlhf_and_openrlhf_m() -> None:
     wire = write_answer([Score.of(0.7, acc=1.0, format=0.0), Score.of(0.1, acc=0.0, format=1.0)])
     assert wire["rewards"] == [0.7, 0.1]
@@ -85,7 +98,7 @@ def test_answers_of_other_servers_are_read() -> None:
         ({"rewards": [1.0, 2.0, 3.0]}, "3 rewards for 2"),
         ({"rewards": [1.0, float("nan")]}, "nan is no finite number"),
         ({"rewards": [1.0, "2"]}, "'2' is no finite number"),
-        ({"rewards": [[1.0], [2.0]]}, "is no finite number"),
+        ({"rewards": [[1.0, 0.0], [2.0, 0.0]]}, "is no finite number"),
     ],
 )
 def test_an_answer_that_is_none_is_never_read_as_rewards(answer: Any, says: str) -> None:

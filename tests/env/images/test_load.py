@@ -16,6 +16,7 @@ from PIL import Image
 
 from env.images import load
 from env.images.load import ImageError
+from tests.support.lfs_pointer import POINTER
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
@@ -120,6 +121,12 @@ def test_a_truncated_image_is_refused(form: str) -> None:
     for length in (len(whole) // 2, len(whole) * 3 // 4):
         with pytest.raises(ImageError, match=r"cut.png: (truncated or damaged|no image)"):
             load.decode(whole[:length], "cut.png")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text(POINTER)
+    with pytest.raises(ImageError, match=r"a\.png is a Git LFS pointer.*git lfs pull"):
+        load.load(str(tmp_path / "a.png"))
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"%!PS-Adobe-3.0 EPSF-3.0\n"])

@@ -39,6 +39,13 @@ def test_what_is_no_score_fails_the_completions_and_says_why(given: Any, reason:
     assert reason in score.error
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.float32("nan")])
+def test_a_score_that_is_not_finite_fails_alone(reward: Any) -> None:
+    found = guard(lambda requests: [Score.of(reward), Score.of(1.0)])([REQUEST, REQUEST])
+    assert [score.ok for score in found] == [False, True]
+    assert found[0].error == f"the reward is {float(reward)}"
+
+
 @pytest.mark.parametrize("label", ["NaN", "nan"])
 def test_a_label_that_is_nan_is_a_fault_of_its_row_alone(label: str) -> None:
     read = [name for name, registered in REWARDS.items() if registered.reads_label]
