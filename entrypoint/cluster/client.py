@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,15 @@ class HeadFailedError(wait.NotYetError):
     """The head fails on this request, as by a defect of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedIn:
+    """The head's answer to a check-in."""
+
+    incarnation: str
+    address: str
+    """Where the head's Ray is; "" if the head does not say it."""
+
+
 class ControlClient:
     def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
         """`url`: where the control port is reached from outside, instead of `host` and `port`."""
@@ -79,8 +88,8 @@ class ControlClient:
     def close(self) -> None:
         self._http.close()
 
-    def check_in(self, info: NodeInfo, *, joined: bool = False) -> str:
-        """Check in at the head; return the head's incarnation.
+    def check_in(self, info: NodeInfo, *, joined: bool = False) -> CheckedIn:
+        """Check in at the head; return its answer.
 
         Raises RefusedError, WrongTokenError, and NotYetError if the head does not answer.
         """
@@ -92,7 +101,7 @@ class ControlClient:
             raise self._no_head(answer)
         if refused:
             raise RefusedError(value)
-        return str(value)
+        return CheckedIn(str(value), str(row.get("address", "")))
 
     def leave(self, node: str, why: str) -> bool:
         """Tell the head that this node's machine is about to go; return whether it knows now."""

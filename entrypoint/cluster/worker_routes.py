@@ -73,7 +73,8 @@ class WorkerRoutes:
             await asyncio.to_thread(self.observer.checked_in, info)
             if info.joined:
                 await asyncio.to_thread(self._report_differences)
-        return JSONResponse({"accepted": True, "incarnation": self.registry.incarnation})
+        accepted = {"incarnation": self.registry.incarnation, "address": self.registry.me.address}
+        return JSONResponse({"accepted": True, **accepted})
 
     def _report_differences(self) -> None:
         for sentence in self.registry.new_differences():

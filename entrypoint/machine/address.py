@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint.config import role
@@ -63,9 +65,10 @@ def own_head_address(
     """
     if settings.node_address:
         return settings.node_address
-    found = source(peer) if peer else None
-    if found and (is_explicit(settings) or not is_loopback(found)):
-        return found
+    explicit = is_explicit(settings)
+    named = [one for one in sources(peer or "") if explicit or not is_loopback(one.source)]
+    if found := next((one for one in named if one.is_own), next(iter(named), None)):
+        return found.source
     known = this_machines() if everything is None else everything
     return default_route_address(known) or LOOPBACK
 
@@ -99,15 +102,36 @@ def this_machines() -> list[Interface]:
     return interfaces.interfaces(Path("/sys"), interfaces.addresses())
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    target: str
+    source: str
+    """The address from which packets to `target` would go."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the target is this machine itself."""
+        return self.target == self.source
+
+
 def source(target: str) -> str | None:
-    """The address from which packets to `target` would go; None if no route leads there."""
+    """The address from which packets to `target` would go; None if no route leads there.
+
+    Of a name with several addresses, the first with a route counts.
+    """
+    return next((route.source for route in sources(target)), None)
+
+
+def sources(target: str) -> Iterator[Route]:
+    """Yield the routes to the addresses of a name, in the resolver's order."""
     try:
-        family, _, _, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)
-            return str(probe.getsockname()[0])
+        found = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM) if target else []
     except OSError:
-        return None
+        return
+    for family, _, _, _, where in found:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)
+            yield Route(str(where[0]), str(probe.getsockname()[0]))
 
 
 def is_loopback(host: str) -> bool:

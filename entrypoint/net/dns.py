@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def addresses(name: str) -> list[str]:
-    """The addresses of `name`; of an address, itself.
+    """The addresses of `name`, each once, in the resolver's order; of an address, itself.
 
     An answer that comes too late is kept for the next call: a resolver whose first server is gone
     answers too late every time.
@@ -68,7 +68,7 @@ def _lookup(name: str) -> _Lookup:
 
 def _system_addresses(name: str) -> list[str]:
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _forget(name: str, lookup: _Lookup) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 from entrypoint.net.wait import NotYetError
 
@@ -64,6 +65,22 @@ def listen(port: int) -> socket.socket:
             if error.errno not in NO_IPV6:
                 raise
     return socket.create_server(("", port), backlog=1024)
+
+
+def answering(hosts: Sequence[str], port: int, *, timeout: float = 3.0) -> str:
+    """Return the first of the hosts at which a server accepts TCP connections.
+
+    Raises NotYetError, which says of each why not.
+    """
+    answers = []
+    for host in hosts:
+        try:
+            connect(host, port, timeout=timeout)
+        except NotYetError as error:
+            answers.append(str(error))
+        else:
+            return host
+    raise NotYetError("; ".join(answers))
 
 
 def connect(host: str, port: int, *, timeout: float = 3.0) -> None:

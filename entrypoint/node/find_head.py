@@ -1,6 +1,7 @@
 """Finds the head: by its name, or by the address in its lease if the name does not resolve.
 
-A name server may be silent while the head moves to another machine, and longer.
+A name may have several addresses, on two networks or in both address families; the head may answer
+at some of them. A name server may be silent while the head moves to another machine, and longer.
 """
 
 from __future__ import annotations
@@ -23,16 +24,24 @@ class HeadLocator:
     known: bool = False
     """The head was found by its name once. Before that, a lease may be an old head's, and a name
     that does not resolve is an error that the user has to see."""
+    kept: str = ""
+    """The address at which the head has answered last."""
     _began: float = field(default_factory=time.time)
 
-    def find(self) -> str:
-        """Return the head's address. Raises NotYetError if it is not known now."""
+    def find(self) -> list[str]:
+        """Return the addresses where the head may be, the likeliest first.
+
+        That is where it answered last, then where its lease says that it is. Raises NotYetError if
+        none is known now.
+        """
+        leased = lease.address(self.leases)
         try:
-            return dns.resolve(self.name)
+            found = dns.addresses(self.name)
         except NotYetError:
-            if self.known and (address := lease.address(self.leases)):
-                return address
+            if self.known and leased:
+                return [leased]
             raise
+        return sorted(found, key=lambda one: (one != self.kept, one != leased))
 
     def is_at(self, address: str) -> bool:
         """Return whether the head may still be at `address`; true if nothing says otherwise."""

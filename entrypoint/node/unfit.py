@@ -24,8 +24,7 @@ def report(settings: Settings, sentences: tuple[str, ...]) -> None:
     if token is None or head is None:
         return
     try:
-        host = dns.resolve(head.value)
-        sockets.connect(host, settings.control_port)
+        host = sockets.answering(dns.addresses(head.value), settings.control_port)
         client = ControlClient(host, settings.control_port, token)
         address = address_of.worker_address(settings, host)
         client.check_in(

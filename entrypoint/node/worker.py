@@ -14,7 +14,7 @@ from typing import TypeVar
 from contract.exit_codes import ExitCode
 from contract.fd_store import FdStore
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
+from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Sourced, head_address
@@ -29,6 +29,7 @@ from entrypoint.node import actor_logs, log_shipper, ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
+from entrypoint.node.way_in import WayIn, through
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
 from entrypoint.processes.fork_server.client import ForkServer
@@ -178,36 +179,48 @@ class _Membership:
     def _join_once(self) -> Message:
         """Run one membership, from the search for the head to the message that ended it."""
         settings, head = self.settings, self.locator.name
-        put, over = self.inbox.put, threading.Event()
-        host = self._wait_for(
-            f"the head's name {head}", self.locator.find, self.locator.raise_if_unfit
-        )
-        info = self._node_info(address_of.worker_address(settings, host))
-        client = ControlClient(host, settings.control_port, self.token)
+        unfit = self.locator.raise_if_unfit
         proof = StorageProof(settings.run_dir, shared=settings.shares_run_dir)
+        known: dict[str, NodeInfo] = {}
 
-        def check_in() -> str:
+        def door(host: str) -> tuple[ControlClient, NodeInfo]:
+            own = address_of.worker_address(settings, host)
+            if own not in known:
+                known[own] = self._node_info(own)
+            return ControlClient(host, settings.control_port, self.token), known[own]
+
+        def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
             return client.check_in(replace(self._now(info), storage=proof.show()))
 
-        def raise_if_moved() -> None:
-            self.locator.raise_if_unfit()
-            if not self.locator.is_at(host):
-                raise _OverError(HeadLost("it is elsewhere now"))
+        def way_in() -> WayIn:
+            return through(self.locator.find(), door, check_in)
+
+        try:
+            self._wait_for(f"the head's name {head}", self.locator.find, unfit)
+            way = self._wait_for(f"the head at {head}", way_in, unfit)
+        finally:
+            proof.withdraw()
+        log.info("checked in at the head %s as %s, %s", head, way.info.node, way.info.address)
+        self.locator.known, self.locator.kept = True, way.host
+        return self._stay(way)
+
+    def _stay(self, way: WayIn) -> Message:
+        """Join Ray at the head that has accepted this node; return what ended the membership."""
+        settings, client, host = self.settings, way.client, way.host
+        put, over = self.inbox.put, threading.Event()
+        is_there = partial(self.locator.is_at, host)
 
         def raise_if_over_or_moved() -> None:
             self._raise_if_over()
-            raise_if_moved()
+            self.locator.raise_if_unfit()
+            if not is_there():
+                raise _OverError(HeadLost("it is elsewhere now"))
 
         try:
-            incarnation = self._wait_for(f"the head at {head}", check_in, raise_if_moved)
-            proof.withdraw()
-            log.info("checked in at the head %s as %s, %s", head, info.node, info.address)
-            self.locator.known = True
             self.inbox.forget()
-            is_there = partial(self.locator.is_at, host)
             client.watch(
-                info.node,
-                incarnation,
+                way.info.node,
+                way.incarnation,
                 lambda m: None if over.is_set() else put(m),
                 is_there,
                 lambda: self.gpus,
@@ -222,13 +235,12 @@ class _Membership:
                     raise_if_over_or_moved,
                 )
                 self._raise_if_over()
-                return self._belong(client, info, host)
+                return self._belong(client, way.info, host)
         except _OverError as ended:
             return ended.message
         finally:
             over.set()
             client.close()
-            proof.withdraw()
 
     def _wait_for(self, what: str, probe: Callable[[], T], abort: wait.Abort = wait.wait_on) -> T:
         """Return the probe's answer within ROLLCALL_HEAD_TIMEOUT.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
+from entrypoint.config.settings import Settings
 from entrypoint.machine import address, interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.net import dns, sockets
@@ -15,6 +17,8 @@ from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 
 INSTANT_CLUSTER = "runpod-instant-cluster"
+ANSWER_SECONDS = 1.0
+"""Seconds for the head's answer at each of several addresses."""
 RUNPOD_NETWORK = ".runpod.internal"
 
 
@@ -24,6 +28,14 @@ def looked_up(host: str) -> str | None:
         return dns.resolve(host)
     except NotYetError:
         return None
+
+
+def head_at(settings: Settings, name: str) -> str | None:
+    """The head's address: of several, the first at which its control port answers now."""
+    with suppress(NotYetError):
+        if len(several := dns.addresses(name)) > 1:
+            return sockets.answering(several, settings.control_port, timeout=ANSWER_SECONDS)
+    return looked_up(name)
 
 
 def names(context: Context) -> Finding:
@@ -48,7 +60,8 @@ def own_address(context: Context, everything: list[Interface]) -> str:
     """The address that this node gives to the others, from the route to the head if known."""
     named = head_address(context.settings)
     if isinstance(context.role, Worker):
-        return address.worker_address(context.settings, looked_up(context.role.head_address))
+        head = head_at(context.settings, context.role.head_address)
+        return address.worker_address(context.settings, head)
     peer = looked_up(named.value) if named else None
     return address.own_head_address(context.settings, peer, everything)
 

@@ -73,4 +73,4 @@ def test_the_head_is_asked_itself(tmp_path: Path) -> None:
     client = head.client()
     with head.control:
         check_in = partial(client.check_in, node_info("a"))
-        assert wait.until("the head", check_in, timeout=10, stop=NEVER) == "first"
+        assert wait.until("the head", check_in, timeout=10, stop=NEVER).incarnation == "first"

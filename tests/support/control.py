@@ -21,6 +21,7 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.server import ControlServer
 from entrypoint.net.http import tls
 from entrypoint.net.port_block import PortBlock
+from entrypoint.net.sockets import host_port
 from tests.support.waiting import eventually
 
 TOKEN = "correct-horse-battery"
@@ -113,9 +114,9 @@ def asking(head: Head, node: str) -> Iterator[None]:
         yield
 
 
-def answers(port: int) -> bool:
+def answers(port: int, address: str = "127.0.0.1") -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz", verify=tls()).is_success
+        return httpx.get(f"http://{host_port(address, port)}/healthz", verify=tls()).is_success
     except httpx.HTTPError:
         return False
 

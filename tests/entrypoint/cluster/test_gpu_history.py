@@ -68,7 +68,7 @@ def state_of(head: Head, node: str) -> dict[str, Any]:
 
 def test_a_worker_tells_the_use_of_its_gpus_with_its_sign_of_life(head: Head) -> None:
     client, heard = head.client(), list[Message]()
-    incarnation = client.check_in(node_info("gpu-1"))
+    incarnation = client.check_in(node_info("gpu-1")).incarnation
     client.watch("gpu-1", incarnation, heard.append, gpus=lambda: [IDLE, BUSY])
     eventually(lambda: state_of(head, "gpu-1") == as_dict([IDLE, BUSY]))
     series = head.get("/v1/gpus").json()["series"]

@@ -40,7 +40,7 @@ def test_the_roll_completes_as_workers_join(head: Head) -> None:
     client.check_in(node_info("a"))
     assert not head.control.roll().complete
     for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
-        assert client.check_in(node_info(name, address), joined=True) == "first"
+        assert client.check_in(node_info(name, address), joined=True).incarnation == "first"
     assert head.control.roll().complete
 
 
@@ -120,7 +120,7 @@ def test_beginning_anew_sends_every_worker_to_join_again(head: Head) -> None:
     head.control.new_incarnation()
     eventually(lambda: said == [HeadLost("the head was started again")])
     assert head.control.roll().present == ()
-    anew = client.check_in(node_info("a"), joined=True)
+    anew = client.check_in(node_info("a"), joined=True).incarnation
     assert anew not in ("", "first")
     client.watch("a", anew, said.append)
     head.control.announce("finished", 0)
@@ -162,7 +162,7 @@ def test_an_evicted_worker_is_off_the_roll_and_only_another_machine_may_take_its
     assert head.control.worker_at("127.0.0.3") is None
     with pytest.raises(RefusedError, match="a GPU of a failed"):
         client.check_in(node_info("a"))
-    assert client.check_in(node_info("a", "127.0.0.9"), joined=True) == "first"
+    assert client.check_in(node_info("a", "127.0.0.9"), joined=True).incarnation == "first"
 
 
 def test_a_worker_that_leaves_is_off_the_roll_and_waits_until_it_is_released(head: Head) -> None:

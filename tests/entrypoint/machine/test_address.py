@@ -82,6 +82,36 @@ def test_a_head_whose_name_leads_to_a_loopback_has_another_address(tmp_path: Pat
     assert not address.is_loopback(own_address(where, [ETH0]))
 
 
+def test_of_several_addresses_of_its_name_a_head_takes_one_that_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first may be that of a load balancer, or of a network that this machine lacks."""
+    found = [
+        address.Route("127.0.1.1", "127.0.0.1"),
+        address.Route("192.0.2.7", "10.1.0.5"),
+        address.Route("10.2.0.5", "10.2.0.5"),
+    ]
+    monkeypatch.setattr(address, "sources", lambda _: iter(found))
+    assert of_head(GN1) == "10.2.0.5"
+    found.pop()
+    assert of_head(GN1) == "10.1.0.5", "behind an address of another machine, that of the route"
+
+
+def test_the_routes_to_a_name_are_those_to_each_of_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def getaddrinfo(host: str, *given: Any, **more: Any) -> Any:
+        found = ["127.0.0.9", "::1"] if host == "gn1" else [host]
+        return [entry for one in found for entry in LOOKED_UP(one, *given, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert [(one.target, one.is_own) for one in address.sources("gn1")] == [
+        ("127.0.0.9", False),
+        ("::1", True),
+    ]
+    assert [*address.sources("no-such-host.invalid")] == []
+
+
 @pytest.mark.parametrize(
     "environ",
     [

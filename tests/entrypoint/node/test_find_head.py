@@ -90,7 +90,7 @@ def test_where_its_name_has_no_answer_the_next_head_is_where_its_lease_says(
         assert place.is_at("127.0.0.7")
     with Lease(place.leases, address="127.0.0.8"):
         assert not place.is_at("127.0.0.7")
-        assert place.find() == "127.0.0.8"
+        assert place.find() == ["127.0.0.8"]
     silent.set()
 
 

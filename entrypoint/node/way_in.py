@@ -1,0 +1,71 @@
+"""How a worker comes to its head: by the one of the head's addresses at which a head answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from entrypoint.cluster.client import CheckedIn, ControlClient, WrongTokenError
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.net.wait import NotYetError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WayIn:
+    host: str
+    """The address of the head that has accepted this node."""
+    client: ControlClient
+    info: NodeInfo
+    """What this node says of itself: its own address is that of the route to `host`."""
+    incarnation: str
+
+
+def through(
+    hosts: Sequence[str],
+    door: Callable[[str], tuple[ControlClient, NodeInfo]],
+    check_in: Callable[[ControlClient, NodeInfo], CheckedIn],
+) -> WayIn:
+    """Check in at the addresses in turn, until a head accepts this node; return that way.
+
+    If the head says that its Ray is at another of them, and it answers there too, that one is
+    taken. Raises NotYetError with what each address answers, RefusedError, and WrongTokenError if
+    no address accepts the token.
+    """
+    left, answers = list(hosts), dict[str, str]()
+    way: WayIn | None = None
+    wrong: WrongTokenError | None = None
+    while left:
+        host = left.pop(0)
+        client, info = door(host)
+        try:
+            accepted = check_in(client, info)
+        except (NotYetError, WrongTokenError) as error:
+            client.close()
+            answers[host] = str(error)
+            wrong = error if isinstance(error, WrongTokenError) else wrong
+            continue
+        except BaseException:
+            client.close()
+            raise
+        if way is not None:
+            way.client.close()
+        way = WayIn(host, client, info, accepted.incarnation)
+        left = [other for other in left if other == accepted.address]
+        if accepted.address in answers:
+            _warn(way, accepted.address, answers[accepted.address])
+    if way is not None:
+        return way
+    if wrong is not None:
+        raise wrong
+    raise NotYetError("; ".join(answers.values()))
+
+
+def _warn(way: WayIn, address: str, answer: str) -> None:
+    log.warning(
+        "the head answers at %s, and its Ray is at %s, where nothing answers this node (%s): set "
+        "ROLLCALL_NODE_ADDRESS=%s on the head if Ray does not start here",
+        *(way.host, address, answer, way.host),
+    )

@@ -1,0 +1,203 @@
+"""A worker and a head whose name has several addresses: real servers on loopback addresses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoint.cluster import server
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.net import sockets, wait
+from entrypoint.node import unfit, worker
+from entrypoint.preflight import network
+from entrypoint.processes.inbox import Inbox, StopAsked
+from entrypoint.processes.services import Services
+from tests.support.control import TOKEN, VERSIONS, Head, answers
+from tests.support.waiting import eventually
+
+NAME = "the-head.invalid"
+RESOLVE = socket.getaddrinfo
+Named = Callable[..., list[str]]
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Named:
+    """Gives the head's name its addresses, and returns the list, which a test may change."""
+    known: list[str] = []
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        found = known if host == NAME else [host]
+        return [entry for one in found for entry in RESOLVE(one, *rest, **more)]
+
+    def name(*addresses: str) -> list[str]:
+        known[:] = addresses
+        return known
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(worker, "versions", lambda _: VERSIONS)
+    return name
+
+
+@contextmanager
+def head_at(
+    run: Path, monkeypatch: pytest.MonkeyPatch, address: str, own: str, port: int = 0
+) -> Iterator[Head]:
+    """A head that listens at one address alone, or at all if that is "". `own`: that of its Ray."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    def listen(port: int) -> socket.socket:
+        return socket.create_server((address, port), family=family, backlog=64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "listen", listen)
+        head = Head(run, port)
+        object.__setattr__(head.control._registry.me, "address", own)
+        with head.control:
+            eventually(lambda: answers(head.port, address or "127.0.0.1"))
+            yield head
+
+
+@contextmanager
+def other_server(address: str, port: int) -> Iterator[None]:
+    """A web server that is no head."""
+    other = HTTPServer((address, port), BaseHTTPRequestHandler)
+    thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield
+    finally:
+        other.shutdown()
+        other.server_close()
+        thread.join()
+
+
+def settings_of(run: Path, head: Head, name: str = NAME, **more: str) -> Settings:
+    given = {
+        "RAY_WORKER": "1",
+        "ROLLCALL_HEAD_ADDRESS": name,
+        "ROLLCALL_CONTROL_PORT": str(head.port),
+        "ROLLCALL_TOKEN": TOKEN,
+        "ROLLCALL_NODE_NAME": "w1",
+        "ROLLCALL_HEAD_TIMEOUT": "10s",
+        "ROLLCALL_RUN_DIR": str(run / "other"),
+        "ROLLCALL_STORAGE": "head",
+    }
+    return read_settings(given | more)
+
+
+def stayed_at(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> tuple[worker._Membership, list[tuple[str, str]]]:
+    """Join once; return the membership, and the head's and the node's addresses for Ray."""
+    inbox, used = Inbox(), list[tuple[str, str]]()
+    services = Services(settings, is_head=False, env={}, tell=print)
+
+    def belong(_: Any, client: Any, info: Any, host: str) -> StopAsked:
+        used.append((host, info.address))
+        return StopAsked("SIGTERM")
+
+    monkeypatch.setattr(worker._Membership, "_belong", belong)
+    monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
+    membership = worker._Membership(settings, {}, TOKEN, inbox, services)
+    assert membership._join_once() == StopAsked("SIGTERM")
+    return membership, used
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_address_that_answers_as_a_head_is_kept_wherever_it_stands(
+    place: int, named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+        addresses = ["127.0.0.6", "127.0.0.7"]  # nobody, and a server that is no head
+        addresses.insert(place, "127.0.0.5")
+        named(*addresses)
+        with other_server("127.0.0.7", head.port):
+            settings = settings_of(tmp_path, head)
+            membership, used = stayed_at(settings, monkeypatch)
+        assert used == [("127.0.0.5", "127.0.0.1")]
+        assert head.heard.check_ins == [("w1", None)]
+        assert membership.locator.find()[0] == "127.0.0.5"
+
+
+def test_of_both_address_families_the_one_that_answers_is_kept(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answering, other in (("127.0.0.1", "::1"), ("::1", "127.0.0.1")):
+        with head_at(tmp_path, monkeypatch, answering, answering) as head:
+            named(other, answering)
+            _, used = stayed_at(settings_of(tmp_path, head), monkeypatch)
+            assert used == [(answering, answering)]
+
+
+def test_an_ipv6_literal_is_the_heads_address(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "::1", "::1") as head:
+        _, used = stayed_at(settings_of(tmp_path, head, "::1"), monkeypatch)
+    assert used == [("::1", "::1")]
+
+
+def test_of_two_that_answer_the_one_of_the_heads_ray_is_taken(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "", "127.0.0.3") as head:
+        named("127.0.0.2", "127.0.0.4", "127.0.0.3")
+        _, used = stayed_at(settings_of(tmp_path, head), monkeypatch)
+    assert used == [("127.0.0.3", "127.0.0.1")]
+
+
+def test_a_head_whose_ray_is_out_of_reach_is_told_what_to_set(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.6") as head:
+        named("127.0.0.6", "127.0.0.5")
+        stayed_at(settings_of(tmp_path, head), monkeypatch)
+    (said,) = [one for one in caplog.messages if "ROLLCALL_NODE_ADDRESS" in one]
+    assert said.startswith("the head answers at 127.0.0.5, and its Ray is at 127.0.0.6, where")
+    assert "ROLLCALL_NODE_ADDRESS=127.0.0.5 on the head" in said
+
+
+def test_all_addresses_are_named_if_none_answers(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+        named("127.0.0.6", "127.0.0.7")
+        settings = settings_of(tmp_path, head, ROLLCALL_HEAD_TIMEOUT="1s")
+        services = Services(settings, is_head=False, env={}, tell=print)
+        membership = worker._Membership(settings, {}, TOKEN, Inbox(), services)
+        with other_server("127.0.0.7", head.port), pytest.raises(wait.GaveUpError) as gave_up:
+            membership._join_once()
+    said = str(gave_up.value)
+    assert f"http://127.0.0.6:{head.port}: " in said
+    assert f"http://127.0.0.7:{head.port}/v1/check-in answers 501" in said
+
+
+def test_after_a_restart_the_head_is_found_at_its_other_address(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+        named("127.0.0.5", "127.0.0.6")
+        settings = settings_of(tmp_path, head)
+        membership, used = stayed_at(settings, monkeypatch)
+    with head_at(tmp_path, monkeypatch, "127.0.0.6", "127.0.0.6", head.port):
+        assert membership._join_once() == StopAsked("SIGTERM")
+    assert [host for host, _ in used] == ["127.0.0.5", "127.0.0.6"]
+
+
+def test_an_unfit_worker_reports_to_the_address_that_answers(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+        named("127.0.0.6", "127.0.0.5")
+        settings = settings_of(tmp_path, head)
+        unfit.report(settings, ("no GPU",))
+        assert network.head_at(settings, NAME) == "127.0.0.5"
+        assert [node for node, _ in head.heard.check_ins] == ["w1"]
