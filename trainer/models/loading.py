@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +18,15 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
 )
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.models.gpu_memory import keep_freed_memory
 from trainer.models.hub import unfit_model_errors
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
+
+log = logging.getLogger(__name__)
 
 
 def prepare_process(*, deterministic: bool = False, huge_pages: bool = True) -> torch.device:
@@ -37,8 +40,8 @@ def prepare_process(*, deterministic: bool = False, huge_pages: bool = True) -> 
         torch.use_deterministic_algorithms(True)
     share_threads(1)
     keep_freed_memory(huge_pages=huge_pages)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -94,9 +97,28 @@ def _loaded(
         )
     if missing := sorted(set(info["missing_keys"]) - new):
         # transformers would draw them at random, and only warn.
-        some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some}")
+        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {_some(missing)}")
+    headless = kind in (AutoModel, AutoModelForSequenceClassification)
+    warn_of_unused(model, info["unexpected_keys"], headless=headless)
     return loaded
+
+
+def warn_of_unused(model: str, unused: Iterable[str], *, headless: bool = False) -> None:
+    """Warn of tensors of the files that the model has no place for, which transformers leaves out.
+
+    `headless`: whether the files may have a head, as NAME.weight, that the model does not have.
+    """
+    left_out = sorted(name for name in unused if not (headless and name.count(".") == 1))
+    if left_out:
+        log.warning(
+            "%s: %d of its tensors have no place in the model that config.json describes, and are "
+            "left out: %s",
+            *(model, len(left_out), _some(left_out)),
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 @contextmanager

@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from trainer.config.options.training import LoRASettings
+from trainer.models import zero3
 from trainer.types import UnfitModelError
 
 log = logging.getLogger(__name__)
 
 ALL_LINEAR = "all-linear"
+Linear = Any
+"""torch's linear layer, or transformers' Conv1D, without types: its weight is [in, out]."""
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of tensors, by name."""
 
@@ -24,17 +28,27 @@ Shapes = Mapping[str, Sequence[int]]
 class Adapted(nn.Module):
     """A frozen linear layer with its adapter, whose output is zero until the first update."""
 
-    def __init__(self, base: nn.Linear, settings: LoRASettings, generator: torch.Generator) -> None:
+    def __init__(self, base: Linear, settings: LoRASettings, generator: torch.Generator) -> None:
         super().__init__()
         self.base = base
         self.dropout = nn.Dropout(settings.dropout)
         self.scale = settings.alpha / settings.rank
-        bound = 1 / math.sqrt(base.in_features)
-        drawn = torch.empty(settings.rank, base.in_features).uniform_(
-            -bound, bound, generator=generator
-        )
+        wide, out = _shape(base)
+        bound = 1 / math.sqrt(wide)
+        drawn = torch.empty(settings.rank, wide).uniform_(-bound, bound, generator=generator)
         self.lora_a = nn.Parameter(drawn.to(base.weight))
-        self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, settings.rank))
+        self.lora_b = nn.Parameter(base.weight.new_zeros(out, settings.rank))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight with the adapter, for a model that reads it and does not call the layer."""
+        together: Tensor = self.base.weight + self._difference(self.lora_a, self.lora_b)
+        return together
+
+    @property
+    def bias(self) -> Tensor | None:
+        own: Tensor | None = self.base.bias
+        return own
 
     def forward(self, inputs: Tensor) -> Tensor:
         narrow = functional.linear(self.dropout(inputs), self.lora_a)
@@ -44,12 +58,16 @@ class Adapted(nn.Module):
     def merged(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
         """Return the weight that has the effect of weight and adapter together, rounded once."""
         kind = torch.promote_types(weight.dtype, torch.float32)
-        together = weight.to(kind) + self.scale * (lora_b.to(kind) @ lora_a.to(kind))
+        together = weight.to(kind) + self._difference(lora_a.to(kind), lora_b.to(kind))
         return together.detach().to(weight.dtype)
+
+    def _difference(self, lora_a: Tensor, lora_b: Tensor) -> Tensor:
+        product = self.scale * (lora_b @ lora_a)
+        return product.T if isinstance(self.base, Conv1D) else product
 
 
 def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
-    """Freeze `model`, and add adapters to its linear layers except its head.
+    """Freeze `model`, and add adapters to its linear layers except its head, as peft does.
 
     Raises UnfitModelError if the model has none of --target_modules.
     """
@@ -59,11 +77,13 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
     linear = {
         name: module
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and module is not head
+        if isinstance(module, nn.Linear | Conv1D) and module is not head and _is_linear(module)
     }
     wanted = set(settings.target_modules)
     chosen = [n for n in linear if ALL_LINEAR in wanted or n.rpartition(".")[2] in wanted]
     there = sorted({name.rpartition(".")[2] for name in linear})
+    if not linear:
+        raise UnfitModelError(f"--lora_rank: {type(model).__name__} has no linear layer to adapt")
     if not chosen:
         raise UnfitModelError(
             f"--target_modules {' '.join(settings.target_modules)}: the model has none of them. "
@@ -79,6 +99,28 @@ def adapt(model: Any, settings: LoRASettings, seed: int) -> None:
     for name in chosen:
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, Adapted(linear[name], settings, generator))
+
+
+def _is_linear(layer: Linear) -> bool:
+    """Return whether a layer gives what its weight and bias say; some routers do not."""
+    if type(layer) in (nn.Linear, Conv1D):
+        return True
+    wide, _ = _shape(layer)
+    with torch.no_grad(), zero3.whole(layer.parameters()):
+        inputs = torch.randn(2, wide, generator=torch.Generator().manual_seed(0)).to(layer.weight)
+        weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+        try:
+            given: Any = layer(inputs)
+            return torch.allclose(given, functional.linear(inputs, weight, layer.bias), atol=1e-2)
+        except (RuntimeError, TypeError, ValueError):  # another shape, or several results
+            return False
+
+
+def _shape(layer: Linear) -> tuple[int, int]:
+    """Return the width of the input and of the output; a weight itself may be on other ranks."""
+    if isinstance(layer, Conv1D):
+        return layer.nx, layer.nf
+    return layer.in_features, layer.out_features
 
 
 def sources(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, ...]]:

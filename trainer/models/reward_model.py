@@ -19,7 +19,7 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config.reward_models import HEAD
 from trainer.models.forward import longrope_limit
 from trainer.models.hub import unfit_model_errors
-from trainer.models.loading import on_device
+from trainer.models.loading import on_device, warn_of_unused
 from trainer.models.settings import RewardSettings
 from trainer.models.value_model import head_prefix
 from trainer.types import TrainingError
@@ -162,4 +162,5 @@ def _loaded(name: str, settings: RewardSettings) -> Any:
     if fresh := sorted(loading["missing_keys"]):
         # transformers would initialise them at random, so rewards would mean nothing.
         raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
+    warn_of_unused(name, loading["unexpected_keys"], headless=True)
     return model

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.support.learners import (
     Build,
@@ -20,7 +22,10 @@ from tests.support.learners import (
     policy,
     weights_of,
 )
+from tests.support.small_models import COMMON
 from tests.support.tiny_run import Tiny, of_the_samples
+from trainer.config.options.training import LoRASettings
+from trainer.models.lora import adapt, merged
 from trainer.types import UnfitModelError
 from trainer.workers.critic import CriticActor
 
@@ -94,6 +99,48 @@ def test_a_module_among_others_that_is_not_there_is_warned_of(
     policy(tiny, lora=lora("q_proj", "q_porj"))
     (record,) = caplog.records
     assert "--target_modules: the model has no q_porj, and nothing is adapted" in record.message
+
+
+OTHER_LAYERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 4},
+    "falcon": {"num_kv_heads": 2, "head_dim": None},
+    "mamba": {"state_size": 4},
+    "llama4_text": {"intermediate_size_mlp": 24, "num_local_experts": 2},
+}
+"""Weights that are [in, out]; a subclass; a model that reads weights and does not call the layer; a
+router that is linear by its class alone, and returns two results."""
+
+
+@pytest.mark.parametrize("name", OTHER_LAYERS)
+def test_a_model_with_other_linear_layers_is_adapted_and_merged(name: str) -> None:
+    own = {key: value for key, value in (COMMON | OTHER_LAYERS[name]).items() if value is not None}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[name](**own)
+    adapted = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+    plain, tokens = deepcopy(adapted), torch.arange(2, 14).reshape(2, 6)
+    before = plain(input_ids=tokens).logits
+    adapt(adapted, LoRASettings(rank=2, alpha=8), seed=0)
+    assert adapted(input_ids=tokens).logits.equal(before)
+    trained = [weight for weight in adapted.parameters() if weight.requires_grad]
+    for weight in trained:
+        torch.nn.init.normal_(weight, std=0.3)
+    after = adapted(input_ids=tokens).logits
+    after.sum().backward()
+    assert trained
+    assert all(weight.grad is not None for weight in trained)
+    assert (after - before).abs().max() > 1e-3
+    plain.load_state_dict(merged(adapted, adapted.state_dict()), strict=False)
+    assert (plain(input_ids=tokens).logits - after).abs().max() < 1e-9
+
+
+def test_a_model_without_linear_layers_is_refused() -> None:
+    with pytest.raises(UnfitModelError, match="--lora_rank: Headless has no linear layer to adapt"):
+        adapt(Headless(), LoRASettings(rank=2), seed=0)
+
+
+class Headless(torch.nn.Module):
+    def get_output_embeddings(self) -> None:
+        return None
 
 
 def test_modules_that_are_not_there_are_named(tiny: Tiny) -> None:

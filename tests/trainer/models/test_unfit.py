@@ -6,15 +6,22 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from contract.exit_codes import ExitCode
 from env.data.prompts import PromptError
+from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, train
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.hub import unfit_model_errors
+from trainer.models.loading import load_backbone, load_causal_lm, load_scorer
+from trainer.models.reward_model import ScalarRewardModel
+from trainer.models.settings import RewardSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.training import run
@@ -73,6 +80,64 @@ def test_so_is_a_critic_that_cannot_be_loaded(
         train(tiny.config(tmp_path / "run", critic_pretrain=model, **flags))
     assert str(caught.value).startswith(f"{model}{said}")
     assert run.exit_code(caught.value) is ExitCode.USAGE
+
+
+def add_a_layer(model: Path) -> None:
+    """Weights of a second layer, which config.json does not have."""
+    tensors = load_file(model / "model.safetensors")
+    more = {
+        name.replace("layers.0", "layers.1"): tensor.clone()
+        for name, tensor in tensors.items()
+        if "layers.0" in name
+    }
+    save_file(tensors | more, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the loading says; transformers has its own words."""
+    return [one.message for one in caplog.records if one.name == "trainer.models.loading"]
+
+
+@pytest.mark.parametrize("load", [load_causal_lm, load_backbone, load_scorer])
+def test_weights_that_the_model_has_no_place_for_are_named(
+    tiny: Tiny,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    load: Callable[[str, torch.dtype], Any],
+) -> None:
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    load(str(model), torch.float32)
+    assert told(caplog) == []
+    add_a_layer(model)
+    load(str(model), torch.float32)
+    (warning,) = told(caplog)
+    assert warning.startswith(f"{model}: 12 of its tensors have no place in the model")
+    assert "left out: model.layers.1.input_layernorm.weight, model.layers.1." in warning
+    assert warning.endswith(", …")
+
+
+def test_a_reward_models_unused_weights_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = write_reward_model(tmp_path / "model", "01")
+    settings = RewardSettings(models=(str(model),), mixed_precision=False, micro_batch_size=4)
+    ScalarRewardModel(str(model), settings, torch.device("cpu"))
+    assert told(caplog) == []
+    add_a_layer(model)
+    ScalarRewardModel(str(model), settings, torch.device("cpu"))
+    (warning,) = told(caplog)
+    assert "12 of its tensors have no place in the model" in warning
+
+
+def test_the_head_of_a_language_model_is_no_loss_to_a_model_without_one(
+    tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    language = AutoModelForCausalLM.from_pretrained(tiny.model, tie_word_embeddings=False)
+    language.save_pretrained(tmp_path)
+    assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
+    load_backbone(str(tmp_path), torch.float32)
+    load_scorer(str(tmp_path), torch.float32)
+    assert told(caplog) == []
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])
