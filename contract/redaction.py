@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, AnyStr
+from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
 SECRET_NAME = re.compile(
@@ -51,6 +51,20 @@ ISSUED = re.compile(
     re.VERBOSE,
 )
 """Matches a secret by how its issuer writes it, whatever name precedes it."""
+ISSUED_PARTS = (
+    *("hf_", "wandb_v1_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-"),
+    *("xox", "AKIA", "rollcall-page-"),
+)
+"""How the secrets begin that ISSUED matches at the begin of a word."""
+OPTION_END = re.compile(
+    r"""(?:key|token|secret|passw(?:or)?d|webhook(?:_url)?|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])"""
+)
+"""Matches, in lower case, where the name of a secret option ends. The group matches if only space
+follows: then the name has a hyphen, or the next word is no secret."""
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+END_OF_LINE = re.compile(r"\r\n|\r|\n")
+USER = re.compile(r"[^/\s@]*@")
+WORD = re.compile(r"[A-Za-z0-9]")
 RANDOM = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=[^0-9]*[0-9])[!-~]{16,}")
 """Matches a value that is a secret and no word: nobody would miss it elsewhere."""
 COLUMNS = (
@@ -87,12 +101,70 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return redact_known(ISSUED.sub(MASK, _without_options(text)), secrets)
 
 
+def redact_lines(text: str, secrets: Collection[str] = ()) -> str:
+    """Return `text` with each line masked as `redact` masks it, 20 times as fast.
+
+    A pass over the text finds the lines that may have a secret. Lines end as `LINE` says.
+    """
+    made, done = [], 0
+    for at in sorted(_suspects(text, secrets)):
+        if at >= done:
+            begin, end = _line_around(text, at)
+            made += [text[done:begin], redact(text[begin:end], secrets)]
+            done = end
+    return "".join([*made, text[done:]])
+
+
+def _suspects(text: str, secrets: Iterable[str]) -> Iterator[int]:
+    """Yield a place in each line that `redact` may change, and in a few others."""
+    for known in secrets:
+        if len(known) >= SHORTEST_SECRET:
+            yield from _places(text, known)
+    for part in ISSUED_PARTS:
+        yield from (at for at in _places(text, part) if not WORD.match(text, max(0, at - 1), at))
+    for part in ("hooks.slack.com/", "earer "):
+        yield from _places(text, part)
+    yield from (at for at in _places(text, "://") if USER.match(text, at + 3))
+    lower = text.lower()
+    if len(lower) != len(text) or "ſ" in text:  # then the places differ, or `re` takes it for an s
+        yield from (line.start() for line in LINE.finditer(text) if line[0])
+        return
+    for found in OPTION_END.finditer(lower):
+        if found[1] is None or "-" in lower[1 + lower.rfind(" ", 0, found.start()) : found.end()]:
+            yield found.start()
+
+
+def begins_value(text: str) -> int | None:
+    """Return where a secret option begins whose value may go on after the text; None: nowhere."""
+    for quote in ("", "'", '"'):
+        more = f"{quote}{MASK}"
+        for value in _secret_values(text + more):
+            if value.end == len(text + more):
+                return value.option
+    return None
+
+
+def _places(text: str, part: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + len(part))
+
+
+def _line_around(text: str, at: int) -> tuple[int, int]:
+    """Return where the line begins and ends that has the character at `at`."""
+    begin = 1 + text.rfind("\n", 0, at)
+    begin = max(begin, 1 + text.rfind("\r", begin, at))
+    found = END_OF_LINE.search(text, at)
+    return begin, found.end() if found else len(text)
+
+
 def named_secrets(text: str) -> frozenset[str]:
     """Return the random values of key and token options in `text`.
 
     Another text may have such a value without its name.
     """
-    values = (text[at:end].strip("\\\"'") for at, end, _ in _secret_values(text))
+    values = (text[one.begin : one.end].strip("\\\"'") for one in _secret_values(text))
     return frozenset(value for value in values if RANDOM.fullmatch(value))
 
 
@@ -125,14 +197,23 @@ def _overlap(text: AnyStr, secret: AnyStr) -> int:
 
 def _without_options(text: str) -> str:
     shown, begin = [], 0
-    for at, end, quote in _secret_values(text):
+    for _, at, end, quote in _secret_values(text):
         shown += [text[begin:at], MASK, quote]
         begin = end
     return "".join([*shown, text[begin:]])
 
 
-def _secret_values(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield where the value of each secret option begins and ends, and the quote that ends it."""
+class Value(NamedTuple):
+    """Where a secret option and its value are in a text."""
+
+    option: int
+    begin: int
+    end: int
+    quote: str
+    """What ends the value, besides."""
+
+
+def _secret_values(text: str) -> Iterator[Value]:
     at = 0
     while match := SECRET_OPTION.search(text, at):
         at = match.end()
@@ -142,7 +223,7 @@ def _secret_values(text: str) -> Iterator[tuple[int, int, str]]:
         quote = match["quote"] or match["open"] or ""
         end = _quoted_end(text, at, quote) if quote else _word_end(text, at)
         if end > at + len(quote):
-            yield at, end, quote
+            yield Value(match.start(), at, end, quote)
             at = end
 
 

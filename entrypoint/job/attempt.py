@@ -67,8 +67,8 @@ class AttemptPlan:
 class Attempt:
     """`execute` submits, follows and watches the job.
 
-    The main thread waits on the inbox. A second thread copies the job's log and puts JobEnded into
-    the inbox when the job is over.
+    The main thread waits on the inbox. A second thread puts JobEnded into it when the job is over,
+    and a third one copies the job's log: a job may print more than that takes in.
     """
 
     run: RunContext
@@ -99,6 +99,10 @@ class Attempt:
     """Seconds of the monotonic clock."""
     _lines: int = 0
     """Lines of the job's log so far."""
+    _over: threading.Event = field(default_factory=threading.Event)
+    """The job has ended, or Ray will not say so any more."""
+    _copied: threading.Event = field(default_factory=threading.Event)
+    """The job's log is copied, and its last lines are read."""
     _asked_at: float | None = None
     """When the job was first asked to end; seconds of the monotonic clock."""
     _killed_at: float | None = None
@@ -122,7 +126,8 @@ class Attempt:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
             return AttemptResult(status="FAILED", message=str(error))
-        threading.Thread(target=self._follow, name="follow-job", daemon=True).start()
+        for work in (self._wait_for_end, self._copy_log):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)
         info, step = self._last_status(), self._step()
         if info.status != "SUCCEEDED":
@@ -153,12 +158,18 @@ class Attempt:
         lacking = lacking_at_end(end)
         return job_end.sentence(end, lacking) if lacking else ""
 
-    def _follow(self) -> None:
-        log_to = self.run.files.logs / f"attempt-{self.plan.number}.log"
+    def _wait_for_end(self) -> None:
         try:
-            self.jobs.follow(self.plan.submission, log_to, self._read, self._ray_lost)
+            self.jobs.wait_for_end(self.plan.submission, self._ray_lost)
         finally:
             self.run.inbox.put(JobEnded(self.plan.submission))
+
+    def _copy_log(self) -> None:
+        log_to = self.run.files.logs / f"attempt-{self.plan.number}.log"
+        try:
+            self.jobs.follow(self.plan.submission, log_to, self._read, self._over)
+        finally:
+            self._copied.set()
 
     def _read(self, line: str) -> None:
         self._lines += 1
@@ -193,6 +204,8 @@ class Attempt:
             elif self._does_not_end():
                 break
             self._see(progress, before)  # last: it may add events to those of the job
+        self._over.set()
+        self._copied.wait()
         self._told.publish(last=True)
         self._see(self._progress(), before)
         if self._reported:

@@ -18,6 +18,7 @@ import httpx
 
 from contract.log_copy import Copy
 from entrypoint.job import job_log
+from entrypoint.job.job_log import Telling
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.net import wait
 from entrypoint.net.http import bearer, direct, or_not_yet
@@ -145,35 +146,31 @@ class JobClient:
         except wait.GaveUpError as error:
             log.warning("%s", error)
 
+    def wait_for_end(self, submission_id: str, lost: threading.Event) -> None:
+        """Return when the job has ended, or `lost` is set: then Ray will never report its end."""
+        while not self._over(submission_id) and not lost.wait(POLL_SECONDS):
+            pass
+
     def follow(
         self,
         submission_id: str,
         log_to: Path,
         tell: Callable[[str], None],
-        lost: threading.Event,
+        over: threading.Event,
     ) -> None:
-        """Copy the driver's output to `log_to` and each line to `tell`, until the job ends.
+        """Copy the driver's output to `log_to` and each line to `tell`, until `over` is set.
 
-        `lost` ends the copy, too: then Ray is gone and will never report the job's end. The copy
-        has its own thread and continues while Ray does not answer.
+        The copy continues while Ray does not answer. A `tell` that is slower than the job misses
+        lines, but not the last ones.
         """
-        over = threading.Event()
-        arguments = (submission_id, Copy(log_to, tell, self._secrets), over)
-        copying = threading.Thread(target=self._copy, args=arguments, name="copy-job-log")
-        copying.daemon = True
-        copying.start()
+        telling = Telling(tell)
         try:
-            while not self._over(submission_id) and not lost.wait(POLL_SECONDS):
-                pass
-        finally:
-            over.set()
-            copying.join()
-
-    def _copy(self, submission_id: str, copy: Copy, over: threading.Event) -> None:
-        try:
+            copy = Copy(log_to, telling.put, self._secrets)
             self._follow_output(submission_id, copy, over)
-        except Exception:  # the job continues, and its end must be noticed
+        except Exception:  # the job continues
             log.exception("the job's log is not copied any more")
+        finally:
+            telling.close()
 
     def _follow_output(self, submission_id: str, copy: Copy, over: threading.Event) -> None:
         job_log.follow(partial(job_log.source, self._ray_dir, submission_id), copy, over)

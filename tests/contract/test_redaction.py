@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contract.redaction import MASK, named_secrets, redact, redact_all
+from contract.log_copy import Copy
+from contract.redaction import LINE, MASK, named_secrets, redact, redact_all, redact_lines
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -149,3 +152,38 @@ def test_random_values_of_named_secrets_are_found_and_words_are_not() -> None:
     text = f"""--hf_token {SECRET} MY_KEY=prompt_of_a_certain_length '--token', 'x{SECRET}'
     {{"wandb_key": "y{SECRET}", "token": "abc1"}}"""
     assert named_secrets(text) == {SECRET, f"x{SECRET}", f"y{SECRET}"}
+
+
+PARTS = (
+    *(SECRET, f"hf_{'a1' * 16}", f"sk-{'b' * 24}", f"ghp_{'c' * 36}", "AKIAIOSFODNN7EXAMPLE"),
+    *("--hf_token", "--Token ", "token=", "use_wandb =", "'--key', '", '"PASSWORD": "', "passwd"),
+    *("wandb_key\t", "Webhook_URL=x", "abc", "a b", "'", '"', "\\", "=", " ", "-", ":", ",", ";"),
+    *("\n", "\r", "\r\n", "https://me:pw@host/", "ssh://git@host", "://", "@", "x@y"),
+    *("Bearer abcdefghijklmnopqrst", "hooks.slack.com/services/T0/B0/x", "task-3", "ſecret=", "İ"),
+    *("\u212aey=abc", "tokens/s", "eos_token=1", "ü", "\u2028", "rollcall-page-" + "0" * 48),
+)
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(TEXTS)
+def test_lines_are_masked_together_as_each_is_alone(text: str) -> None:
+    alone = "".join(redact(line, [SECRET]) for line in LINE.findall(text))
+    assert redact_lines(text, [SECRET]) == alone
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(TEXTS, max_size=6), st.randoms(use_true_random=False))
+def test_output_that_comes_in_any_pieces_is_masked_as_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], dice: random.Random
+) -> None:
+    path = Path(tmp_path_factory.getbasetemp() / "pieces")
+    whole = "\n".join(texts).encode()
+    path.unlink(missing_ok=True)
+    copy, at = Copy(path, lambda text: None, frozenset({SECRET})), 0
+    while at < len(whole):
+        size = dice.choice((1, 2, 7, 30, 500))
+        copy.take(whole[at : at + size])
+        at += size
+    copy.close()
+    assert path.read_bytes() == redact_lines(whole.decode(), [SECRET]).encode()

@@ -51,6 +51,8 @@ class ScriptedJobs:
         self.broken: Exception | None = None
         """What an act raised that does not know its world."""
         self.tell: Callable[[str], None] = print
+        self.followed = threading.Event()
+        """`tell` is that of the newest submission."""
 
     def submit(
         self,
@@ -63,15 +65,21 @@ class ScriptedJobs:
         self.ids.append(submission_id)
         self.submitted.append(command.env)
         self.stopped.clear()
+        self.followed.clear()
 
     def follow(
         self,
         submission_id: str,
         log_to: Path,
         tell: Callable[[str], None],
-        lost: threading.Event,
+        over: threading.Event,
     ) -> None:
         self.tell = tell
+        self.followed.set()
+        over.wait()
+
+    def wait_for_end(self, submission_id: str, lost: threading.Event) -> None:
+        self.followed.wait()
         try:
             self.endings[submission_id] = self._acts.pop(0)(self._world)
         except Exception as error:  # the supervisor would wait for ever for a job that has no end

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from contract.log_copy import Copy
+from contract.log_copy import Copy, lines_of
 from entrypoint.job import distant_log
 from tests.support import http_serving
 from tests.support.waiting import eventually
@@ -71,7 +71,7 @@ def dashboard() -> Iterator[str]:
 def begin(dashboard: str, path: Path) -> tuple[list[str], threading.Event, threading.Thread]:
     lines: list[str] = []
     over = threading.Event()
-    copy = Copy(path, lines.append, frozenset({"the-secret"}))
+    copy = Copy(path, lambda text: lines.extend(lines_of(text)), frozenset({"the-secret"}))
     logs = distant_log.LogsApi(dashboard, "a-token")
     thread = threading.Thread(target=distant_log.follow, args=(logs, "one", copy, over))
     thread.start()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from contract import lease
 from contract.exit_codes import ExitCode
-from contract.log_copy import Copy
+from contract.log_copy import Copy, lines_of
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
 from contract.stop import StopRequest
@@ -141,11 +141,12 @@ class RankOutput:
         words = self._words[self._report.speaker].line[:LONGEST_WORDS]
         return f"{who} on {self.node.name} {how}" + (f": {words}" if words else "")
 
-    def _tell(self, line: str) -> None:
-        print(f"{self._speaker()}{line}", flush=True)
-        speaker = self._report.read(line) if self.process.by_launcher else ""
-        if speaker is not None:
-            self._words[speaker].hear(line.removeprefix(speaker))
+    def _tell(self, text: str) -> None:
+        for line in lines_of(text):
+            print(f"{self._speaker()}{line}", flush=True)
+            speaker = self._report.read(line) if self.process.by_launcher else ""
+            if speaker is not None:
+                self._words[speaker].hear(line.removeprefix(speaker))
 
     def _speaker(self) -> str:
         """Return the prefix by which the evidence of a failure finds the node; none on the head."""
