@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from bench.result import report
-from contract.journal_lines import line_of
+from contract.journal_file.lines import line_of
 from contract.run_dir import RunFiles
 from entrypoint.run.lease import Lease
 

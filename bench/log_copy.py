@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from bench.result import report
-from contract.log_copy import Copy
+from contract.files.log_copy import Copy
 from contract.redaction import MASK
 from entrypoint.job import job_log
 

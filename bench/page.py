@@ -33,7 +33,7 @@ from bench.crowd import viewers
 from bench.preflight import row_of, started
 from bench.result import report
 from contract.journal import timestamp
-from contract.journal_lines import line_of
+from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link

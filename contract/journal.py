@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from contract import journal_index, lease
+from contract import lease
 from contract.files import lines
 from contract.files.append import append_line
 from contract.files.os_errors import with_path
-from contract.journal_index import newest_first
-from contract.journal_lines import Damage, event_of, line_of
+from contract.journal_file import index
+from contract.journal_file.index import newest_first
+from contract.journal_file.lines import Damage, event_of, line_of
 from contract.redaction import redact, redact_all, secret_texts
 
 EXPORT = "export"
@@ -126,5 +127,5 @@ def append_event(
     lease.check(claim)
     line = line_of(event)
     end = append_line(journal, line, durable=True)
-    journal_index.appended(journal, end - len(line), end)
+    index.appended(journal, end - len(line), end)
     return event

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contract.files import lines
-from contract.journal_lines import KIND, event_of
+from contract.journal_file.lines import KIND, event_of
 from entrypoint.run.reads import StorageReads
 
 POLL_SECONDS = 0.5

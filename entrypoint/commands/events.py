@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from contract.exit_codes import ExitCode
-from contract.journal_lines import event_of
+from contract.journal_file.lines import event_of
 from entrypoint.commands.log_part import Part
 from entrypoint.commands.logs import follow, read_part, source_of
 from entrypoint.config.settings import Settings

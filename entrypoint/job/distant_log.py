@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-from contract.log_copy import Copy
+from contract.files.log_copy import Copy
 from entrypoint.job.job_log import CHUNK_BYTES, END_SECONDS, POLL_SECONDS
 from entrypoint.net.http import bearer
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contract.log_copy import Copy
+from contract.files.log_copy import Copy
 from entrypoint.config.settings import Settings
 from entrypoint.job import distant_log
 from entrypoint.job.ray_jobs import ENDED, JobClient, JobInfo

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import CHECKPOINT, STEP
 from entrypoint.config.settings import Settings

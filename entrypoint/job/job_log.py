@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from contract.log_copy import Copy, lines_of
+from contract.files.log_copy import Copy, lines_of
 
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 2**18

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from contract.exit_codes import ExitCode
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.job import run_identity, supervisor

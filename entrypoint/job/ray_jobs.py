@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from contract.log_copy import Copy
+from contract.files.log_copy import Copy
 from entrypoint.job import job_log
 from entrypoint.job.job_log import Telling
 from entrypoint.job.recipes.base import JobCommand

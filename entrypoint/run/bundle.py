@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from contract.files import stored_json
-from contract.journal_lines import event_of, line_of
+from contract.journal_file.lines import event_of, line_of
 from contract.redaction import named_secrets, redact, redact_all, redact_known
 from contract.run_dir import RunFiles
 from entrypoint.run.errors import describe

@@ -8,8 +8,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from contract import journal_index, lease
+from contract import lease
 from contract.journal import EventSource, append_event, read_events
+from contract.journal_file import index
 from contract.redaction import redact
 
 log = logging.getLogger("rollcall")
@@ -73,13 +74,11 @@ class Journal:
 
         They take the same time to read however long the run is.
         """
-        return journal_index.landmarks(self.path).events(kinds)
+        return index.landmarks(self.path).events(kinds)
 
     def of_attempt(self) -> list[dict[str, Any]]:
         """The events of the attempt so far, oldest first."""
-        events = takewhile(
-            lambda event: event["kind"] != "attempt", journal_index.newest_first(self.path)
-        )
+        events = takewhile(lambda event: event["kind"] != "attempt", index.newest_first(self.path))
         return [event for event in events if event["attempt"] == self.attempt][::-1]
 
     def attempts(self) -> int:

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from contract import lease as contract_lease
 from contract.files.os_errors import with_path
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from contract.files import stored_json
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
 from contract.run_dir import RunFiles
 from entrypoint.run import download

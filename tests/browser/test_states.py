@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from contract.journal import EventSource, append_event
-from contract.journal_lines import line_of
+from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link

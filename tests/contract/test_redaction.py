@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contract.log_copy import Copy
+from contract.files.log_copy import Copy
 from contract.redaction import LINE, MASK, named_secrets, redact, redact_all, redact_lines
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"

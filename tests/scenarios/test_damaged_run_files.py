@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.exit_codes import ExitCode
-from contract.journal_lines import event_of, line_of
+from contract.journal_file.lines import event_of, line_of
 from contract.progress import Phase, Progress
 from contract.run_dir import RunFiles
 from entrypoint import console

@@ -26,7 +26,7 @@ import ray
 from ray.exceptions import RayError
 
 from contract.journal import journal_writer
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from trainer.checkpoint import replica_ring as ring

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.journal import EventSource, append_event, attempt_number, newest_finished
-from contract.journal_index import newest_first
+from contract.journal_file.index import newest_first
 from contract.manifest import (
     MANIFEST,
     checkpoint_path,

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from contract.journal import attempt_number
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config, declared_flags

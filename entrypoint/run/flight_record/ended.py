@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
-from contract.journal_index import landmarks
+from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.run.flight_record.remedies import GOES_ON, OVER, remedy
 from entrypoint.run.flight_record.text import counted

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from contract.journal import append_event, timestamp
-from contract.journal_lines import line_of
+from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import measurements

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from contract.journal import append_event, timestamp
-from contract.journal_lines import event_of, line_of
+from contract.journal_file.lines import event_of, line_of
 from contract.run_dir import RunFiles
 from entrypoint.cluster import event_stream, view_routes
 from entrypoint.run import curves

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from contract.log_copy import Copy, lines_of
+from contract.files.log_copy import Copy, lines_of
 from entrypoint.job import distant_log
 from tests.support import http_serving
 from tests.support.waiting import eventually

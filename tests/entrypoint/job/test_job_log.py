@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import log_copy
-from contract.log_copy import Copy, lines_of
+from contract.files import log_copy
+from contract.files.log_copy import Copy, lines_of
 from contract.redaction import MASK
 from entrypoint.job import job_log
 from entrypoint.job.ray_jobs import JobClient

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract.files.append import append_line
-from contract.journal_lines import line_of
+from contract.journal_file.lines import line_of
 from contract.lease import Claim
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings

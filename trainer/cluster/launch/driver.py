@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from contract import lease
 from contract.exit_codes import ExitCode
-from contract.log_copy import Copy, lines_of
+from contract.files.log_copy import Copy, lines_of
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
 from contract.stop import StopRequest

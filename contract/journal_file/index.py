@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from contract.files import lines, stored_json
 from contract.files.os_errors import with_path
-from contract.journal_lines import KIND, Damage, Glance, event_of, glance
+from contract.journal_file.lines import KIND, Damage, Glance, event_of, glance
 from contract.run_dir import RunFiles, write_atomically
 
 ROUTINE = frozenset({"step", "checkpoint", "eval", "best", "upload"})

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from contract import journal_index, journal_lines
 from contract.files import lines
 from contract.journal import EventSource, append_event, newest_finished, read_events
-from contract.journal_index import ROUTINE, landmarks, newest_first, renew
-from contract.journal_lines import line_of
+from contract.journal_file import index as journal_index
+from contract.journal_file import lines as journal_lines
+from contract.journal_file.index import ROUTINE, landmarks, newest_first, renew
+from contract.journal_file.lines import line_of
 from contract.run_dir import RunFiles
 from tests.support.damage import flipped
 
