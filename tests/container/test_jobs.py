@@ -17,7 +17,8 @@ def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
     tmp_path: Path, data: Path
 ) -> None:
     with Cluster(tmp_path / "cluster", data) as cluster:
-        head = cluster.head(workers=0, ROLLCALL_WAIT_FOR_JOBS="1")
+        port = {"ROLLCALL_CONTROL_PORT": "9267"}  # no default, so that commands must know it
+        head = cluster.head(workers=0, ROLLCALL_WAIT_FOR_JOBS="1", **port)
         takes = "the cluster takes jobs"
         cluster.watch.until(lambda: takes in head.said, "head that takes jobs", within=120)
         done = head.execute("rollcall", "submit", "--", "python", "-c", "print(6 * 7)")
@@ -26,7 +27,10 @@ def test_jobs_and_rays_own_commands_need_no_flags_in_a_shell_of_the_head(
         status = partial(head.execute, "ray", "status")  # of every few seconds
         cluster.watch.until(lambda: "Resources" in status().stdout, "Ray's status", within=60)
         assert "job-1-1" in head.execute("ray", "job", "list").stdout
-        assert head.execute("rollcall", "stop").returncode == 0
+        ssh = partial(head.execute, "bash", "-c")  # a login by SSH has nothing of the template
+        assert "as a login by SSH does" in ssh('env -i PATH="$PATH" rollcall plan').stderr
+        assert "job-1-1" in ssh('env -i PATH="$PATH" rollcall list').stdout
+        assert ssh('env -i PATH="$PATH" rollcall stop').returncode == 0
         assert head.exit_code(within=60) == 143
 
 
