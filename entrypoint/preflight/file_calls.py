@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contract.background import in_background
@@ -41,6 +41,7 @@ LOCKS = (
     "mount Lustre with -o flock, and NFS as version 4 (version 3 needs the server's lock service), "
     "or use other storage"
 )
+LOCAL = "use a local file system"
 HANGS = "find out why: a stale mount, a server or its lock service that does not answer"
 
 
@@ -171,10 +172,10 @@ OF_STORAGE = (
     Call("change a file's mode (chmod)", _change_mode, "mount it with the rights of POSIX"),
 )
 OF_TEMP = (
-    *OF_STORAGE,
-    Call("set a file's time (utime)", _set_time, "use a local file system"),
-    Call("hold a symbolic link", _link, "use a local file system"),
-    Call("hold a socket (bind)", _listen, "use a local file system"),
+    *(replace(call, remedy=LOCAL) for call in OF_STORAGE),
+    Call("set a file's time (utime)", _set_time, LOCAL),
+    Call("hold a symbolic link", _link, LOCAL),
+    Call("hold a socket (bind)", _listen, LOCAL),
 )
 
 

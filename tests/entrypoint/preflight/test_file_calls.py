@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from entrypoint.preflight import file_calls
 from tests.support import failing_calls
 
 REFUSED = {
@@ -50,10 +51,11 @@ import json, os, sys
 from pathlib import Path
 from entrypoint.preflight import file_calls
 file_calls.CALL_SECONDS = 3.0
+calls = (*file_calls.OF_STORAGE, *file_calls.OF_TEMP[len(file_calls.OF_STORAGE) :])
 place, found = Path(os.environ["FAILING_BELOW"]), {}
 for rule, numbered in json.load(sys.stdin).items():
     os.environ["FAILING_CALLS"] = numbered
-    finding = file_calls.judged(place, file_calls.tried(place, file_calls.OF_TEMP), "go elsewhere")
+    finding = file_calls.judged(place, file_calls.tried(place, calls), "go elsewhere")
     found[rule] = finding and (finding.verdict, finding.evidence, finding.remedy)
 print(json.dumps(found))
 os._exit(0)  # a thread hangs
@@ -108,6 +110,11 @@ def test_each_error_of_a_call_fails(
     assert verdict == "fail"
     assert os.strerror(getattr(errno, rule.partition("=")[2])) in evidence
     assert len(remedy) > len("go elsewhere")
+
+
+def test_a_temporary_directory_is_to_be_local() -> None:
+    remedies = {call.remedy for call in file_calls.OF_TEMP[1:]}
+    assert remedies == {file_calls.LOCAL}
 
 
 def test_all_refused_calls_are_in_one_finding(
