@@ -8,6 +8,8 @@ THOUGHTS_END = "</think>"
 ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
 BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 """Beginnings of boxes, and braces; an escaped one is none."""
+SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;]")
+"""Between two boxes that are one answer."""
 
 
 def final_part(completion: str) -> str:
@@ -19,11 +21,38 @@ def final_part(completion: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last complete `\boxed{…}`; None if there is none."""
-    opened: list[int] = []  # where the content of a box begins; -1 for another brace
-    last, content = -1, None
+    boxes = _boxes(text)
+    return boxes[-1][2] if boxes else None
+
+
+def last_boxes(text: str) -> list[str]:
+    r"""Return the contents of the last complete `\boxed{…}`, and of those that it goes on.
+
+    A box goes on another one if little stands between them: "\boxed{1} and \boxed{2}". The rule is
+    math-verify's.
+    """
+    boxes = _boxes(text)
+    begin = len(boxes) - 1
+    while begin > 0 and _goes_on(text[boxes[begin - 1][1] : boxes[begin][0]]):
+        begin -= 1
+    contents = [content for _, _, content in boxes[max(0, begin) :]]
+    return [one for place, one in enumerate(contents) if contents[place - 1 : place] != [one]]
+
+
+def _goes_on(between: str) -> bool:
+    return len(between) < 10 or (len(between) < 70 and bool(SEPARATOR.search(between)))
+
+
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """Return begin, end and content of the complete boxes; of one in another the inner alone."""
+    boxes: list[tuple[int, int, str]] = []
+    opened: list[re.Match[str] | None] = []  # boxes; None is another brace
     for found in BRACES.finditer(text):
         if found["box"] or found[0] == "{":
-            opened.append(found.end() if found["box"] else -1)
-        elif found[0] == "}" and opened and (start := opened.pop()) > last:
-            last, content = start, text[start : found.start()].strip()
-    return content
+            opened.append(found if found["box"] else None)
+        elif found[0] == "}" and opened:
+            box = opened.pop()
+            if box and (not boxes or boxes[-1][0] < box.start()):
+                content = text[box.end() : found.start()].strip()
+                boxes.append((box.start(), found.end(), content))
+    return boxes

@@ -13,20 +13,35 @@ import re
 import resource
 import signal
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
+from math import ceil
 from typing import Any
 
+from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Basic, FiniteSet, Integer, MatrixBase, Rational, log
 
-TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-MARKS = ("$", r"\boxed", r"\fbox", r"\(", r"\[")
-"""How a text shows that it has formulas with words around them."""
-WORDS = re.compile(r"[^\W\d_]{2,}(?:[ -][^\W\d_]+)*")
-"""An answer in words, which would else be read as a product of letters."""
+from env.rewards import formula, units
+from env.rewards.answers import last_boxes
 
-
-NUMBER = re.compile(r"[-+]?[\d.,]+")
-"""A number in itself: a comma in it may be a decimal one, where LaTeX has two numbers."""
+SPELLING = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True)
+"""Without units: math-verify drops the variables c, d, g, h, l, m, s and t for them."""
+IN_BOX = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=SPELLING),)
+ANYWHERE = (*IN_BOX, ExprExtractionConfig())
+FINAL = re.compile(r"final answer is:?\s*(\S[^\n]{0,200}?)\.?\s*I hope", re.IGNORECASE)
+"""The end of an answer as Minerva's prompt asks for it."""
+INTEGER = re.compile(r"-?\d{1,1000}", re.ASCII)
+"""Most answers: what math-verify reads in them is known."""
+SHORT = 100
+"""Characters of a completion that may be an answer alone."""
+RELATIVE_BELOW = 3
+"""Numbers are compared to decimal places down to 10 to the minus this, and relatively below."""
+MOST_ZEROS = 400
+"""Decimal places by which the smallest number may be smaller than that."""
+DIGITS = 15
 
 
 def main() -> None:
@@ -43,24 +58,33 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # SIGPROF ends the process
         label = read_label(job["label"])
         print(json.dumps({"label": bool(label)}), file=answers)
-        read = read_answer(job["answer"]) if label else []
-        right = bool(read) and _verify(label, read, job["places"])
+        readings = read_completion(job["answer"]) if label else []
+        right = any(is_same(label, reading, job["places"]) for reading in readings)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps({"read": bool(read), "right": right}), file=answers)
+        print(json.dumps({"read": bool(readings), "right": right}), file=answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the parts of an answer with commas."""
+
+    read: tuple[Any, ...] = ()
+    """What math-verify reads in it, and its text."""
+    words: str = ""
+    prose: bool = False
+    unit: str = ""
+
+
+Reading = tuple[Part, ...]
 
 
 @lru_cache(maxsize=1024)  # the completions of one prompt have one label
-def read_label(text: str) -> tuple[Any, ...]:
-    """Return what math-verify reads in a label; empty if that is no formula."""
-    text = text.strip()
+def read_label(text: str) -> Reading:
+    r"""Return the parts of a label; none if it is no formula, or cannot stand in a box."""
     if is_object(text):
         return ()
-    box = rf"\boxed{{\text{{{text}}}}}" if WORDS.fullmatch(text) else rf"\boxed{{{text}}}"
-    is_whole = NUMBER.fullmatch(text) or any(mark in text for mark in MARKS)
-    for form in (text, box) if is_whole else (box, text):
-        if (found := read_answer(form)) and not isinstance(found[0], str):
-            return tuple(found)
-    return ()
+    content = ",".join(last_boxes(rf"\boxed{{{text}}}"))
+    return read(content) if content else ()
 
 
 def is_object(text: str) -> bool:
@@ -71,13 +95,115 @@ def is_object(text: str) -> bool:
         return False
 
 
-def read_answer(text: str) -> list[Any]:
-    """Return what math-verify reads in a completion: a formula, and its text."""
-    return list(parse(text, TARGETS, parsing_timeout=None))
+def read_completion(text: str) -> list[Reading]:
+    """Return the readings of a completion: of its last boxes, or of its words."""
+    if final := FINAL.findall(text):
+        readings = [read(final[-1])]
+    elif boxes := last_boxes(text):
+        readings = [read(",".join(boxes))]
+    else:
+        readings = [in_prose(text)]
+        if len(text) <= SHORT and "\n" not in text.strip():
+            readings.append(read(text))
+    return [reading for reading in readings if reading]
 
 
-def _verify(label: tuple[Any, ...], answer: list[Any], places: int) -> bool:
-    return bool(verify(list(label), answer, float_rounding=places, timeout_seconds=None))
+def read(text: str) -> Reading:
+    """Return the parts of an answer; none if one of them cannot be read."""
+    if formula.is_prose(text):
+        return in_prose(text)
+    parts = [part for item in formula.items(text) for part in parts_of(item)]
+    return tuple(parts) if all(part.read or part.prose for part in parts) else ()
+
+
+def parts_of(item: formula.Item) -> Iterator[Part]:
+    """Yield the parts of an item: several of a set."""
+    if INTEGER.fullmatch(item.latex):
+        yield Part((Integer(item.latex), item.latex), unit=item.unit)
+        return
+    found = [] if item.prose else parse(rf"\boxed{{{item.latex}}}", IN_BOX, parsing_timeout=None)
+    if found and not isinstance(found[0], str):
+        yield from elements(found, item.words, item.unit)
+    else:
+        yield Part((), item.words, item.prose)
+
+
+def in_prose(text: str) -> Reading:
+    """Return what math-verify finds in a text with words around formulas."""
+    found = parse(formula.spelled(text), ANYWHERE, parsing_timeout=None)
+    return tuple(elements(found)) if found and not isinstance(found[0], str) else ()
+
+
+def elements(found: Sequence[Any], words: str = "", unit: str = "") -> Iterator[Part]:
+    """Yield the elements of a set, or what is none."""
+    if isinstance(found[0], FiniteSet):
+        for one in found[0].args:
+            yield Part((one,))
+    else:
+        yield Part(tuple(found), words, unit=unit)
+
+
+def is_same(label: Reading, answer: Reading, places: int) -> bool:
+    """Return whether the parts of both are the same, in any order.
+
+    The answer may repeat a part of a list, if the label repeats none.
+    """
+    left = list(answer)
+    for part in label:
+        same = [other for other in left if is_same_part(part, other, places)]
+        if not same:
+            return False
+        left.remove(same[0])
+    if not left:
+        return True
+    repeats = any(is_same_part(*pair, places) for pair in combinations(label, 2))
+    return len(label) > 1 and not repeats and all(is_in(label, other, places) for other in left)
+
+
+def is_in(label: Reading, other: Part, places: int) -> bool:
+    return any(is_same_part(part, other, places) for part in label)
+
+
+def is_same_part(label: Part, answer: Part, places: int) -> bool:
+    """Return whether two parts are equal: as words if one is in words, else as formulas."""
+    if label.prose or answer.prose:
+        return label.words == answer.words != ""
+    if units.differ(label.unit, answer.unit):
+        return False
+    if label.read == answer.read:
+        return True
+    wanted, given = label.read[0], answer.read[0]
+    if isinstance(wanted, Rational) and isinstance(given, Rational):
+        return bool(wanted == given)
+    zeros = zeros_of((wanted, given))
+    return bool(
+        verify(
+            list(label.read),
+            list(answer.read),
+            float_rounding=places + zeros,
+            numeric_precision=DIGITS + zeros,
+            timeout_seconds=None,
+        )
+    )
+
+
+def zeros_of(values: Iterable[Any]) -> int:
+    """Return the places by which the smallest number of all is below the relative ones."""
+    exponents = [exponent for value in values for exponent in exponents_of(value)]
+    return min(MOST_ZEROS, max(0, -RELATIVE_BELOW - min(exponents, default=0)))
+
+
+def exponents_of(value: Any) -> Iterator[int]:
+    """Yield the power of ten of each number in a formula."""
+    if isinstance(value, MatrixBase):
+        for one in value:
+            yield from exponents_of(one)
+    elif isinstance(value, Basic):
+        if value.is_number and value.is_finite and not value.is_zero:
+            yield ceil(log(abs(value.evalf(DIGITS)), 10).evalf(DIGITS))
+        else:
+            for one in value.args:
+                yield from exponents_of(one)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,16 @@ CASES = [
     json.loads(line)
     for line in (ROOT / "tests" / "data" / "math_verify_cases.jsonl").read_text().splitlines()
 ]
-# math-verify compares this label as a text: it reads no formula in it.
-UNREADABLE = r"$$x = \frac{1}{2}, x = \frac{-1 \pm \sqrt{13}}{4}$$"
+# Labels of those cases whose verdict is another one here: a comma parts numbers, a list is no
+# tuple, and `1 - 1/e` is not `1 + 1/e`.
+DIFFERENT = {
+    ("1,22", "1.22"),
+    ("0,111", "0.111"),
+    ("$(1,3)$", "${1,3}$"),
+    ("$p=5,q=2;p=7,q=2$", "$(5,2),(7,2)$"),
+    (r"$1 - \frac{1}{\mathrm{e}}$", r"$1 + \frac{1}{\mathrm{e}}$"),
+    (r"\\boxed{W(n) = 1 \\text{ and } W(n) = -1", "W(x)=1orW(x)=-1"),
+}
 
 
 def score(reward: RewardFunction, completion: str, label: str | None) -> Score:
@@ -35,9 +43,8 @@ def disagreements(cases: list[dict[str, object]]) -> list[object]:
         reward = mathematics.anywhere(int(str(places)))
         scores = reward([RewardRequest(f"Q{c['completion']}", "Q", str(c["label"])) for c in some])
         for case, got in zip(some, scores, strict=True):
-            if case["label"] == UNREADABLE:
-                assert not got.ok
-            elif not got.ok or got.reward != float(bool(case["right"])):
+            differs = (case["label"], case["completion"]) in DIFFERENT
+            if not got.ok or got.reward != float(bool(case["right"]) != differs):
                 found.append((case, got))
     return found
 
@@ -78,7 +85,7 @@ def test_math_wants_the_answer_in_the_last_box(
 
 
 @pytest.mark.parametrize(
-    "label", [None, "", "  ", r"\frac{1}{", "???", '{"ground_truth": "4"}', "{", UNREADABLE]
+    "label", [None, "", "  ", r"\frac{1}{", "???", '{"ground_truth": "4"}', "{"]
 )
 def test_a_label_without_mathematics_is_a_failure_whatever_the_completion_says(
     label: str | None,
