@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -151,6 +152,7 @@ def _up(settings: Settings) -> int:
     from entrypoint import console
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
+    from entrypoint.net import node_claims
     from entrypoint.node import head, unfit, worker
     from entrypoint.preflight.run import run_checks
     from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
@@ -171,6 +173,7 @@ def _up(settings: Settings) -> int:
         inbox.listen_to_file(settings.preempt_file)
     if is_head:
         unfit_head.forget(settings)
+    claim = node_claims.of(settings.node_name, *settings.worker_ports).hold()
     report = run_checks(role, settings)
     say_report(report, console.say_check, on_terminal=console.draws())
     if report.exit_code != ExitCode.FINISHED:
@@ -188,9 +191,10 @@ def _up(settings: Settings) -> int:
     except OSError as error:
         console.log.warning("no report of preflight is kept: %s", errors.describe(error))
     findings = not_well(report, settings.secrets)
-    if isinstance(role, Head):
-        return head.serve(settings, role, findings, inbox)
-    return worker.serve(settings, findings, inbox)
+    with claim or nullcontext():
+        if isinstance(role, Head):
+            return head.serve(settings, role, findings, inbox)
+        return worker.serve(settings, findings, inbox)
 
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from entrypoint.config.parsers import boolean
 from entrypoint.config.variables import ParseError
+from entrypoint.machine import nccl_names
 from entrypoint.machine.limits import read
 
 EMPTY_GID = re.compile(r"^(?:0000:){7}0000$|^fe80:(?:0000:){6}0000$")
@@ -88,27 +89,13 @@ def ports(sys: Path) -> list[Port]:
     )
 
 
-def selected(pattern: str, among: list[Port]) -> tuple[list[Port], list[str]]:
-    """The ports that NCCL_IB_HCA selects, and the names in it that fit no port.
+def selected(pattern: str, among: list[Port]) -> list[Port]:
+    """The ports that NCCL_IB_HCA selects.
 
     `mlx5` selects by prefix, `=mlx5_0:1,mlx5_1` exactly, `^mlx5_3` all others, no name every port.
-    A name after `^` that fits no port is no fault: there is nothing to leave out.
     """
-    excludes = pattern.startswith("^")
-    exact = pattern.removeprefix("^").startswith("=")
-    names = [name for name in pattern.removeprefix("^").removeprefix("=").split(",") if name]
-
-    def fits(name: str, port: Port) -> bool:
-        device, _, number = name.partition(":")
-        same = port.device == device if exact else port.device.startswith(device)
-        return same and number in ("", str(port.number))
-
-    def listed(port: Port) -> bool:
-        return not names or any(fits(name, port) for name in names)
-
-    chosen = [port for port in among if listed(port) is not excludes]
-    unfit = [name for name in names if not any(fits(name, port) for port in among)]
-    return chosen, [] if excludes else unfit
+    names = nccl_names.parsed(pattern)
+    return [port for port in among if names.chooses(port.device, port.number)]
 
 
 def named(environ: Mapping[str, str]) -> bool:
@@ -142,5 +129,5 @@ def used_gbits(sys: Path, environ: Mapping[str, str]) -> float:
     """Gbit/s of all active ports that NCCL takes, together; 0 if it takes none."""
     if environ.get("NCCL_IB_DISABLE", "").strip() not in ("", "0"):
         return 0.0
-    chosen, _ = selected(environ.get("NCCL_IB_HCA", ""), ports(sys))
+    chosen = selected(environ.get("NCCL_IB_HCA", ""), ports(sys))
     return sum(port.rate for port in chosen if port.active)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from entrypoint.machine import nccl_names
 from entrypoint.machine.limits import read
 
 LOOPBACK = "772"
@@ -78,20 +79,8 @@ def holding(address: str, among: Sequence[Interface]) -> Interface | None:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a name fits NCCL's pattern: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`.
-
-    As in NCCL, a list without a name fits every one, so that `^` alone leaves none.
-    """
-    excludes = pattern.startswith("^")
-    exact = pattern.removeprefix("^").startswith("=")
-    listed = pattern.removeprefix("^").removeprefix("=").split(",")
-    names = [name for name in listed if name]
-
-    def matches(name: str) -> bool:
-        chosen = any(name == text if exact else name.startswith(text) for text in names)
-        return (chosen or not names) is not excludes
-
-    return matches
+    """Whether a name fits NCCL's pattern: `eth`, `=eth0,eth1`, `^docker`, `^=docker0`."""
+    return nccl_names.parsed(pattern).chooses
 
 
 def usable(among: Sequence[Interface]) -> list[Interface]:

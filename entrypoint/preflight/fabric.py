@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.machine import infiniband
+from entrypoint.machine import infiniband, nccl_names
 from entrypoint.machine.infiniband import ROCE_V2, Port
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -32,7 +32,7 @@ def _of_fabric(
 
 def _used(context: Context, found: list[Port]) -> list[Port]:
     """The active ports that NCCL would take."""
-    chosen, _ = infiniband.selected(context.environ.get("NCCL_IB_HCA", ""), found)
+    chosen = infiniband.selected(context.environ.get("NCCL_IB_HCA", ""), found)
     return [port for port in chosen if port.active]
 
 
@@ -44,7 +44,7 @@ def ports(context: Context, found: list[Port]) -> Finding:
     remedy = "check cable, switch port and subnet manager, or use another node"
     active = [port for port in found if port.active]
     pattern = context.environ.get("NCCL_IB_HCA", "")
-    wanted, _ = infiniband.selected(pattern, found)
+    wanted = infiniband.selected(pattern, found)
     by_name = bool(pattern) and not pattern.startswith("^")
     serving, layers = {port.device for port in active}, {port.layer for port in active}
 
@@ -111,8 +111,12 @@ def hcas(context: Context) -> Finding:
     devices = ", ".join(dict.fromkeys(port.device for port in found)) or "none"
     if not pattern:
         return Finding(Verdict.SKIP, "NCCL_IB_HCA is not set" if found else NO_FABRIC)
-    chosen, unfit = infiniband.selected(pattern, found)
+    chosen, names = infiniband.selected(pattern, found), nccl_names.parsed(pattern)
+    unfit = names.without((port.device, port.number) for port in found)
     evidence = f"NCCL_IB_HCA={pattern}; this node has {devices}"
+    if names.misplaced:
+        evidence += f": no {', '.join(names.misplaced)}, because {nccl_names.ALONE}"
+        return Finding(Verdict.WARN if chosen else Verdict.FAIL, evidence, names.meant)
     if not chosen:
         return Finding(Verdict.FAIL, f"{evidence}: nothing is left", "unset it, or name these")
     if unfit:

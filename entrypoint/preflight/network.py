@@ -9,7 +9,7 @@ from contextlib import suppress
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Head, Worker, head_address
 from entrypoint.config.settings import Settings
-from entrypoint.machine import address, interfaces
+from entrypoint.machine import address, interfaces, nccl_names
 from entrypoint.machine.interfaces import Interface
 from entrypoint.net import dns, sockets
 from entrypoint.net.wait import NotYetError
@@ -17,6 +17,8 @@ from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 
 INSTANT_CLUSTER = "runpod-instant-cluster"
+VIRTUAL = ("docker", "podman", "lo", "virbr", "veth", "br-", "cni", "cali", "flannel", "tun")
+"""Interfaces that a list leaves out for machines that have them."""
 ANSWER_SECONDS = 1.0
 """Seconds for the head's answer at each of several addresses."""
 RUNPOD_NETWORK = ".runpod.internal"
@@ -140,12 +142,20 @@ def judge_chosen(
     # gloo takes names as they are. NCCL takes patterns, and meets over the first that fits.
     is_gloo = variable.startswith("GLOO")
     exact = f"={pattern}" if is_gloo else pattern
-    matching = [interface for interface in everything if interfaces.matcher(exact)(interface.name)]
+    wanted = nccl_names.parsed(exact)
+    matching = [interface for interface in everything if wanted.chooses(interface.name)]
     given = f"{variable}={pattern} " + ("names" if is_gloo or pattern[0] != "^" else "leaves")
     names = ", ".join(interface.name for interface in everything) or "none but the loopback"
     right = f"set {variable}={own.name} on this node" if own else f"unset {variable}"
+    if wanted.misplaced:
+        evidence = f"{given} no {', '.join(wanted.misplaced)}: "
+        if is_gloo:
+            evidence += "gloo takes names of interfaces alone, without ^ and ="
+            return Finding(Verdict.FAIL, evidence, right)
+        verdict = Verdict.WARN if matching else Verdict.FAIL
+        return Finding(verdict, evidence + nccl_names.ALONE, wanted.meant)
     if not matching:
-        if own is None and interfaces.matcher(exact)("lo"):
+        if own is None and wanted.chooses("lo"):
             return Finding(Verdict.PASS, f"{variable}={pattern}, as this node's address is")
         evidence = f"{given} no interface of this node, which has {names}"
         return Finding(Verdict.FAIL, evidence, right)
@@ -160,6 +170,12 @@ def judge_chosen(
         evidence += f", and the way to the head is {own.name} ({', '.join(own.addresses)})"
         verdict = Verdict.FAIL if sure and own not in matching else Verdict.WARN
         return Finding(verdict, evidence, f"{right}, unless the nodes have a second network")
+    unfit = wanted.without([("lo", None), *((one.name, None) for one in everything)])
+    absent = [name for name in unfit if not (wanted.excludes and name.startswith(VIRTUAL))]
+    if absent:
+        evidence = f"{variable}={pattern}: there is no {', '.join(absent)}; this node has {names}"
+        verdict = Verdict.FAIL if is_gloo else Verdict.WARN  # gloo ends at a name that is not there
+        return Finding(verdict, evidence, "name these alone")
     return Finding(Verdict.PASS, f"{variable}={pattern}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -10,7 +12,8 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
-from entrypoint.net import wait
+from entrypoint.machine import limits as limits_of
+from entrypoint.net import node_claims, wait
 from entrypoint.net.port_block import why_not
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -43,6 +46,8 @@ def ports(context: Context) -> Finding:
 def _look(context: Context) -> Finding:
     settings = context.settings
     needed = _needed(settings, head=isinstance(context.role, Head))
+    if clash := _clash(settings, context.machine.proc):
+        return clash
     busy = {port: reason for port in needed if (reason := why_not(port)) is not None}
     if busy:
         return _judge_busy(busy, needed, context)
@@ -52,7 +57,60 @@ def _look(context: Context) -> Finding:
     evidence = f"{len(needed)} ports and {free} of {len(rest)} worker ports are free"
     if free < FEWEST_WORKER_PORTS:
         return Finding(Verdict.FAIL, evidence, "set ROLLCALL_WORKER_PORTS to a free range")
-    return Finding(Verdict.PASS, evidence)
+    variables = {**dict.fromkeys(rest, "ROLLCALL_WORKER_PORTS"), **needed}
+    return lent(variables, context.machine.proc) or Finding(Verdict.PASS, evidence)
+
+
+def _clash(settings: Settings, proc: Path) -> Finding | None:
+    """Return a failure if another node of this machine has some of the worker ports."""
+    own = node_claims.of(settings.node_name, *settings.worker_ports)
+    if not (others := node_claims.others(own, proc)):
+        return None
+    named = ", ".join(f"{one.node} ({one.first}-{one.last})" for one in others)
+    evidence = (
+        f"the worker ports {own.first}-{own.last} are also those of another Rollcall node on "
+    )
+    evidence += f"this machine: {named}"
+    return Finding(Verdict.FAIL, evidence, "give each of them its own ROLLCALL_WORKER_PORTS")
+
+
+def lent(variables: Mapping[int, str], proc: Path) -> Finding | None:
+    """Return a warning if the kernel may lend some of the ports to outgoing connections.
+
+    `variables`: port → the variable that sets it.
+    """
+    ipv4 = proc / "sys" / "net" / "ipv4"
+    limits = limits_of.read(ipv4 / "ip_local_port_range").split()
+    if len(limits) != 2:
+        return None
+    first, last = map(int, limits)
+    reserved = limits_of.read(ipv4 / "ip_local_reserved_ports")
+    spared = {port for span in filter(None, reserved.split(",")) for port in _ports_of(span)}
+    inside = sorted(port for port in variables if first <= port <= last and port not in spared)
+    if not inside:
+        return None
+    named = " and ".join(sorted({variables[port] for port in inside}))
+    spans = ",".join(filter(None, (reserved, *_spans(inside))))
+    evidence = f"{', '.join(_spans(inside))} ({named}) lie inside net.ipv4.ip_local_port_range, "
+    evidence += f"{first}-{last}: an outgoing connection may take one before Ray does"
+    remedy = f"`sysctl -w net.ipv4.ip_local_reserved_ports={spans}` on the machine, or set {named} "
+    return Finding(Verdict.WARN, evidence, f"{remedy}to ports below {first}")
+
+
+def _ports_of(span: str) -> range:
+    low, _, high = span.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _spans(ports: Sequence[int]) -> list[str]:
+    """Return successive ports as `FIRST-LAST`. `ports`: in ascending order."""
+    spans: list[list[int]] = []
+    for port in ports:
+        if spans and port == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], port]
+        else:
+            spans.append([port])
+    return ["-".join(map(str, span)) for span in spans]
 
 
 def _needed(settings: Settings, *, head: bool) -> dict[int, str]:

@@ -139,43 +139,6 @@ def test_a_roce_port_without_an_address_is_told(tmp_path: Path) -> None:
     assert result.evidence == "mlx5_2:1 has no RoCE v2 address"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "chosen", "unfit"),
-    [
-        ("mlx5", ["a", "b", "c"], []),
-        ("=mlx5_1", ["b"], []),
-        ("mlx5_1,mlx4", ["b", "c"], ["mlx4"]),
-        ("^mlx5_0", ["b", "c"], []),
-        ("^=mlx5_1,mlx5_10", ["a"], []),
-        ("=mlx5_0:2", [], ["mlx5_0:2"]),
-        ("mlx5_0:1", ["a"], []),
-    ],
-)
-def test_ports_are_chosen_as_nccl_chooses_them(
-    pattern: str, chosen: list[str], unfit: list[str]
-) -> None:
-    letters = {"mlx5_0": "a", "mlx5_1": "b", "mlx5_10": "c"}
-    ports = [infiniband.Port(device, 1, Path()) for device in letters]
-    found, missing = infiniband.selected(pattern, ports)
-    assert [letters[one.device] for one in found] == chosen
-    assert missing == unfit
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("eth", ["eth0", "eth1"]),
-        ("=eth0", ["eth0"]),
-        ("=eth0,ib0", ["eth0", "ib0"]),
-        ("^docker", ["eth0", "eth1", "ib0"]),
-        ("^=eth0", ["eth1", "ib0", "docker0"]),
-    ],
-)
-def test_interfaces_are_chosen_as_nccl_chooses_them(pattern: str, names: list[str]) -> None:
-    every = ["eth0", "eth1", "ib0", "docker0"]
-    assert [name for name in every if interfaces.matcher(pattern)(name)] == names
-
-
 def test_an_unknown_device_is_named_beside_those_that_are_there(tmp_path: Path) -> None:
     result = port(tmp_path, {"NCCL_IB_HCA": "mlx4_0"}, "fabric.hca", devices=2)
     assert result.verdict is Verdict.FAIL
@@ -183,7 +146,26 @@ def test_an_unknown_device_is_named_beside_those_that_are_there(tmp_path: Path) 
     partly = port(tmp_path, {"NCCL_IB_HCA": "mlx5_0,mlx4"}, "fabric.hca", devices=2)
     assert (partly.verdict, partly.evidence[-8:]) == (Verdict.WARN, " no mlx4")
     absent = port(tmp_path, {"NCCL_IB_HCA": "^mlx5_1,mlx5_bond_0"}, "fabric.hca", devices=2)
-    assert (absent.verdict, absent.evidence[-15:]) == (Verdict.PASS, "chooses 1 ports")
+    assert (absent.verdict, absent.evidence[-15:]) == (Verdict.WARN, " no mlx5_bond_0")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "verdict", "said", "remedy"),
+    [
+        ("^=mlx5_0,^=mlx5_1", "warn", "no ^=mlx5_1, because ^ and = count", "give ^=mlx5_0,mlx5_1"),
+        ("^mlx5_0,^mlx5_1", "warn", "no ^mlx5_1, because", "give ^mlx5_0,mlx5_1"),
+        ("=mlx5_0,=mlx5_1", "warn", "no =mlx5_1, because", "give =mlx5_0,mlx5_1"),
+        ("mlx5_0,^mlx5_1", "warn", "no ^mlx5_1, because", "give one sign before all names"),
+        ("=^mlx5_0", "fail", "no ^mlx5_0, because", "give =mlx5_0"),
+    ],
+)
+def test_a_sign_behind_the_beginning_of_the_list_is_told(
+    tmp_path: Path, pattern: str, verdict: str, said: str, remedy: str
+) -> None:
+    result = port(tmp_path, {"NCCL_IB_HCA": pattern}, "fabric.hca", devices=2)
+    assert result.verdict == verdict
+    assert said in result.evidence
+    assert result.remedy.startswith(remedy)
 
 
 def test_a_small_mtu_on_roce_is_told(tmp_path: Path) -> None:
@@ -228,6 +210,7 @@ OFF = Interface("ens2", False, 1500, ())
     [
         ("ens1", "pass", "NCCL_SOCKET_IFNAME=ens1"),
         ("^docker,eth", "pass", "=^docker,eth"),
+        ("^docker,eth,podman,lo", "pass", "=^docker,eth,podman,lo"),
         ("ens1,eth0", "warn", "names eth0 first"),  # in the kernel's order
         ("eth0", "warn", "names eth0, and the way to the head is ens1 (10.65.0.2)"),
         ("ib0", "fail", "names no interface of this node, which has ens2, eth0, ens1, docker0"),
@@ -270,6 +253,36 @@ def test_an_interface_with_rdma_may_be_another_than_the_one_to_the_head() -> Non
     rdma = replace(ETH0, name="ib0", rdma=True)
     finding = network.judge_chosen("NCCL_SOCKET_IFNAME", "ib0", ENS1, [ENS1, rdma])
     assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("variable", "pattern", "verdict", "said", "remedy"),
+    [
+        ("NCCL", "^=eth0,^=docker0", "warn", "no ^=docker0: ^ and = count", "give ^=eth0,docker0"),
+        ("NCCL", "^eth0,^docker", "warn", "no ^docker: ^ and =", "give ^eth0,docker"),
+        ("NCCL", "=ens1,=ens2", "warn", "no =ens2: ^ and =", "give =ens1,ens2"),
+        ("NCCL", "^eth,docker,ib7", "warn", "there is no ib7; this node has ens2", "name these"),
+        ("NCCL", "=ens1,ens7", "warn", "there is no ens7; this node has", "name these"),
+        (
+            "GLOO",
+            "^docker0",
+            "fail",
+            "no ^docker0: gloo takes names of interfaces alone",
+            "set GLOO",
+        ),
+        ("GLOO", "=ens1", "fail", "no =ens1: gloo takes names of interfaces alone", "set GLOO"),
+        ("GLOO", "ens1,ens7", "fail", "there is no ens7", "name these"),
+        ("GLOO", "ens1", "pass", "=ens1", ""),
+    ],
+)
+def test_a_sign_or_a_name_in_a_list_of_interfaces_that_counts_for_nothing_is_told(
+    variable: str, pattern: str, verdict: str, said: str, remedy: str
+) -> None:
+    every = [OFF, ENS1, ETH0, DOCKER]
+    finding = network.judge_chosen(f"{variable}_SOCKET_IFNAME", pattern, ENS1, every)
+    assert finding.verdict == verdict, finding
+    assert said in finding.evidence
+    assert finding.remedy.startswith(remedy)
 
 
 def test_gloo_takes_names_as_they_are() -> None:

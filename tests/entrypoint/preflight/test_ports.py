@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
+from entrypoint.net import node_claims
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -142,3 +145,93 @@ def test_processes_of_an_earlier_life_are_seen_and_nobody_elses(
     assert ports.stale_ray(Context(HEAD, settings)).verdict is Verdict.WARN
     other = read_settings({"ROLLCALL_NODE_NAME": f"other-{os.getpid()}"})
     assert ports.stale_ray(Context(HEAD, other)).verdict is Verdict.PASS
+
+
+HELD = """
+import sys
+from entrypoint.net import node_claims
+held = node_claims.of(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])).hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def other_node(name: str, first: int, last: int) -> Iterator[None]:
+    """Another node on this machine that has not started its Ray yet."""
+    argv = [sys.executable, "-c", HELD, name, str(first), str(last)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        other.stdout.readline()
+        yield
+        other.stdin.close()
+
+
+@pytest.mark.parametrize(("offset", "clashes"), [(0, True), (39, True), (-20, True), (40, False)])
+def test_another_node_on_this_machine_with_some_of_the_worker_ports_is_named(
+    settings: Settings, port_block: int, offset: int, clashes: bool
+) -> None:
+    first, last = port_block + offset, port_block + offset + 39
+    with other_node(f"beside-{port_block}", first, last):
+        finding = found(settings)
+    assert (finding.verdict is Verdict.FAIL) == clashes
+    if clashes:
+        named = f"are also those of another Rollcall node on this machine: beside-{port_block} "
+        assert f"{named}({first}-{last})" in finding.evidence
+        assert finding.remedy == "give each of them its own ROLLCALL_WORKER_PORTS"
+    assert found(settings).verdict is Verdict.PASS, "its claim ends with it"
+
+
+def test_the_nodes_own_claim_is_no_clash(settings: Settings) -> None:
+    own = node_claims.of(settings.node_name, *settings.worker_ports)
+    with own.hold() or nullcontext():
+        assert own.hold() is None, "it is held once"
+        assert found(settings).verdict is Verdict.PASS
+
+
+def lent(tmp_path: Path, reserved: str, **environ: str) -> Finding | None:
+    ipv4 = tmp_path / "sys/net/ipv4"
+    ipv4.mkdir(parents=True)
+    (ipv4 / "ip_local_port_range").write_text("32768\t60999\n")
+    (ipv4 / "ip_local_reserved_ports").write_text(f"{reserved}\n")
+    given = read_settings({"ROLLCALL_WORKER_PORTS": "20000-20039", **environ})
+    variables = dict.fromkeys(
+        range(given.worker_ports.first, given.worker_ports.last + 1), "WORKER"
+    )
+    return ports.lent({**variables, given.control_port: "CONTROL"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "environ", "spans", "sysctl"),
+    [
+        ("", {"ROLLCALL_WORKER_PORTS": "40000-40099"}, "40000-40099 (WORKER)", "40000-40099"),
+        ("", {"ROLLCALL_WORKER_PORTS": "32700-32800"}, "32768-32800 (WORKER)", "32768-32800"),
+        ("", {"ROLLCALL_CONTROL_PORT": "50000"}, "50000 (CONTROL)", "50000"),
+        (
+            "8080,40000-40049",
+            {"ROLLCALL_WORKER_PORTS": "40000-40099"},
+            "40050-40099 (WORKER)",
+            "8080,40000-40049,40050-40099",
+        ),
+    ],
+)
+def test_ports_that_the_kernel_lends_to_connections_are_told_with_the_sysctl(
+    tmp_path: Path, reserved: str, environ: dict[str, str], spans: str, sysctl: str
+) -> None:
+    finding = lent(tmp_path, reserved, **environ)
+    assert finding is not None
+    assert finding.verdict is Verdict.WARN
+    assert finding.evidence.startswith(f"{spans} lie inside net.ipv4.ip_local_port_range, 32768-")
+    assert f"`sysctl -w net.ipv4.ip_local_reserved_ports={sysctl}`" in finding.remedy
+    assert finding.remedy.endswith("to ports below 32768")
+
+
+@pytest.mark.parametrize("reserved", ["", "30000-61000"])
+def test_ports_that_the_kernel_lends_to_nobody_are_not_told(tmp_path: Path, reserved: str) -> None:
+    ports = "40000-40099" if reserved else "20000-20099"
+    assert lent(tmp_path, reserved, ROLLCALL_WORKER_PORTS=ports) is None
+
+
+def test_a_machine_that_does_not_say_its_range_is_not_judged(tmp_path: Path) -> None:
+    assert ports.lent({50000: "CONTROL"}, tmp_path) is None
