@@ -30,7 +30,7 @@ class MicroBatchLimits:
     """Count tokens without padding, because no padding passes through the model."""
     apart: int | None = None
     """Samples with more tokens than this share no micro-batch with shorter ones: see
-    `trainer.models.forward.longrope_limit`."""
+    `trainer.config.architecture.long_factors_from`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
 from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.types import Prompt
-from trainer.config import first_rows, images, model_files, reward_models
+from trainer.config import architecture, first_rows, images, model_files, reward_models
 from trainer.config.config import Config
 from trainer.config.vocabulary import unreadable_tokens
 
@@ -147,7 +147,7 @@ def engine_faults(config: Config) -> list[str]:
     return [
         *_attention_faults(config),
         *_liger_faults(config),
-        *_rotary_faults(config),
+        *_architecture_faults(config),
         *_vllm_faults(config),
         *_tracker_faults(config),
     ]
@@ -215,31 +215,32 @@ def _vllm_faults(config: Config) -> Iterator[str]:
         )
 
 
-def _rotary_faults(config: Config) -> Iterator[str]:
-    longest = config.longest_sample
-    models = {"--pretrain": config.pretrain, "--critic_pretrain": config.critic_pretrain}
-    for flag, model in models.items():
+def _architecture_faults(config: Config) -> Iterator[str]:
+    """Yield what keeps a model's samples from being the same in each engine and each batch."""
+    critic = config.critic_pretrain if config.has_critic else ""
+    for flag, model in (("--pretrain", config.pretrain), ("--critic_pretrain", critic)):
         shape = _shape(model) if model else {}
-        room = shape.get("max_position_embeddings")
-        if room and longest > room and "dynamic" in _scaling(shape):
-            yield (
-                f"{flag} {model}: beyond {room} tokens its positions are scaled by the longest "
-                "sequence of a pass (rope_type dynamic), so that a sample's log-probabilities "
-                f"depend on other samples. Samples have up to {longest} tokens here. Give "
-                f"--max_len {room}, or less"
-            )
+        if fault := architecture.positions_fault(shape, config.longest_sample):
+            yield f"{flag} {model}: {fault}"
+    reward = reward_models.names(config) if config.has_reward_model else ()
+    wanted = config.attn_implementation
+    for model in filter(None, dict.fromkeys((config.pretrain, critic, *reward))):
+        if fault := architecture.attention_fault(_shape(model), wanted):
+            yield f"--attn_implementation {wanted}: {model}: {fault}"
+    shape = _shape(config.pretrain)
+    fault = None
+    if config.rollout_engine == "hf":
+        fault = architecture.decoding_fault(shape, config.longest_sample)
+    elif config.rollout_engine == "vllm":
+        fault = architecture.vllm_fault(shape)
+    if fault:
+        yield f"--rollout_engine {config.rollout_engine} cannot decode {config.pretrain}: {fault}"
 
 
 def _positions(shape: dict[str, Any]) -> int | None:
     """Return the positions of a model; None if its rotary embedding is scaled, or if unknown."""
-    scaled = _scaling(shape) != "default"
-    return None if scaled else shape.get("max_position_embeddings")
-
-
-def _scaling(shape: dict[str, Any]) -> str:
-    """The rule by which a model's rotary embedding goes beyond its pretraining, by its name."""
-    rotary = shape.get("rope_scaling") or shape.get("rope_parameters") or {}
-    return str(rotary.get("rope_type", rotary.get("type", "default")))
+    scaled = any(architecture.rope_type(one) != "default" for one in architecture.rotary(shape))
+    return None if scaled else architecture.positions(shape)
 
 
 def _shape(model: str) -> dict[str, Any]:

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
+from trainer.config import architecture
 from trainer.models import zero3
+from trainer.models.limits import tiny_limits
 from trainer.models.packed_attention import PACKED, PackedLayout
+from trainer.models.positions import freeze_dynamic, shape_of
 from trainer.models.vision import Vision
 from trainer.types import Sequences
 
@@ -47,6 +50,7 @@ class Forward:
 
         `vision`: what sees the images; None for a model of text.
         """
+        freeze_dynamic(backbone)
         self._backbone = backbone
         self._vision = vision
         self._device = device
@@ -66,7 +70,7 @@ class Forward:
 
     def limits(self, samples: int, tokens: int | None) -> MicroBatchLimits:
         """Return the limits of a micro-batch: `samples`, or `tokens` if a budget is given."""
-        longest = longrope_limit(self._backbone.config)
+        longest = architecture.long_factors_from(shape_of(self._backbone.config))
         # A sample's last token does not pass through the model.
         apart = None if longest is None else longest + 1
         return MicroBatchLimits(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
@@ -134,15 +138,16 @@ class Forward:
 
         `attend` replaces sdpa, and flash attention has its own kernels. Any other attention stays,
         because it may have features that these lack. Models differ in other ways, too, so only a
-        trial is safe. It runs in fp32, in which rounding does not hide a leak between samples.
-        Flash attention has no fp32: `attend` replaces it in that trial, and its kernels have a
-        second trial.
+        trial is safe. Its sequences are shorter, as long and longer than each limit of the model,
+        which is made tiny for it. It runs in fp32, in which rounding does not hide a leak between
+        samples. Flash attention has no fp32: `attend` replaces it in that trial, and its kernels
+        have a second trial.
         """
         own = self._attention
         flash = "flash" in own
         if own != "sdpa" and not flash:
             return False
-        with torch.no_grad(), zero3.readable(self._backbone):
+        with torch.no_grad(), zero3.readable(self._backbone), tiny_limits(self._backbone):
             fits = self._agree(PACKED if flash else own, PACKED, self._as_it_is, 1e-4)
             if fits and flash:
                 fits = self._agree(own, own, self.states, 3e-2)
@@ -172,19 +177,3 @@ class Forward:
         leak = (got[others] - beside[others]).abs().max()
         same = torch.allclose(got, expected, rtol=tolerance, atol=tolerance)
         return same and bool(leak <= tolerance / 10 * expected.abs().max())
-
-
-def longrope_limit(config: Any) -> int | None:
-    """Return the positions above which longrope uses other frequencies; None: there are no others.
-
-    `config`: a model's configuration in transformers. No sequence is that long if --max_len is
-    within the positions of pretraining.
-    """
-    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    of_layers = [one for one in given.values() if isinstance(one, dict)]  # by type of layer
-    found = [
-        one["original_max_position_embeddings"]
-        for one in (given, *of_layers)
-        if one.get("rope_type") == "longrope"
-    ]
-    return min(found, default=None)

@@ -22,6 +22,8 @@ from transformers.utils import logging as transformers_logging
 
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
+from trainer.config import architecture
+from trainer.models import positions
 from trainer.models.gpu_memory import keep_freed_memory
 from trainer.models.hub import unfit_model_errors
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
@@ -56,44 +58,73 @@ def share_threads(concurrent_models: int) -> None:
     torch.set_num_threads(max(1, threads // concurrent_models))
 
 
-def load_causal_lm(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+def load_causal_lm(
+    model: str, dtype: torch.dtype, attention: str | None = None, *, longest: int | None = None
+) -> Any:
     """Return the model, which may also take images.
 
-    Raises UnfitModelError for files that are unusable or lack weights.
+    `longest`: most tokens of a sample, which choose the rotary frequencies of all samples; None:
+    each pass chooses its own. Raises UnfitModelError for files that are unusable or lack weights,
+    and for a model that reads fewer tokens.
     """
-    with unfit_model_errors(model):
-        sees = hasattr(AutoConfig.from_pretrained(model), "vision_config")
+    config = _config(model)
+    sees = hasattr(config, "vision_config")
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    return _loaded(kind, model, dtype, attention)
+    return _loaded(kind, model, fitted(model, config, longest, attention), dtype)
 
 
-def load_backbone(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+def load_backbone(
+    model: str, dtype: torch.dtype, attention: str | None = None, *, longest: int | None = None
+) -> Any:
     """Return the model without its head. Raises UnfitModelError as `load_causal_lm` does."""
-    return _loaded(AutoModel, model, dtype, attention)
+    return _loaded(AutoModel, model, fitted(model, _config(model), longest, attention), dtype)
 
 
-def load_scorer(model: str, dtype: torch.dtype, attention: str | None = None) -> Any:
+def load_scorer(
+    model: str, dtype: torch.dtype, attention: str | None = None, *, longest: int | None = None
+) -> Any:
     """Return the model with one output for a text, from a language model or a reward model.
 
     A language model gets a new head. Raises UnfitModelError as `load_causal_lm` does.
     """
+    config = fitted(model, _config(model, num_labels=1), longest, attention)
     kind = AutoModelForSequenceClassification
-    return _loaded(kind, model, dtype, attention, new={"score.weight"}, num_labels=1)
+    return _loaded(kind, model, config, dtype, new={"score.weight"})
+
+
+def fitted(model: str, config: Any, longest: int | None, attention: str | None) -> Any:
+    """Return `config` with an attention that leaves nothing out, and with settled frequencies.
+
+    `attention`: what the user asks for; None: what fits. Raises UnfitModelError.
+    """
+    shape = positions.shape_of(config)
+    if attention and (fault := architecture.attention_fault(shape, attention)):
+        raise UnfitModelError(f"--attn_implementation {attention}: {model}: {fault}")
+    if longest is not None:
+        if fault := architecture.positions_fault(shape, longest):
+            raise UnfitModelError(f"{model}: {fault}")
+        positions.settle(config, longest)
+    config._attn_implementation = architecture.attention_of(shape, attention)
+    return config
+
+
+def _config(model: str, **changes: Any) -> Any:
+    with unfit_model_errors(model):
+        return AutoConfig.from_pretrained(model, **changes)
 
 
 def _loaded(
     kind: Any,
     model: str,
+    config: Any,
     dtype: torch.dtype,
-    attention: str | None,
     *,
     new: Set[str] = frozenset(),
-    **config: Any,
 ) -> Any:
-    """`new`: weights that the files may lack. `config`: what differs from config.json."""
+    """`new`: weights that the files may lack."""
     with unfit_model_errors(model):
         loaded, info = kind.from_pretrained(
-            model, dtype=dtype, attn_implementation=attention, output_loading_info=True, **config
+            model, config=config, dtype=dtype, output_loading_info=True
         )
     if missing := sorted(set(info["missing_keys"]) - new):
         # transformers would draw them at random, and only warn.

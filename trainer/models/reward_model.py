@@ -16,10 +16,11 @@ from env.episodes.codec import TextCodec
 from env.types import RewardRequest, Score
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
+from trainer.config.architecture import long_factors_from
 from trainer.config.reward_models import HEAD
-from trainer.models.forward import longrope_limit
 from trainer.models.hub import unfit_model_errors
-from trainer.models.loading import on_device, warn_of_unused
+from trainer.models.loading import fitted, on_device, warn_of_unused
+from trainer.models.positions import shape_of
 from trainer.models.settings import RewardSettings
 from trainer.models.value_model import head_prefix
 from trainer.types import TrainingError
@@ -39,7 +40,7 @@ class ScalarRewardModel:
         if not settings.offload:
             self._model.to(device)
         self._limits = MicroBatchLimits(
-            samples=settings.micro_batch_size, apart=longrope_limit(model.config)
+            samples=settings.micro_batch_size, apart=long_factors_from(shape_of(model.config))
         )
         self._longest: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
@@ -153,10 +154,9 @@ def _loaded(name: str, settings: RewardSettings) -> Any:
     head = head_prefix(config, settings.value_head_prefix)
     model, loading = AutoModelForSequenceClassification.from_pretrained(
         name,
-        config=config,
+        config=fitted(name, config, None, settings.attention),
         key_mapping={rf"^{re.escape(head)}\.": "score."},
         dtype=torch.bfloat16 if settings.mixed_precision else torch.float32,
-        attn_implementation=settings.attention,
         output_loading_info=True,
     )
     if fresh := sorted(loading["missing_keys"]):

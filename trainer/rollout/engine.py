@@ -39,6 +39,11 @@ class EngineSettings:
     """Most images of a prompt; 0: any number; None: the model takes only text."""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
 
+    @property
+    def longest(self) -> int:
+        """Most tokens of a context and its reply together."""
+        return self.max_len or self.prompt_max_len + self.sampling.max_new_tokens
+
 
 class Engine(WeightReceiver, Measured, Protocol):
     """Writes completions with the newest weights it was given.

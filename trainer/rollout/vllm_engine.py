@@ -204,8 +204,7 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         "skip_tokenizer_init": settings.max_images is None,  # else the image processor has it
         "generation_config": "vllm",  # ignore the sampling defaults of the model
         "dtype": "bfloat16" if settings.mixed_precision else "float32",
-        "max_model_len": settings.max_len
-        or settings.prompt_max_len + settings.sampling.max_new_tokens,
+        "max_model_len": settings.longest,
         "tensor_parallel_size": own.tensor_parallel_size,
         "distributed_executor_backend": _executor(own.tensor_parallel_size),
         "enable_prefix_caching": own.enable_prefix_caching,

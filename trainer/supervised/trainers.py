@@ -65,7 +65,7 @@ def sft(flags: StageFlags, inputs: Inputs) -> Any:
         # TRL's own switch for it does not cut long samples.
         collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     return SFT(
-        model=adapted(load_causal_lm(flags.pretrain, torch.float32, flags.attention), flags),
+        model=adapted(_loaded(load_causal_lm, flags.pretrain, flags), flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
         eval_dataset=inputs.held_out,
@@ -78,7 +78,7 @@ def reward(flags: StageFlags, inputs: Inputs) -> Any:
     assert isinstance(flags, RewardFlags)
     set_seed(flags.seed)  # a language model gets a random head
     return Reward(
-        model=adapted(load_scorer(flags.pretrain, torch.float32, flags.attention), flags),
+        model=adapted(_loaded(load_scorer, flags.pretrain, flags), flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
         eval_dataset=inputs.held_out,
@@ -90,14 +90,18 @@ def dpo(flags: StageFlags, inputs: Inputs) -> Any:
     assert isinstance(flags, DPOFlags)
     reference = flags.ref_pretrain or flags.pretrain
     return DPO(
-        model=adapted(load_causal_lm(flags.pretrain, torch.float32, flags.attention), flags),
+        model=adapted(_loaded(load_causal_lm, flags.pretrain, flags), flags),
         # Given here, as it begins: TRL would take it from the model's own name.
-        ref_model=load_causal_lm(reference, torch.float32, flags.attention),
+        ref_model=_loaded(load_causal_lm, reference, flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
         eval_dataset=inputs.held_out,
         processing_class=inputs.tokenizer,
     )
+
+
+def _loaded(load: Callable[..., Any], model: str, flags: StageFlags) -> Any:
+    return load(model, torch.float32, flags.attention, longest=flags.max_len)
 
 
 def adapted(model: Any, flags: StageFlags) -> Any:

@@ -170,6 +170,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             temperature=config.sampling.temperature,
             max_tokens=config.scoring_tokens if config.train.use_dynamic_batch else None,
             packing=config.packing_samples,
+            longest=config.longest_sample,
             attention=config.attn_implementation,
             liger=config.use_liger_kernel,
             concurrent_models=config.concurrent_scoring,

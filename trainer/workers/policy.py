@@ -43,7 +43,10 @@ class PolicyActor(LearnerActor):
         self._source = settings.model.model
         with peaks.phase("load"):
             with zero3.split(settings.sharding, rank):
-                self._model = load_causal_lm(self._source, torch.float32, settings.model.attention)
+                made = settings.model
+                self._model = load_causal_lm(
+                    self._source, torch.float32, made.attention, longest=made.longest
+                )
             if settings.model.liger:
                 use_liger(self._model, device)
             if settings.rounds_at_load:

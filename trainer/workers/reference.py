@@ -32,7 +32,9 @@ class ReferenceActor:
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         with self._peaks.phase("load"):
             with zero3.split(sharding, rank, offload=settings.offload):
-                model = load_causal_lm(settings.model, dtype, settings.attention)
+                model = load_causal_lm(
+                    settings.model, dtype, settings.attention, longest=settings.longest
+                )
             if settings.liger:
                 use_liger(model, self._device)
             if settings.mixed_precision:

@@ -65,6 +65,52 @@ def test_what_the_engine_cannot_do_is_said(
     assert re.search(said, fault)
 
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 16,
+    "factor": 3.0,
+    "short_factor": [1.0],
+    "long_factor": [4.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "flags", "said"),
+    [
+        ({"model_type": "mamba2"}, {}, "--rollout_engine hf cannot decode .*mamba2 keeps a state"),
+        (
+            {"model_type": "llama4_text", "attn_temperature_tuning": True, "floor_scale": 16},
+            {},
+            "--rollout_engine hf cannot decode .*Give --max_len 16",
+        ),
+        (
+            {"attn_logit_softcapping": 50.0},
+            {"attn_implementation": "sdpa"},
+            "--attn_implementation sdpa: .*leaves out attn_logit_softcapping 50.0",
+        ),
+        ({"model_type": "gpt2", "n_positions": 8}, {}, "--pretrain .*a table of 8 positions"),
+        ({"rope_parameters": LONGROPE}, {"rollout_engine": "vllm"}, "vLLM ignores the factor"),
+    ],
+)
+def test_what_an_architecture_cannot_do_is_said(
+    tiny: Tiny,
+    run_dir: Path,
+    tmp_path: Path,
+    shape: dict[str, Any],
+    flags: dict[str, Any],
+    said: str,
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    own = json.loads((tiny.model / "config.json").read_text()) | shape
+    if "n_positions" in shape:
+        del own["max_position_embeddings"]
+    (model / "config.json").write_text(json.dumps(own))
+    given = {"rollout_engine": "hf", "prompt_max_len": 30, "generate_max_len": 4, **flags}
+    (fault,) = engine_faults(replace(tiny, model=model).config(run_dir, **given))
+    assert re.search(said, fault)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4, 12])
 def test_heads_that_ranks_share_or_copy_are_right(grouped: Tiny, run_dir: Path, ranks: int) -> None:
     flags = {"rollout_engine": "vllm", "prompt_max_len": 16, "vllm_tensor_parallel_size": ranks}

@@ -20,12 +20,14 @@ from trainer.algorithms.objectives import PolicyObjective
 from trainer.config.installed import engine_faults
 from trainer.config.options.parallelism import Sharding
 from trainer.models.causal_lm import LogProbModel
+from trainer.models.loading import load_backbone, load_causal_lm, load_scorer
 from trainer.models.settings import ModelSettings, RewardSettings
+from trainer.types import UnfitModelError
 from trainer.workers.policy import PolicyActor
 from trainer.workers.reward import RewardActor
 
 PRETRAINED = 8
-LONGROPE = {
+LONGROPE: dict[str, Any] = {
     "original_max_position_embeddings": PRETRAINED,
     "rope_parameters": {
         "rope_type": "longrope",
@@ -109,6 +111,46 @@ def test_a_reward_does_not_depend_on_the_other_texts(tiny: Tiny, tmp_path: Path)
     assert together == pytest.approx(alone, abs=1e-5)
 
 
+@pytest.mark.parametrize(("longest", "factors"), [(PRETRAINED, [1.0] * 2), (9, [4.0, 64.0])])
+def test_the_longest_sample_of_a_run_chooses_the_frequencies_of_all(
+    tmp_path: Path, longest: int, factors: list[float]
+) -> None:
+    """The export has them, too: it is the function that was trained, at each length."""
+    longrope(torch.float32).save_pretrained(tmp_path / "base")
+    rope = {**LONGROPE["rope_parameters"], "short_factor": factors, "long_factor": factors}
+    of_one_set = CONFIG_MAPPING["phi3"](
+        **{**COMMON, "head_dim": 4, **LONGROPE, "rope_parameters": rope}
+    )
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "base", config=of_one_set)
+    loaded = load_causal_lm(str(tmp_path / "base"), torch.float32, longest=longest)
+    loaded.save_pretrained(tmp_path / "exported")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]])
+    with torch.no_grad():
+        for length in (4, longest):
+            logits = expected(input_ids=tokens[:, :length]).logits
+            assert torch.equal(loaded(input_ids=tokens[:, :length]).logits, logits)
+            assert torch.equal(exported(input_ids=tokens[:, :length]).logits, logits)
+
+
+def test_frequencies_of_a_score_do_not_follow_the_longest_sequence_so_far() -> None:
+    """Runs with longer samples are refused; a pass with one must not change the next."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    config = CONFIG_MAPPING["llama"](
+        **{**COMMON, "max_position_embeddings": PRETRAINED, "rope_parameters": rope}
+    )
+    torch.manual_seed(0)
+    of = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+    wanted = ModelSettings(model="", mixed_precision=False, micro_batch_size=6, temperature=1.0)
+    scorer = LogProbModel(of, torch.device("cpu"), wanted)
+    sequences = batch([6, 14, 8, 10], 2)
+    together = scorer.log_probs(sequences)
+    for row in range(len(sequences)):
+        part = sequences.rows(np.array([row]))
+        alone = scorer.log_probs(part)
+        assert np.allclose(alone[0], together[row, : alone.shape[1]], atol=1e-6)
+
+
 @pytest.mark.parametrize(("most", "refused"), [(64, False), (65, True)])
 def test_frequencies_that_follow_the_longest_sequence_are_refused(
     tiny: Tiny, run_dir: Path, tmp_path: Path, most: int, refused: bool
@@ -126,3 +168,15 @@ def test_frequencies_that_follow_the_longest_sequence_are_refused(
     assert [("rope_type dynamic" in one and "--max_len 64" in one) for one in faults] == (
         [True] * refused
     )
+
+
+def test_so_are_they_where_config_json_is_on_the_hub_alone(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    config = CONFIG_MAPPING["llama"](
+        **{**COMMON, "max_position_embeddings": PRETRAINED, "rope_parameters": rope}
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    load_causal_lm(str(tmp_path), torch.float32, longest=PRETRAINED)
+    for load in (load_causal_lm, load_backbone, load_scorer):
+        with pytest.raises(UnfitModelError, match=f"rope_type dynamic.*--max_len {PRETRAINED}"):
+            load(str(tmp_path), torch.float32, longest=PRETRAINED + 1)

@@ -6,18 +6,21 @@ It stays beside vLLM because it makes a run on CPUs repeat to the bit, and start
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from trainer.algorithms import batching
 from trainer.cluster import shared_memory
+from trainer.config import architecture
 from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
-from trainer.models.vision import vision_of
+from trainer.models.positions import shape_of
+from trainer.models.vision import Vision, vision_of
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
-from trainer.rollout.hf_engine import cache
+from trainer.rollout.hf_engine import cache, trial
 from trainer.rollout.hf_engine.decode import Decoder, Prompted
 from trainer.rollout.hf_engine.partial import PartialRollouts
 from trainer.rollout.tokenizer_io import Texts, TokenRow, limited
@@ -43,16 +46,14 @@ class HFEngine:
         device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
-        self._model = load_causal_lm(settings.model, dtype).to(device).eval()
-        if not cache.holds(self._model.config):
-            raise UnfitModelError(
-                f"--rollout_engine hf cannot decode {settings.model}: a layer of "
-                f"{type(self._model).__name__} keeps a state that is not keys and values"
-            )
+        loaded = load_causal_lm(settings.model, dtype, longest=settings.longest)
+        self._model = loaded.to(device).eval()
+        seeing = vision_of(self._model, settings.model)
+        if fault := _decoding_fault(self._model, device, seeing, settings.longest):
+            raise UnfitModelError(f"--rollout_engine hf cannot decode {settings.model}: {fault}")
         self._shapes = {name: p.shape for name, p in self._model.named_parameters()}
         self._texts = Texts(settings)
         self._stops = self._texts.ends
-        seeing = vision_of(self._model, settings.model)
         self._decoder = Decoder(self._model, self._stops, settings.slots, device, seeing)
         self._inbox = weight_transfer.SharedMemoryReceiver()
         self._arrived: set[str] = set()
@@ -136,3 +137,14 @@ class HFEngine:
             for name, parameter in self._model.named_parameters():
                 if parameter.shape != self._shapes[name]:
                     parameter.data = parameter.data.new_empty(self._shapes[name])
+
+
+def _decoding_fault(
+    model: Any, device: torch.device, vision: Vision | None, longest: int
+) -> str | None:
+    """Return why this engine cannot decode `model`; None if it can."""
+    if fault := architecture.decoding_fault(shape_of(model.config), longest):
+        return fault
+    if model._is_stateful or not cache.holds(model.config):
+        return f"a layer of {type(model).__name__} keeps a state that is not keys and values"
+    return trial.fault(model, device, vision, longest)
