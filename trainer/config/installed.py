@@ -101,10 +101,10 @@ def model_faults(config: Config, *, weights: bool = True) -> list[str]:
     ]
     of_files = [
         f"{flag}: {fault}"
-        for flag, model, tokenizer, sees in wanted
+        for flag, model, tokenizer, trained in wanted
         if model and Path(model).is_dir()
         for fault in model_files.faults(
-            Path(model), tokenizer=tokenizer, images=sees, weights=weights
+            Path(model), tokenizer=tokenizer, images=trained, trained=trained, weights=weights
         )
     ]
     of_kind = [*reward_models.model_faults(config), *images.faults(config)]

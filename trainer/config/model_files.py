@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +70,18 @@ def cached(model: str) -> Path:
 
 
 def faults(
-    directory: Path, *, tokenizer: bool, images: bool = False, weights: bool = True
+    directory: Path,
+    *,
+    tokenizer: bool,
+    images: bool = False,
+    trained: bool = False,
+    weights: bool = True,
 ) -> Iterator[str]:
     """Yield a sentence for each file that is missing or damaged, with the file's name.
 
     `tokenizer`: whether the model's own tokeniser is needed. `images`: whether a model that takes
-    images may stand here. `weights`: whether they are there. Raises OSError if the disk fails.
+    images may stand here. `trained`: whether its weights are to change. `weights`: whether they are
+    there. Raises OSError if the disk fails.
     """
     if pointer := next(filter(_is_pointer, sorted(directory.iterdir())), None):
         yield f"{pointer} {git_lfs.SAID}"
@@ -85,6 +93,11 @@ def faults(
         yield f"{error}. Download or export the model again"
     else:
         yield from _type_faults(path, config, images=images)
+        if trained and (kind := _quantised(config)):
+            yield (
+                f"{path}: its weights are quantised ({kind}), and such weights cannot be trained. "
+                "Give the model in bf16 or fp32"
+            )
     if weights:
         yield from _weight_faults(directory)
     if tokenizer:
@@ -115,7 +128,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file. Raises ValueError, with its name, if there is none."""
     try:
         with with_path(path):
-            content = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes().decode())
     except NOT_THERE as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -153,6 +166,14 @@ def _type_faults(path: Path, config: Mapping[str, Any], *, images: bool) -> Iter
         )
 
 
+def _quantised(config: Mapping[str, Any]) -> str:
+    """Return how the weights are quantised; "" if they are not, or if transformers unpacks them."""
+    given = config.get("quantization_config")
+    if not isinstance(given, dict) or given.get("quant_method") == "mxfp4":
+        return ""
+    return str(given.get("quant_method", "quantization_config"))
+
+
 def _is_known(model_type: str) -> bool:
     """Return whether transformers has the type, or does not list its types."""
     found = PathFinder.find_spec("transformers")
@@ -180,8 +201,9 @@ def _weight_faults(directory: Path) -> Iterator[str]:
     """Yield faults of the weights. transformers reads the first of these files that exists."""
     for name, check in ((SAFETENSORS, _safetensors_fault), (PICKLED, _pickled_fault)):
         whole, index = directory / name, directory / f"{name}.index.json"
+        files: Mapping[Path, Collection[str]]
         if whole.is_file():
-            files = [whole]
+            files = {whole: ()}
         elif index.is_file():
             try:
                 files = _shards(index)
@@ -190,8 +212,8 @@ def _weight_faults(directory: Path) -> Iterator[str]:
                 return
         else:
             continue
-        for path in files:
-            if problem := check(path):
+        for path, tensors in files.items():
+            if problem := check(path, tensors):
                 yield f"{path} {problem}. Download or export the model again"
         return
     yield (
@@ -200,18 +222,24 @@ def _weight_faults(directory: Path) -> Iterator[str]:
     )
 
 
-def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names. Raises ValueError if it is damaged."""
+def _shards(index: Path) -> Mapping[Path, Collection[str]]:
+    """Return the files that an index names, with their tensors. Raises ValueError if damaged."""
     named = _json_object(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise ValueError(f"{index} is damaged: it has no weight_map")
     if not all(isinstance(name, str) for name in named.values()):
         raise ValueError(f"{index} is damaged: its weight_map names no files")
-    return [index.parent / name for name in sorted(set(named.values()))]
+    files: dict[Path, list[str]] = defaultdict(list)
+    for tensor, name in sorted(named.items(), key=itemgetter(1)):
+        files[index.parent / name].append(tensor)
+    return files
 
 
-def _safetensors_fault(path: Path) -> str | None:
-    """Return a fault of the file. The library compares header and length, and reads no tensor."""
+def _safetensors_fault(path: Path, tensors: Collection[str]) -> str | None:
+    """Return a fault of the file. The library compares header and length, and reads no tensor.
+
+    `tensors`: what the index says that it has.
+    """
     if not path.is_file():
         return "is missing, and the index names it"
     try:
@@ -221,15 +249,17 @@ def _safetensors_fault(path: Path) -> str | None:
     try:
         with with_path(path), path.open("rb"):  # the library has one error for all of these
             pass
-        with with_errno(path), safe_open(path, framework="np"):
-            return None
+        with with_errno(path), safe_open(path, framework="np") as file:
+            lacking = sorted({*tensors} - {*file.keys()})
+            some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
+            return f"lacks {len(lacking)} tensors that the index names: {some}" if lacking else None
     except SafetensorError as error:
         return f"is damaged or cut off: {error} (it has {path.stat().st_size} bytes)"
     except NOT_THERE as error:
         return f"cannot be read: {error.strerror}"
 
 
-def _pickled_fault(path: Path) -> str | None:
+def _pickled_fault(path: Path, tensors: Collection[str]) -> str | None:
     """Return a fault of the file: torch writes a zip archive, or in old versions a bare pickle."""
     if not path.is_file():
         return "is missing, and the index names it"

@@ -94,12 +94,10 @@ def missing_model(flag: str, model: str) -> Iterator[Fault]:
     """Yield a fault unless the model is on disk, or may be a hub name: at most one slash."""
     on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
     if model and on_disk and (why := why_absent(Path(model) / "config.json")):
-        yield MissingFile(
-            flag,
-            model,
-            f"no model there (no config.json: {why})",
-            "Give a directory in Hugging Face's layout, or a name on the hub",
-        )
+        remedy = "Give a directory in Hugging Face's layout, or a name on the hub"
+        if (Path(model) / "adapter_config.json").is_file():
+            remedy = "It is an adapter of peft: merge it into its model (merge_and_unload) first"
+        yield MissingFile(flag, model, f"no model there (no config.json: {why})", remedy)
 
 
 def _batch_faults(config: Config) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from contract.files.os_errors import with_errno
@@ -146,8 +147,15 @@ def _lines(name: str) -> Any:
     return Lines
 
 
+FILE_ERRORS = (
+    *(ValueError, KeyError, TypeError, AttributeError, AssertionError, UnpicklingError),
+    ImportError,  # of a package that reads a format of weights
+)
+"""Errors that loading raises for files, beside those of libraries."""
 MISSHAPEN = "ignore_mismatched_sizes"
 """Text of transformers' error for weights whose shapes differ from config.json."""
+ALL_TYPES = " Model type should be one of"
+"""What begins the list of all types in transformers' error for a model of another kind."""
 
 
 @contextmanager
@@ -164,7 +172,9 @@ def unfit_model_errors(model: str) -> Iterator[None]:
     except Exception as error:
         if not _is_of_the_files(error):
             raise
-        said = " ".join(str(error).split())
+        said = " ".join(str(error).split()).partition(ALL_TYPES)[0]
+        if isinstance(error, UnpicklingError):  # its own remedy is to run what the file says
+            said = "the weights hold more than tensors, which is not read"
         raise UnfitModelError(
             f"{model} cannot be loaded: {type(error).__name__}: {said}"
         ) from error
@@ -175,6 +185,8 @@ def _is_of_the_files(error: Exception) -> bool:
         return error.errno is None  # transformers raises it without a number for a missing file
     if isinstance(error, RuntimeError):
         return MISSHAPEN in str(error)
+    from huggingface_hub.errors import StrictDataclassError
+
     # Rust libraries raise their own errors; tokenizers raises a plain Exception.
     from_rust = type(error) is Exception or type(error).__module__.startswith("safetensors")
-    return from_rust or isinstance(error, ValueError | KeyError | TypeError | AttributeError)
+    return from_rust or isinstance(error, (*FILE_ERRORS, StrictDataclassError))

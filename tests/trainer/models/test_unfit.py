@@ -140,6 +140,40 @@ def test_the_head_of_a_language_model_is_no_loss_to_a_model_without_one(
     assert told(caplog) == []
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"num_hidden_layers": "two"}, "'num_hidden_layers' expected int, got str"),
+        ({"num_hidden_layers": -1}, "`num_hidden_layers` (-1) must be equal to"),
+        ({"pad_token_id": 999}, "Padding_idx must be within num_embeddings"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "requires optimum"),
+        ({"model_type": "t5"}, "for this kind of AutoModel: AutoModelForCausalLM."),
+    ],
+)
+def test_a_config_that_transformers_refuses_is_one_sentence(
+    tiny: Tiny, tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    own = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(own | config))
+    with pytest.raises(UnfitModelError) as caught:
+        load_causal_lm(str(model), torch.float32)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_pickled_weights_that_are_no_tensors_are_not_read_and_nobody_is_told_to(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    (model / "model.safetensors").unlink()
+    torch.save({"a": Path.cwd}, model / "pytorch_model.bin")
+    with pytest.raises(UnfitModelError) as caught:
+        load_causal_lm(str(model), torch.float32)
+    assert "the weights hold more than tensors, which is not read" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+
+
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])
 def test_an_error_of_the_machines_is_none_of_the_models(error: Exception) -> None:
     with pytest.raises(type(error)), unfit_model_errors("model"):
