@@ -44,7 +44,8 @@ def write(name: str, text: str) -> Damage:
 def name_a_lost_shard(model: Path) -> None:
     shard = model / "model-00001-of-00002.safetensors"
     (model / "model.safetensors").rename(shard)
-    index = {"weight_map": {"a": shard.name, "b": "model-00002-of-00002.safetensors"}}
+    lost = "model-00002-of-00002.safetensors"
+    index = {"weight_map": {"lm_head.weight": shard.name, "b": lost}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
