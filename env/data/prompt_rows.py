@@ -71,7 +71,7 @@ def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]
     """The text, or the messages, that the row holds: a list of them, or its JSON text."""
     value = row.value(key)
     if isinstance(value, str) and (chat := chat_of_text(value)):
-        return chat
+        return without_gaps(chat)
     if isinstance(value, str) and value:
         return template.format(value) if template else value
     if not is_chat(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,15 @@ from typing import Any, BinaryIO
 
 from env.data.directories import UnreadableDirectoryError, files_of
 from env.images import git_lfs
+from env.types import Messages
 
 VIDEOS = ("videos", "video")
 IMAGES = ("images", "image", *VIDEOS)
 """Columns that are read besides what is asked for, so that nobody trains text without them."""
+ASKS_FOR_NONE = re.compile(r"""content['"]?\]?\s+is\s+(not\s+)?none""")
+"""Part of a chat template, such as DeepSeek's."""
+CALLS = ("tool_calls", "function_call")
+"""Keys of a message that calls tools."""
 TRAIN = "train"
 """The split that is read if none is named."""
 FORMATS = (
@@ -290,17 +296,38 @@ def without_gaps(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages without the keys, apart from their content, that have no value.
 
     In Parquet each message has the keys of all others. Chat templates ask whether a key is there.
+    The content of tool calls may be missing, as null is.
     """
     return [
-        {name: value for name, value in turn.items() if value is not None or name == "content"}
+        {
+            **({} if "content" in turn else {"content": None}),
+            **{n: value for n, value in turn.items() if value is not None or n == "content"},
+        }
         for turn in messages
+    ]
+
+
+def with_contents(messages: Messages, template: str) -> list[dict[str, Any]]:
+    """Return messages whose contents a chat template can read where they are null.
+
+    Few templates ask whether the content of tool calls is none. Others fail for it or write "None",
+    and take an empty text.
+    """
+    if ASKS_FOR_NONE.search(template):
+        return [dict(turn) for turn in messages]
+    return [
+        {**turn, "content": ""} if turn.get("content") is None else dict(turn) for turn in messages
     ]
 
 
 def is_chat(value: Any) -> bool:
     """Return whether a value is a list of messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+
+
+def is_message(value: Any) -> bool:
+    """Return whether a value has a role and a content; tool calls may do without the latter."""
+    return isinstance(value, Mapping) and bool(
+        "role" in value
+        and (value.get("content") is not None or any(value.get(name) for name in CALLS))
     )

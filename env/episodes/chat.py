@@ -129,10 +129,7 @@ class TemplateChat(PlainChat):
         return self._codec.decode(tokens)
 
     def _render(self, messages: Messages, tools: Sequence[ToolSpec]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
-        )
-        return text
+        return self._codec.render(messages, tools=list(tools) or None, add_generation_prompt=True)
 
 
 def _special(tokenizer: Any) -> frozenset[int]:
@@ -149,7 +146,7 @@ def _joined(messages: Messages) -> str:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    content = message["content"]
+    content = message.get("content") or ""
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content)

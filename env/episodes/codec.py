@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from env.data.rows import with_contents
+from env.types import Messages
+
 
 @dataclass(frozen=True)
 class TextCodec:
@@ -39,6 +42,13 @@ class TextCodec:
         """Return the tokens of a text alone: it continues another, or a template wrote it."""
         tokens: list[int] = self.tokenizer(_valid(text), add_special_tokens=False)["input_ids"]
         return tokens
+
+    def render(self, messages: Messages, **options: Any) -> str:
+        """Return a chat as the tokeniser's template writes it. `options`: of the template."""
+        own = self.tokenizer
+        known = with_contents(messages, own.get_chat_template(tools=options.get("tools")))
+        text: str = own.apply_chat_template(known, tokenize=False, **options)
+        return text
 
     def decode(self, tokens: Sequence[int], *, follows: bool = False) -> str:
         """Return the text of tokens without padding, BOS, and the end token at the end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from env.data.rows import is_message, without_gaps
 from env.episodes.chat import Chat
 from env.episodes.types import EnvironmentFailedError, Turn
 from env.types import Messages
@@ -74,13 +75,12 @@ def checked(found: Messages) -> Sequence[Mapping[str, Any]]:
     """Return messages. Raises EnvironmentFailedError for anything else."""
     is_list = isinstance(found, Sequence) and not isinstance(found, str)
     for message in found if is_list else [found]:
-        is_message = isinstance(message, Mapping) and {"role", "content"} <= message.keys()
-        if not (is_list and is_message):
+        if not (is_list and is_message(message)):
             raise EnvironmentFailedError(
                 f"the environment returned {shown(message)}, where a list of messages with role "
                 "and content is wanted"
             )
-    return found
+    return without_gaps(found)
 
 
 def shown(value: Any) -> str:

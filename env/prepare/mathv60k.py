@@ -87,7 +87,7 @@ def _messages(row: Row) -> list[dict[str, Any]]:
     refuse_halves(row.where, [*row.fields], row.fields)
     try:
         messages: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
-        are_chat = is_chat(messages) and all(one["content"] is not None for one in messages)
+        are_chat = is_chat(messages) and all(one.get("content") is not None for one in messages)
         are_paths = are_chat and all(isinstance(image, str) for image in references(messages))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         are_chat = False

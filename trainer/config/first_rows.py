@@ -64,6 +64,21 @@ def _remedy(key: str | None, label: str | None) -> str:
     return "Give the column whose labels the reward reads, or another reward"
 
 
+def with_answers(flag: str, data: object, prompts: Sequence[Prompt]) -> str | None:
+    """Return a sentence if chats end with the assistant's answer; None if none does.
+
+    `flag` and `data` name the prompts.
+    """
+    chats = [prompt.messages for prompt in prompts if prompt.messages]
+    count = sum(chat[-1]["role"] == "assistant" for chat in chats)
+    if not count:
+        return None
+    return (
+        f"{flag} {data}: the answer is in the prompt of {count} of {len(prompts)} rows read: their "
+        "last message is the assistant's. Leave it out, unless the policy is to continue it"
+    )
+
+
 def without_tokens(config: Config, data: object, prompts: Sequence[Prompt]) -> str | None:
     """Return a sentence that names a prompt without tokens; None if all have tokens.
 

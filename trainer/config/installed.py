@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,7 @@ def missing_packages() -> str | None:
 def data_faults(config: Config) -> list[str]:
     """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
     faults = []
-    training = config.prompt_data.on_disk if config.prompt_data else ()
-    held_out = config.eval_dataset.on_disk if config.eval_dataset else ()
-    for flag, path in (
-        *(("--prompt_data", path) for path in training),
-        *(("--eval_dataset", path) for path in held_out),
-    ):
+    for flag, path in _on_disk(config):
         try:
             prompts = _read(config, flag, path)
         except PromptError as error:
@@ -56,6 +52,25 @@ def data_faults(config: Config) -> list[str]:
         if flag == "--prompt_data" and (fault := _unscored(config, path, prompts)):
             faults.append(fault)
     return faults
+
+
+def data_warnings(config: Config) -> Iterator[str]:
+    """Yield what the first rows of the data sets on this disk show that may be meant."""
+    for flag, path in _on_disk(config):
+        with suppress(PromptError):  # `data_faults` says it
+            prompts = _read(config, flag, path, most=first_rows.SCORED)
+            if said := first_rows.with_answers(flag, path, prompts):
+                yield said
+
+
+def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the data sets on this disk, each with its flag."""
+    for flag, given in (
+        ("--prompt_data", config.prompt_data),
+        ("--eval_dataset", config.eval_dataset),
+    ):
+        for path in given.on_disk if given else ():
+            yield flag, path
 
 
 def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
@@ -70,7 +85,8 @@ def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | No
     return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
 
-def _read(config: Config, flag: str, path: Path) -> list[Prompt]:
+def _read(config: Config, flag: str, path: Path, most: int | None = None) -> list[Prompt]:
+    """Return the prompts of a data set, at most `most` of them."""
     # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
     render = (lambda messages: "chat") if config.renders_chat or config.images else None
     trains = flag == "--prompt_data"
@@ -78,7 +94,7 @@ def _read(config: Config, flag: str, path: Path) -> list[Prompt]:
         input_key=config.input_key,
         label_key=config.label_key,
         input_template=config.input_template,
-        max_samples=config.max_samples if trains else None,
+        max_samples=most or (config.max_samples if trains else None),
         render=render,
         images=config.images,
         split=config.prompt_split if trains else config.eval_split,

@@ -94,7 +94,7 @@ class ScalarRewardModel:
         if request.messages is None:
             return self._ended(self._codec.encode(request.query))
         chat = [*request.messages, {"role": "assistant", "content": request.response}]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False)
+        text = self._codec.render(chat)
         if self._is_openrlhf_s:
             return self._ended(self._codec.encode(text.rstrip("\n")))
         return self._codec.encode(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from env.data.prompts import (
@@ -100,13 +101,7 @@ def _chat_template(model: str) -> Render:
             "out, give --input_template, or add a chat_template to the tokeniser"
         )
 
-    def render(messages: list[dict[str, Any]]) -> str:
-        text: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return text
-
-    return render
+    return partial(TextCodec(tokenizer).render, add_generation_prompt=True)
 
 
 def load_codec(model: str) -> TextCodec:

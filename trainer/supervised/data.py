@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
-from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
+from env.data.rows import Row, chat_of_text, is_chat, read_rows, with_contents, without_gaps
 from env.episodes.codec import TextCodec
 from trainer.config.data_sets import is_hub_name
 from trainer.config.schema import ConfigError
@@ -98,16 +98,33 @@ def _made(columns: Mapping[str, list[Any]]) -> Dataset:
     return Dataset.from_dict(dict(columns), features=Features(kinds))
 
 
-def with_one_bos(rows: Dataset, tokenizer: Any) -> Dataset:
-    """Return rows whose texts begin without BOS where TRL has the tokeniser write it."""
+def fitting(rows: Dataset, tokenizer: Any) -> Dataset:
+    """Return rows as TRL is to tokenise them.
+
+    Texts begin without BOS where the tokeniser writes it. The chat template can read the contents
+    of tool calls.
+    """
     codec = TextCodec(tokenizer)
+    for name in rows.column_names:
+        if isinstance(rows[0][name], list) and any(map(_lacks_content, rows[name])):
+            template = tokenizer.get_chat_template()
+            chats = [with_contents(chat, template) for chat in rows[name]]
+            rows = _replaced(rows, name, chats)
     first = [name for name in FIRST if name in rows.column_names and isinstance(rows[0][name], str)]
     for name in ["prompt"] if "prompt" in first else first:
         texts = list(map(codec.without_first, rows[name]))
         if texts != rows[name][:]:
-            others = rows.remove_columns(name)
-            rows = others.add_column(name, texts).select_columns(rows.column_names)
+            rows = _replaced(rows, name, texts)
     return rows
+
+
+def _lacks_content(chat: Sequence[Mapping[str, Any]]) -> bool:
+    return any(turn.get("content") is None for turn in chat)
+
+
+def _replaced(rows: Dataset, name: str, values: list[Any]) -> Dataset:
+    """Return rows with other values in a column."""
+    return _made({one: values if one == name else rows[one][:] for one in rows.column_names})
 
 
 def _name(flags: StageFlags, names: str) -> str:

@@ -69,8 +69,8 @@ def run(command: Command) -> None:
             _join_deepspeed()
         tokenizer = _tokenizer(flags)
         rows, held_out = _rows(flags)
-        rows = data.with_one_bos(rows, tokenizer)
-        held_out = held_out and data.with_one_bos(held_out, tokenizer)
+        rows = data.fitting(rows, tokenizer)
+        held_out = held_out and data.fitting(held_out, tokenizer)
         inputs = Inputs(made, tokenizer, rows, held_out)
         try:
             trainer = build(flags, inputs)

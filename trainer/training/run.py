@@ -163,7 +163,16 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     The reward of a user's file or server may fail for a while, so its failure is only journaled.
     Raises PromptError if the built-in reward cannot read the labels.
     """
-    if reward is None or Progress.read(config.files.progress) is not None:
+    if Progress.read(config.files.progress) is not None:
+        return
+    tell = journal_writer(config.files.journal)
+    for flag, path, rows in (
+        ("--prompt_data", config.prompt_data, prompts.stream.prompts),
+        ("--eval_dataset", config.eval_dataset, prompts.held_out),
+    ):
+        if said := first_rows.with_answers(flag, path, rows):
+            tell("first-rows", f"{said}.")
+    if reward is None:
         return
     first = prompts.stream.prompts
     if (fault := first_rows.unscored(config, reward, config.prompt_data, first)) is None:
@@ -171,7 +180,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     label = first[0].label
     if pure_reward(config.reward_spec) or first_rows.parts(label):
         raise PromptError(first_rows.blamed_on_labels(config, fault, label))
-    journal_writer(config.files.journal)("first-rows", f"{fault}. The run begins nevertheless.")
+    tell("first-rows", f"{fault}. The run begins nevertheless.")
 
 
 def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: data.Data) -> None:

@@ -81,9 +81,11 @@ class Builtin:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.installed import data_warnings
         from trainer.config.parse import parse
 
-        return parse(_arguments(settings), incomplete=True).warnings
+        config = parse(_arguments(settings), incomplete=True)
+        return [*config.warnings, *data_warnings(config)]
 
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)

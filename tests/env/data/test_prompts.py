@@ -122,6 +122,27 @@ def test_messages_of_parquet_have_the_keys_that_were_given_to_them(tmp_path: Pat
     assert prompt.messages == chat
 
 
+def test_tool_calls_may_lack_their_content(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "3", "tool_call_id": "1"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"chat": chat}) + "\n" + json.dumps({"chat": json.dumps(chat)}))
+    for prompt in load_prompts(path, ReadSettings("chat", render=str)):
+        assert prompt.messages == [chat[0], {**chat[1], "content": None}, chat[2]]
+
+
+@pytest.mark.parametrize("turn", [{"role": "user", "content": None}, {"role": "assistant"}])
+def test_any_other_message_without_content_is_refused(tmp_path: Path, turn: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"chat": [turn]}))
+    with pytest.raises(PromptError, match="where a text or messages are wanted"):
+        load_prompts(path, ReadSettings("chat", render=str))
+
+
 def test_a_json_text_within_columns_of_structs_and_lists_is_read(tmp_path: Path) -> None:
     kind = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.json_(), 2)))])
     stored = pyarrow.struct([("all", pyarrow.large_list(pyarrow.list_(pyarrow.string(), 2)))])

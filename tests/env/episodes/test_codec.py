@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from env.data.rows import without_gaps
 from env.episodes.codec import TextCodec
+from tests.support.chats import TEMPLATES
 from tests.support.tokenisers import KINDS, TAGS, made
 
 NAMES = sorted(KINDS)
@@ -100,3 +104,26 @@ def test_a_text_that_begins_with_bos_gets_no_second(name: str) -> None:
     tokens = codec.begin(f"{kind.bos}ab")
     assert tokens == codec.encode(f"{kind.bos}ab")
     assert tokens.count(codec.tokenizer.bos_token_id) == 1
+
+
+TAKE_EMPTY = (
+    *("qwen2_5", "qwen2_5_vl", "qwen3", "qwen3_vl", "qwen3_5_think", "llama3", "llama3_1"),
+    *("glm4moe", "gptoss", "cohere2", "lfm2", "lfm2_2_5", "phi3", "nemotron_3_nano", "gemma4"),
+)
+TAKE_NONE = ("deepseek_r1_distill", "deepseekv3")
+
+
+@pytest.mark.parametrize("family", [*TAKE_EMPTY, *TAKE_NONE])
+@pytest.mark.parametrize("given", [{}, {"content": None}], ids=["missing", "null"])
+def test_tool_calls_without_content_are_rendered(family: str, given: dict[str, Any]) -> None:
+    """OpenAI's messages have null there, and many templates fail for it, or write "None"."""
+    codec = TextCodec(made("llama3", (TEMPLATES / f"{family}.jinja").read_text()))
+    arguments = "{}" if family in TAKE_NONE else {}
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    asked, called = {"role": "user", "content": "2+3?"}, {"role": "assistant", "tool_calls": [call]}
+    shown = codec.render(without_gaps([asked, {**called, **given}]))
+    if family in TAKE_NONE:
+        assert "add" in shown
+    else:
+        empty = [asked, {**called, "content": ""}]
+        assert shown == codec.tokenizer.apply_chat_template(empty, tokenize=False)

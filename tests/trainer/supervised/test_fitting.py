@@ -1,4 +1,4 @@
-"""Rows that begin with BOS, with a tokeniser that begins each text with it."""
+"""Rows as a tokeniser and its chat template take them: one BOS, and no content that is null."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contract.exit_codes import ExitCode
 from env.prepare.model import tiny_config
 from env.prepare.tiny_model import TinyModel
 from tests.support.tokenisers import made
+from trainer.supervised import data
 from trainer.supervised.__main__ import main
 
 BOS = "<|begin_of_text|>"
@@ -22,6 +23,20 @@ STAGES = {
     "rm": {"chosen": f"{BOS}1+2=3", "rejected": f"{BOS}1+2=5"},
     "dpo": {"prompt": f"{BOS}1+2=", "chosen": "3", "rejected": "5"},
 }
+
+
+def test_tool_calls_without_content_are_an_empty_text_for_most_templates() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    turns = [{"role": "user", "content": "x"}, called]
+    rows = data._made({"prompt": [turns, turns[:1]], "completion": [turns[:1], turns[:1]]})
+    tokenizer = made("llama3", "{% for m in messages %}{{ m.content }}{% endfor %}")
+    fitted = data.fitting(rows, tokenizer)
+    assert [turn["content"] for turn in fitted[0]["prompt"]] == ["x", ""]
+    assert fitted[0]["prompt"][1]["tool_calls"] == [call]
+    assert fitted[1]["prompt"] == turns[:1]
+    tokenizer.chat_template = "{% if messages[0].content is none %}{% endif %}"
+    assert data.fitting(rows, tokenizer)[0]["prompt"] == turns
 
 
 @pytest.mark.parametrize("stage", STAGES)
