@@ -23,8 +23,9 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.job_end import Lacking, of_script, of_steps
-from entrypoint.job.recipes import trl_words
+from entrypoint.job.recipes import trl_flags, trl_words
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.installed import brings
 from entrypoint.job.recipes.interpreters import has_module, is_own, package_in, unanswered
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl_words import CONFIG, OUTPUT, RESUME, Script
@@ -76,7 +77,8 @@ class Trl(TorchRun):
             telling = telling_steps(parse(_launched(settings).job))
         except LaunchError as error:
             return error.faults
-        return [*found, *_no_rollcall(telling.python), *_faults_of_arguments(settings)]
+        found += [*_no_rollcall(telling.python), *_faults_of_arguments(settings)]
+        return [*found, *_unknown_flags(settings, script)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return [*super().warnings(_launched(settings)), *_warnings(settings)]
@@ -179,6 +181,12 @@ def _no_rollcall(python: str) -> Iterator[str]:
         f"{python} has no Rollcall, which tells the steps of the script: give python3, which is "
         f"{sys.executable}, or install Rollcall in that one (docs/platforms/jobs.md)"
     )
+
+
+def _unknown_flags(settings: Settings, script: Script | None) -> Iterator[str]:
+    directory, variables = _trl(settings), variables_before(settings.job)[0]
+    if script and directory and not brings(settings, variables, "trl"):
+        yield from trl_flags.unknown(directory, script.name, script.arguments)
 
 
 def _argument(settings: Settings, name: str) -> str | None:

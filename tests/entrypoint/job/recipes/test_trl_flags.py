@@ -1,0 +1,83 @@
+"""Flags of TRL's scripts: those of the installed release's own parsers, without their imports."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from entrypoint.config.read import read_settings
+from entrypoint.job.recipes.trl import RECIPE
+from entrypoint.job.recipes.trl_flags import flags_of
+
+SPEC = find_spec("trl")
+assert SPEC is not None
+assert SPEC.submodule_search_locations
+PACKAGE = Path(SPEC.submodule_search_locations[0])
+
+
+def faults(run: Path, words: str, **more: str) -> list[str]:
+    given = {"ROLLCALL_RECIPE": "trl", "ROLLCALL_RUN_DIR": str(run), **more}
+    return [*RECIPE.faults(read_settings(given, shlex.split(words)))]
+
+
+@pytest.mark.slow
+def test_the_flags_are_those_of_the_released_parser() -> None:
+    for script in ("sft", "dpo", "reward", "grpo", "rloo"):
+        parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
+        released = {name.lstrip("-").replace("-", "_") for name in parser._option_string_actions}
+        ours = flags_of(PACKAGE, script)
+        assert ours is not None
+        assert released - ours == {"h"}
+        assert ours - released <= {"config", "no_remove_unused_columns"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trl sft --model_name_or_path m --dataset_name d --learning-rate 2e-5 --bf16 true",
+        "trl dpo --accelerate_config zero3 --num_processes 8 --model_name_or_path m --beta=0.1",
+        "trl grpo --model_name m --reward_funcs a b --use_vllm --no-shuffle_dataset",
+        "trl sft --config=/dev/null --model_name_or_path m",
+        "trl reward --model_name_or_path m",
+    ],
+)
+def test_a_command_that_the_parser_takes_is_accepted(tmp_path: Path, words: str) -> None:
+    assert faults(tmp_path, words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            "trl sft --model_name_or_path m --max_seq_lenght 512",
+            "--max_seq_lenght is no flag of the installed TRL's script sft: did you mean",
+        ),
+        (
+            "trl grpo --model_name_or_path m --warp",
+            "--warp is no flag of the installed TRL's script",
+        ),
+        ("trl sft --model_name_or_path m --reward_funcs=a", "script sft: leave it out"),
+        ("trl dpo --model_name_or_path m --lora-rank 8", "--lora-rank is no flag of the installed"),
+    ],
+)
+def test_a_flag_that_the_script_lacks_is_named_before_anything_starts(
+    tmp_path: Path, words: str, fault: str
+) -> None:
+    (found,) = faults(tmp_path, words)
+    assert fault in found
+
+
+def test_a_trl_that_the_job_brings_is_not_judged_by_the_installed_one(tmp_path: Path) -> None:
+    brought = '{"pip": ["trl"]}'
+    words = "trl sft --model_name_or_path m --warp 9"
+    assert faults(tmp_path, words, ROLLCALL_RUNTIME_ENV=brought) == []
+
+
+def test_no_flag_is_judged_where_a_class_cannot_be_found(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/own.py").write_text("dataclass_types = (Absent, Config)\n")
+    assert flags_of(tmp_path, "own") is None
