@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import RunFiles
 from tests.support import stage_numbers
 from tests.support.stage_numbers import STAGES
 from tests.support.tiny_run import Tiny, to_argv
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-KEYS = ("train/loss", "train/acc", "train/grad_norm", "eval/loss", "eval/accuracy")
-
 
 @pytest.fixture(scope="module")
 def models(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With what one rank makes of them, in a directory named as the stage."""
     root = tmp_path_factory.mktemp("stages")
     stage_numbers.write_models(tiny.model, root)
+    for stage in STAGES:
+        stage_numbers.trained(stage, root, root / stage)
     return root
 
 
@@ -49,11 +49,15 @@ def test_ranks_give_the_numbers_of_float64(
     assert done.returncode == 0, done.stderr
     for name in runs:
         stage = "sft" if name == "packed" else name
-        lines = RunFiles(tmp_path / name).metrics.read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
+        rows, alone = (
+            stage_numbers.rows_of(at / own) for at, own in ((tmp_path, name), (models, stage))
+        )
         first, last = stage_numbers.by_hand(stage, models), rows[-1]
         assert rows[0]["train/loss"] == pytest.approx(first["loss"], rel=1e-5), name
         assert rows[0]["train/acc"] == pytest.approx(first["accuracy"], rel=1e-6), name
         end = stage_numbers.by_hand(stage, models, tmp_path / name / "hf")
         assert last["eval/loss"] == pytest.approx(end["loss"], rel=1e-4), name
         assert last["eval/accuracy"] == pytest.approx(end["accuracy"], rel=1e-6), name
+        assert len(rows) == len(alone) == 4, name
+        for own, one in zip(rows, alone, strict=True):
+            assert own == pytest.approx(one, rel=1e-3), name

@@ -16,7 +16,13 @@ from transformers import (
     AutoTokenizer,
 )
 
+from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
+from tests.support.tiny_run import to_argv
+from trainer.supervised.__main__ import main
+
 Row = dict[str, str]
+NAMES = ("train/loss", "train/acc", "train/grad_norm", "eval/loss", "eval/accuracy")
 BETA, NLL = 0.3, 0.7
 SUMS: list[Row] = [
     {"prompt": "1+1=", "completion": "2"},
@@ -78,6 +84,17 @@ def flags_of(stage: str, root: Path, out: Path, **more: Any) -> dict[str, Any]:
         **reference,
         **more,
     }
+
+
+def trained(stage: str, root: Path, out: Path, **flags: Any) -> None:
+    """Run a stage in this process."""
+    assert main([stage, *to_argv(flags_of(stage, root, out, **flags))]) == ExitCode.FINISHED
+
+
+def rows_of(out: Path) -> list[dict[str, float]]:
+    """The numbers of each row that a stage has written, without times and paces."""
+    lines = map(json.loads, RunFiles(out).metrics.read_text().splitlines())
+    return [{name: line[name] for name in NAMES if name in line} for line in lines]
 
 
 def by_hand(stage: str, root: Path, model: Path | None = None) -> dict[str, float]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contract.exit_codes import ExitCode
-from contract.run_dir import RunFiles
 from tests.support import stage_numbers
 from tests.support.stage_numbers import STAGES
-from tests.support.tiny_run import Tiny, to_argv
-from trainer.supervised.__main__ import main
-
-KEYS = ("train/loss", "train/acc", "train/grad_norm", "eval/loss", "eval/accuracy")
+from tests.support.tiny_run import Tiny
 
 
 @pytest.fixture(scope="module")
@@ -25,23 +18,15 @@ def models(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def rows_of(stage: str, models: Path, out: Path, **flags: Any) -> list[dict[str, float]]:
-    """The numbers of each row that the stage writes."""
-    assert main([stage, *to_argv(stage_numbers.flags_of(stage, models, out, **flags))]) == (
-        ExitCode.FINISHED
-    )
-    lines = map(json.loads, RunFiles(out).metrics.read_text().splitlines())
-    return [{name: line[name] for name in KEYS if name in line} for line in lines]
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_passes_of_any_size_give_the_numbers_of_float64(
     stage: str, models: Path, tmp_path: Path
 ) -> None:
     expected = stage_numbers.by_hand(stage, models)
-    found = [
-        rows_of(stage, models, tmp_path / str(size), micro_train_batch_size=size) for size in (6, 2)
-    ]
+    found = []
+    for size in (6, 2):
+        stage_numbers.trained(stage, models, tmp_path / str(size), micro_train_batch_size=size)
+        found.append(stage_numbers.rows_of(tmp_path / str(size)))
     for rows in found:
         assert rows[0]["train/loss"] == pytest.approx(expected["loss"], rel=1e-5)
         assert rows[0]["train/acc"] == pytest.approx(expected["accuracy"], rel=1e-6)
