@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from trainer.algorithms.batching import MicroBatchLimits
+from trainer.algorithms.batching import MicroBatchLimits, pack
 from trainer.models import zero3
-from trainer.models.forward import Forward
+from trainer.models.forward import PROBE, Forward
+from trainer.models.limits import tiny_limits
 from trainer.models.loading import in_passes, share_threads
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.settings import ModelSettings
@@ -122,6 +123,27 @@ def projection_of(model: Any) -> Projection | None:
             if torch.allclose(loud.logits(states).float(), expected, rtol=1e-3, atol=1e-3):
                 return Projection(linear.weight, linear.bias, scale, softcap)
     return None
+
+
+def separates_by_positions(model: Any) -> bool:
+    """Return whether positions alone keep samples that lie end to end apart, by a trial.
+
+    transformers' own attentions find the ends where positions begin anew. A state, ALiBi or a chunk
+    of attention does not end there.
+    """
+    packed, device = pack(PROBE), model.get_input_embeddings().weight.device
+    tokens = torch.from_numpy(packed.tokens).to(device)
+    positions = torch.from_numpy(packed.positions.copy())[None].to(device)
+    with torch.no_grad(), zero3.readable(model), _in_any_precision(model), tiny_limits(model):
+        rows = tokens.split(packed.lengths.tolist())
+        alone = torch.cat([model(input_ids=row[None], use_cache=False).logits[0] for row in rows])
+        try:
+            together = model(
+                input_ids=tokens[None], position_ids=positions, use_cache=False
+            ).logits[0]
+        except (TypeError, ValueError, RuntimeError):
+            return False
+    return torch.allclose(together.float(), alone.float(), rtol=1e-4, atol=1e-4)
 
 
 def backbone_of(model: Any) -> Any:

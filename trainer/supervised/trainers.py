@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,13 @@ from trl import DPOConfig, RewardConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from trainer.models import lora
+from trainer.models.causal_lm import separates_by_positions
 from trainer.models.loading import load_causal_lm, load_scorer
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import DPOFlags, RewardFlags, SFTFlags
 from trainer.supervised.whole import DPO, SFT, Reward
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,18 @@ def dpo_arguments(flags: StageFlags, common: Mapping[str, Any]) -> Any:
 
 def sft(flags: StageFlags, inputs: Inputs) -> Any:
     """Return a trainer of completions, whose samples are put end to end if a flag says so."""
-    collator = None
-    if flags.packing_samples:
+    model, collator = _loaded(load_causal_lm, flags.pretrain, flags), None
+    if flags.packing_samples and not separates_by_positions(model):
+        log.warning(
+            "--packing_samples has no effect: %s is of an architecture in which samples "
+            "end to end would see each other; they are padded",
+            flags.pretrain,
+        )
+    elif flags.packing_samples:
         # TRL's own switch for it does not cut long samples.
         collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     return SFT(
-        model=adapted(_loaded(load_causal_lm, flags.pretrain, flags), flags),
+        model=adapted(model, flags),
         args=inputs.arguments,
         train_dataset=inputs.rows,
         eval_dataset=inputs.held_out,

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.support.architectures import ARCHITECTURES, POSITIONS, config, model
 from tests.support.row_differences import PADDED, differences
 from trainer.config.architecture import STATEFUL, TABLE_OF_POSITIONS
+from trainer.models.causal_lm import separates_by_positions
 from trainer.rollout.hf_engine.cache import holds
 
 NATS = 1e-4
@@ -56,6 +57,20 @@ def test_every_state_beside_keys_and_values_is_known_before_a_model_is_loaded() 
             found.add(made.model_type)
     assert found <= STATEFUL
     assert STATEFUL - found <= {"qwen3_5_moe_text", "xlstm", "zaya"}  # variants, left out above
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [
+        *((n, True) for n in ("llama", "qwen2", "gemma2", "gpt2", "mixtral", "ministral3")),
+        *((n, False) for n in ("llama4_text", "bloom", "falcon+alibi", "mamba2", "lfm2", "rwkv")),
+        *((n, False) for n in ("qwen3_next", "recurrent_gemma", "openai-gpt")),
+    ],
+)
+def test_samples_end_to_end_are_told_apart_by_their_positions_or_padded(
+    name: str, apart: bool
+) -> None:
+    assert separates_by_positions(model(name)) == apart
 
 
 @pytest.mark.parametrize(

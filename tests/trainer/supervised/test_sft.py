@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
@@ -176,6 +176,23 @@ def test_packed_samples_train_as_padded_ones_do(
     assert batch["input_ids"].shape[0] == 1, "end to end"
     assert "attention_mask" not in batch
     assert losses(packed) == pytest.approx(losses(padded), rel=1e-4)
+
+
+def test_samples_that_would_see_each_other_are_padded_instead(
+    tiny: Tiny, tmp_path: Path, trainers: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """ALiBi places tokens by a mask, which does not end where positions begin anew."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny.model)
+    config = AutoConfig.for_model("bloom", vocab_size=len(tokenizer), hidden_size=16, n_head=2)
+    config.n_layer = 1
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "bloom")
+    tokenizer.save_pretrained(tmp_path / "bloom")
+    for packing in (False, True):
+        flags = {"pretrain": tmp_path / "bloom", "packing_samples": packing}
+        taught(tiny, tmp_path, SUMS, "taught", **flags)
+    padded, packed = trainers
+    assert losses(packed) == losses(padded)
+    assert "--packing_samples has no effect" in caplog.text
 
 
 def test_long_samples_are_cut(tiny: Tiny, tmp_path: Path, trainers: list[Any]) -> None:
