@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,7 @@ from env.registry import RewardSpecError, pure_reward, reward_function
 from env.rewards import choice, mathvista
 from env.rewards import question_answering as qa
 from env.types import RewardRequest, Score
+from tests.support.repository import ROOT
 
 
 def score(spec: str, completion: str, label: str | None = None, prompt: str = "?") -> Score:
@@ -48,7 +50,41 @@ def test_one_letter_is_the_choice(completion: str, letter: str | None) -> None:
     assert (got.reward, got.metrics["format"]) == (float(letter == "B"), float(letter is not None))
 
 
-@pytest.mark.parametrize("label", [None, "", "12", "A dog", "Paris", "AB"])
+STUDY = [
+    json.loads(line)
+    for line in (ROOT / "tests" / "data" / "choices.jsonl").read_text().splitlines()
+]
+
+
+def test_at_least_99_of_100_judged_completions_have_the_letter_that_a_reader_sees() -> None:
+    assert len(STUDY) > 300
+    others = [case for case in STUDY if choice.chosen(case["completion"]) != case["letter"]]
+    assert len(others) / len(STUDY) <= 0.01, others
+    styles = {case["style"] for case in STUDY}
+    for style in styles:
+        cases = sum(case["style"] == style for case in STUDY)
+        assert sum(case["style"] == style for case in others) <= max(1, cases // 100)
+    assert {"qwen", "llama", "deepseek", "gemma", "mistral-gpt"} <= styles
+
+
+WRAPPED = r"\text{(B)} \boxed{B} $\mathrm{B}$ B b (B) (b) B. $B$ [B] {B} **B** Answer:B"
+
+
+@pytest.mark.parametrize("label", [*WRAPPED.split(), "B) 12 cm", "B. 12 cm", "The answer is B"])
+def test_labels_and_completions_have_one_reader(label: str) -> None:
+    assert score("choice", label, label).reward == 1.0
+    assert score("choice", "The answer is B.", label).reward == 1.0
+    assert score("choice", "The answer is C.", label).reward == 0.0
+
+
+def test_a_policy_that_repeats_itself_costs_the_choice_no_time() -> None:
+    begun = time.process_time()
+    for text in ("The answer is A or ", "(", "A ", "answer ", "so the ", r"\text{", "Answer:\n"):
+        choice.chosen(text * 10_000)
+    assert time.process_time() - begun < 3.0
+
+
+@pytest.mark.parametrize("label", [None, "", "12", "A dog", "Paris", "AB", "I am unsure", "A or B"])
 def test_a_choice_without_a_letter_is_a_failure(label: str | None) -> None:
     got = score("choice", "A", label)
     assert not got.ok
