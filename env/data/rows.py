@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,10 @@ from typing import Any, BinaryIO
 
 from env.data.directories import UnreadableDirectoryError, files_of
 from env.images import git_lfs
-from env.types import Messages
 
 VIDEOS = ("videos", "video")
 IMAGES = ("images", "image", *VIDEOS)
 """Columns that are read besides what is asked for, so that nobody trains text without them."""
-ASKS_FOR_NONE = re.compile(r"""content['"]?\]?\s+is\s+(not\s+)?none""")
-"""Part of a chat template, such as DeepSeek's."""
 CALLS = ("tool_calls", "function_call")
 """Keys of a message that calls tools."""
 TRAIN = "train"
@@ -304,19 +300,6 @@ def without_gaps(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             **{n: value for n, value in turn.items() if value is not None or n == "content"},
         }
         for turn in messages
-    ]
-
-
-def with_contents(messages: Messages, template: str) -> list[dict[str, Any]]:
-    """Return messages whose contents a chat template can read where they are null.
-
-    Few templates ask whether the content of tool calls is none. Others fail for it or write "None",
-    and take an empty text.
-    """
-    if ASKS_FOR_NONE.search(template):
-        return [dict(turn) for turn in messages]
-    return [
-        {**turn, "content": ""} if turn.get("content") is None else dict(turn) for turn in messages
     ]
 
 

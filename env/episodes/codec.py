@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from env.data.rows import with_contents
+from env.data.template_messages import fitted
 from env.types import Messages
 
 
@@ -46,7 +46,7 @@ class TextCodec:
     def render(self, messages: Messages, **options: Any) -> str:
         """Return a chat as the tokeniser's template writes it. `options`: of the template."""
         own = self.tokenizer
-        known = with_contents(messages, own.get_chat_template(tools=options.get("tools")))
+        known = fitted(messages, own.get_chat_template(tools=options.get("tools")))
         text: str = own.apply_chat_template(known, tokenize=False, **options)
         return text
 

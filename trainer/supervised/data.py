@@ -16,7 +16,8 @@ from typing import Any
 from datasets import Dataset, Features, Json, List, Value
 
 from env.data.prompts import PromptError
-from env.data.rows import Row, chat_of_text, is_chat, read_rows, with_contents, without_gaps
+from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
+from env.data.template_messages import fitted
 from env.episodes.codec import TextCodec
 from trainer.config.data_sets import is_hub_name
 from trainer.config.schema import ConfigError
@@ -101,15 +102,13 @@ def _made(columns: Mapping[str, list[Any]]) -> Dataset:
 def fitting(rows: Dataset, tokenizer: Any) -> Dataset:
     """Return rows as TRL is to tokenise them.
 
-    Texts begin without BOS where the tokeniser writes it. The chat template can read the contents
-    of tool calls.
+    Texts begin without BOS where the tokeniser writes it. The chat template can read tool calls.
     """
     codec = TextCodec(tokenizer)
     for name in rows.column_names:
-        if isinstance(rows[0][name], list) and any(map(_lacks_content, rows[name])):
+        if isinstance(rows[0][name], list) and any(map(_calls, rows[name])):
             template = tokenizer.get_chat_template()
-            chats = [with_contents(chat, template) for chat in rows[name]]
-            rows = _replaced(rows, name, chats)
+            rows = _replaced(rows, name, [fitted(chat, template) for chat in rows[name]])
     first = [name for name in FIRST if name in rows.column_names and isinstance(rows[0][name], str)]
     for name in ["prompt"] if "prompt" in first else first:
         texts = list(map(codec.without_first, rows[name]))
@@ -118,8 +117,9 @@ def fitting(rows: Dataset, tokenizer: Any) -> Dataset:
     return rows
 
 
-def _lacks_content(chat: Sequence[Mapping[str, Any]]) -> bool:
-    return any(turn.get("content") is None for turn in chat)
+def _calls(chat: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a chat has tool calls."""
+    return any("tool_calls" in turn or turn.get("content") is None for turn in chat)
 
 
 def _replaced(rows: Dataset, name: str, values: list[Any]) -> Dataset:

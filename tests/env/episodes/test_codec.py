@@ -115,15 +115,19 @@ TAKE_NONE = ("deepseek_r1_distill", "deepseekv3")
 
 @pytest.mark.parametrize("family", [*TAKE_EMPTY, *TAKE_NONE])
 @pytest.mark.parametrize("given", [{}, {"content": None}], ids=["missing", "null"])
-def test_tool_calls_without_content_are_rendered(family: str, given: dict[str, Any]) -> None:
-    """OpenAI's messages have null there, and many templates fail for it, or write "None"."""
+@pytest.mark.parametrize("arguments", [{"a": "é"}, '{"a": "é"}'], ids=["object", "text"])
+def test_tool_calls_are_rendered_in_the_form_that_the_template_reads(
+    family: str, given: dict[str, Any], arguments: Any
+) -> None:
+    """OpenAI's have null as content, and arguments in JSON: most templates would spoil both."""
     codec = TextCodec(made("llama3", (TEMPLATES / f"{family}.jinja").read_text()))
-    arguments = "{}" if family in TAKE_NONE else {}
-    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}
-    asked, called = {"role": "user", "content": "2+3?"}, {"role": "assistant", "tool_calls": [call]}
-    shown = codec.render(without_gaps([asked, {**called, **given}]))
-    if family in TAKE_NONE:
-        assert "add" in shown
-    else:
-        empty = [asked, {**called, "content": ""}]
-        assert shown == codec.tokenizer.apply_chat_template(empty, tokenize=False)
+
+    def chat(arguments: Any, **given: Any) -> list[dict[str, Any]]:
+        call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        asked = {"role": "user", "content": "2+3?"}
+        return [asked, {"role": "assistant", "tool_calls": [call], **given}]
+
+    form = ('{"a": "é"}', None) if family in TAKE_NONE else ({"a": "é"}, "")
+    shown = codec.render(without_gaps(chat(arguments, **given)))
+    expected = chat(form[0], content=form[1])
+    assert shown == codec.tokenizer.apply_chat_template(expected, tokenize=False)

@@ -37,6 +37,9 @@ def test_tool_calls_without_content_are_an_empty_text_for_most_templates() -> No
     assert fitted[1]["prompt"] == turns[:1]
     tokenizer.chat_template = "{% if messages[0].content is none %}{% endif %}"
     assert data.fitting(rows, tokenizer)[0]["prompt"] == turns
+    tokenizer.chat_template = "{{ m['function']['arguments'] + '!' }}"
+    (changed,) = data.fitting(rows, tokenizer)[0]["prompt"][1]["tool_calls"]
+    assert changed["function"]["arguments"] == "{}"
 
 
 @pytest.mark.parametrize("stage", STAGES)
