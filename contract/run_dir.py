@@ -22,7 +22,7 @@ class RunFiles:
         """Return whether the run itself writes this file or directory, or a parent of it."""
         lines = (self.journal, self.journal_index, self.metrics, self.samples)
         state = (self.progress, self.phase, self.leases, self.peers, self.layouts, self.unfit)
-        own = (*lines, *state, self.kept, self.checkpoints)
+        own = (*lines, *state, self.origin, self.kept, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -111,6 +111,16 @@ class RunFiles:
     def peers(self) -> Path:
         """Has the identifier of this run's replicas in memory, for runs that reuse the path."""
         return self.root / ".peers"
+
+    @property
+    def origin(self) -> Path:
+        """Says from where the run has begun: later checkpoints of other runs do not count."""
+        return self.root / ".origin.json"
+
+    @property
+    def servers(self) -> Path:
+        """Names the servers that have answered the run: what they refuse later is an outage."""
+        return self.root / ".servers.json"
 
     @property
     def trackers(self) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from env.http.client import RemoteReward, RewardRejected, RewardUnreachable
+from env.http.known_servers import KNOWN
 from env.http.post import shown
 from env.rewards import (
     arithmetic,
@@ -41,6 +42,7 @@ __all__ = [
     "RewardSpecError",
     "RewardUnreachable",
     "given_in_python",
+    "keep_servers_in",
     "pure_reward",
     "reward_function",
 ]
@@ -134,6 +136,11 @@ def reward_function(
     except (RewardFileError, ValueError) as error:
         raise RewardSpecError(str(error)) from error
     raise RewardSpecError(_unknown(spec))
+
+
+def keep_servers_in(file: Path) -> None:
+    """Keep in a file of the run which servers have answered: later refusals of them are outages."""
+    KNOWN.keep_in(file)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 Each chunk tries one server after the other until one answers or its deadline has passed. What
 cannot be scored is a failed Score; a server that never answers is RewardUnreachable; never a zero.
+A refusal is an outage, too, unless no server has answered in this run and all refuse.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import httpx
 from tenacity import RetryCallState
 
 from env import coroutines
+from env.http.known_servers import KNOWN
 from env.http.post import OutageError, RejectedError, check_url, new_client, patience, post_json
 from env.http.protocol import AnswerError, read_answer, write_request
 from env.types import RewardRequest, Score
@@ -32,7 +34,7 @@ class RewardUnreachable(RuntimeError):  # noqa: N818 - it names a state, as the 
 
 
 class RewardRejected(RuntimeError):  # noqa: N818
-    """The server understood and refused: asking again would not help."""
+    """All servers refuse, and none has ever answered: asking again would not help."""
 
 
 @dataclass
@@ -54,6 +56,8 @@ class RemoteReward:
     _spoke_at: float = field(default=float("-inf"), init=False, repr=False)
     _waits: bool = field(default=False, init=False, repr=False)
     _rests_until: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _refusing: set[str] = field(default_factory=set, init=False, repr=False)
+    """URLs whose last answer was a refusal."""
 
     def __post_init__(self) -> None:
         if not self.urls:
@@ -109,10 +113,18 @@ class RemoteReward:
         self, client: httpx.AsyncClient, url: str, chunk: Sequence[RewardRequest], timeout: float
     ) -> list[Score]:
         try:
-            return await _ask(client, url, chunk, timeout)
-        except OutageError:
+            scores = await _ask(client, url, chunk, timeout)
+        except (OutageError, RejectedError) as fault:
             self._rests_until[url] = time.monotonic() + SECONDS_OF_REST
-            raise
+            if isinstance(fault, OutageError):
+                raise
+            self._refusing.add(url)
+            if self._refusing.issuperset(self.urls) and not any(map(KNOWN.has, self.urls)):
+                raise RewardRejected(str(fault)) from fault
+            raise fault.as_outage() from fault
+        self._refusing.discard(url)
+        KNOWN.add(url)
+        return scores
 
     def _choose(self, turn: int) -> str:
         """The URL whose turn it is, or the next one that has not just failed."""
@@ -139,10 +151,8 @@ class RemoteReward:
 async def _ask(
     client: httpx.AsyncClient, url: str, chunk: Sequence[RewardRequest], timeout: float
 ) -> list[Score]:
+    answer = await post_json(client, url, write_request(chunk), timeout)
     try:
-        answer = await post_json(client, url, write_request(chunk), timeout)
         return read_answer(answer, len(chunk))
-    except RejectedError as error:
-        raise RewardRejected(str(error)) from error
     except AnswerError as error:
         raise OutageError(url, f"an unusable answer: {error}") from error

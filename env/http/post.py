@@ -22,6 +22,7 @@ WORTH_ANOTHER_TRY = {408, 425, 429}
 """Client errors that pass by themselves."""
 CONNECTIONS = 32
 """Requests of one client under way at a time; httpx takes seconds of CPU to queue hundreds."""
+MOST_REDIRECTIONS = 5
 LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
 
@@ -44,11 +45,18 @@ class OutageError(Exception):
 
 
 class RejectedError(RuntimeError):
-    """The server understood and refused: the same request again would not help."""
+    """A refusal, or a redirection that is not followed: the same request again would not help.
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
+    Of a server that has answered before, it is an outage.
+    """
+
+    def __init__(self, url: str, fault: str, status: int) -> None:
+        super().__init__(f"{shown(url)}: {fault}")
+        self._url, self._fault = url, fault
         self.status = status
+
+    def as_outage(self) -> OutageError:
+        return OutageError(self._url, self._fault)
 
 
 def new_client(connections: int = CONNECTIONS) -> httpx.AsyncClient:
@@ -70,7 +78,7 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
     """
     try:
         async with asyncio.timeout(timeout):  # httpx's own limits hold for each read, not the whole
-            response = await client.post(url, json=body, timeout=None)
+            response = await _post(client, httpx.URL(url), body)
     except TimeoutError:
         raise OutageError(url, f"no answer within {timeout:.3g} s", slow=True) from None
     except httpx.RequestError as error:
@@ -78,11 +86,39 @@ async def post_json(client: httpx.AsyncClient, url: str, body: object, timeout: 
     if response.status_code >= 500 or response.status_code in WORTH_ANOTHER_TRY:
         raise OutageError(url, _words(response), _retry_after(response))
     if response.status_code >= 300:
-        raise RejectedError(f"{shown(url)}: {_words(response)}", response.status_code)
+        raise RejectedError(url, _words(response), response.status_code)
     try:
         return response.json()
     except (ValueError, RecursionError) as error:
         raise OutageError(url, f"an unusable answer: {error}") from error
+
+
+async def _post(client: httpx.AsyncClient, url: httpx.URL, body: object) -> httpx.Response:
+    """Return the answer, behind redirections to the same host that keep method and body.
+
+    RFC 9110, 15.4: 307 and 308 keep them. 301, 302 and 303 may become a GET, of a page to log in.
+    """
+    for _ in range(MOST_REDIRECTIONS):
+        response = await client.post(url, json=body, timeout=None)
+        there = _redirection(url, response)
+        if there is None:
+            break
+        url = there
+    return response
+
+
+def _redirection(url: httpx.URL, response: httpx.Response) -> httpx.URL | None:
+    """Return where the same request is to go instead; None if it may not be sent elsewhere."""
+    if response.status_code not in (307, 308):
+        return None
+    try:
+        there = url.join(response.headers.get("location", ""))
+    except httpx.InvalidURL:
+        return None
+    is_open = url.scheme == "https" and there.scheme != "https"  # the key would be readable
+    if there.host != url.host or there.scheme not in ("http", "https") or is_open:
+        return None
+    return there if there.userinfo else there.copy_with(userinfo=url.userinfo)
 
 
 def patience(
@@ -134,4 +170,7 @@ def _retry_after(response: httpx.Response) -> float:
 def _words(response: httpx.Response) -> str:
     """Status and what the server said, short enough for one line."""
     said = " ".join(response.text.split())
-    return f"HTTP {response.status_code} {response.reason_phrase}: {said[:200]}".rstrip(": ")
+    text = f"HTTP {response.status_code} {response.reason_phrase}"
+    if response.has_redirect_location:
+        text += f" to {shown(response.headers['location'])[:200]}"
+    return f"{text}: {said[:200]}".rstrip(": ")

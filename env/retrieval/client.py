@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import TracebackType
 from zlib import crc32
 
+from env.http.known_servers import KNOWN
 from env.http.post import (
     CONNECTIONS,
     OutageError,
@@ -30,7 +31,9 @@ class SearchStatus(StrEnum):
     REFUSED = "refused"
     """The query cannot be searched for, for example because it is empty; `error` says why."""
     FAILED = "failed"
-    """The server refuses the request, whatever the query: its address or topk is wrong."""
+    """All servers refuse the request, whatever the query: their address or topk is wrong.
+
+    What a server refuses that has answered in this run is an outage."""
     UNREACHABLE = "unreachable"
     """No usable answer before the deadline. Nobody knows what would have been found."""
 
@@ -99,6 +102,7 @@ class Retriever:
 
     async def _search(self, queries: Sequence[str]) -> list[SearchResult]:
         begun, tries, longest = time.monotonic(), 0, self._timeout
+        refusing: set[str] = set()
         first = crc32("\n".join(queries).encode())
         try:
             async for attempt in patience(self._deadline):
@@ -112,6 +116,11 @@ class Retriever:
                     except OutageError as fault:
                         longest *= 2 if fault.slow else 1
                         raise
+                    except RejectedError as fault:
+                        refusing.add(url)
+                        if refusing.issuperset(self._urls) and not any(map(KNOWN.has, self._urls)):
+                            raise
+                        raise fault.as_outage() from fault
         except OutageError as fault:
             error = (
                 f"no usable answer for {time.monotonic() - begun:.0f} s ({tries} tries, deadline "
@@ -133,6 +142,8 @@ class Retriever:
         body = write_request(queries, self._topk)
         answer = await post_json(self._client, url, body, max(timeout, 0.0))
         try:
-            return read_answer(answer, len(queries))
+            found = read_answer(answer, len(queries))
         except AnswerError as error:
             raise OutageError(url, f"an unusable answer: {error}") from error
+        KNOWN.add(url)
+        return found

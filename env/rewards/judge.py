@@ -16,6 +16,7 @@ import httpx
 
 from env import coroutines
 from env.http.client import RewardRejected, RewardUnreachable
+from env.http.known_servers import KNOWN
 from env.http.post import (
     OutageError,
     RejectedError,
@@ -43,8 +44,8 @@ Answer to judge:
 Say in a few words what is right and what is wrong. Then write one last line `Score: N`, where N is
 a number from 0 (wrong or useless) to {best} (right and complete)."""
 SCORE = r"score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)(?![\d.]*\d)"
-REFUSED = {401, 403, 404}
-"""Answers to a wrong key, address or model: asking again would not help."""
+REFUSED = {*range(300, 400), 401, 402, 403, 404, 405, 407, 410, 421}
+"""Answers to a wrong key, address or model, not to one sample."""
 TRIES = 3
 """Answers without a score, until the sample's reward is failed."""
 LONGEST_ANSWER = 1024
@@ -69,7 +70,7 @@ class Judge:
     A sample for which the judge says no score is failed. `deadline`: seconds of all tries and all
     askings about one sample; after so many seconds without an answer to anyone, the samples that
     wait are failed at once. If it answers none of a batch, RewardUnreachable is raised; if the key,
-    the address or the model is wrong, RewardRejected.
+    the address or the model is wrong, RewardRejected, unless the judge has answered in this run.
     """
 
     url: str
@@ -154,11 +155,17 @@ class Judge:
         async for attempt in patience(seconds):
             with attempt:
                 left = max(0.0, until - time.monotonic())
-                answer = await post_json(client, url, body, min(self.timeout, left))
+                try:
+                    answer = await post_json(client, url, body, min(self.timeout, left))
+                except RejectedError as refusal:
+                    if refusal.status in REFUSED and KNOWN.has(url):
+                        raise refusal.as_outage() from refusal
+                    raise
                 try:
                     content = answer["choices"][0]["message"]["content"]
                 except (KeyError, IndexError, TypeError) as error:
                     raise OutageError(url, "an answer that is no chat completion") from error
+                KNOWN.add(url)
                 return content if isinstance(content, str) else ""
         raise AssertionError("tenacity returns or raises")
 

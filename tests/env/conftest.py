@@ -12,8 +12,17 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from env.http.known_servers import KNOWN
 from env.types import RewardRequest
 from tests.support.scripted_server import Script, ScriptedServer
+
+
+@pytest.fixture(autouse=True)
+def no_known_servers() -> Iterator[None]:
+    """A port may be that of an earlier test's server."""
+    KNOWN.clear()
+    yield
+    KNOWN.clear()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from env.registry import (
     RewardRejected,
     RewardSpecError,
     RewardUnreachable,
+    keep_servers_in,
     pure_reward,
     reward_function,
 )
@@ -86,6 +87,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
     config = with_local_data(config)
+    keep_servers_in(config.files.servers)
     prompts = data.load(with_small_files(config))
     reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
     episodes = episode_setup.of_flags(config)

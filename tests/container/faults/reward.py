@@ -1,4 +1,4 @@
-"""A reward server that a test breaks: real HTTP, real scores, and six ways to fail."""
+"""A reward server that a test breaks: real HTTP, real scores, and eight ways to fail."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Mood(StrEnum):
     GARBAGE = "garbage"
     SHORT = "short"
     NAN = "nan"
+    LOGIN = "login"
+    AWAY = "away"
 
 
 class RewardServer:
@@ -81,6 +83,10 @@ class RewardServer:
         match self.mood:
             case Mood.ERROR:
                 return 500, b"the judge has a headache"
+            case Mood.LOGIN:
+                return 302, b"<html>log in</html>"
+            case Mood.AWAY:
+                return 404, b"no such service"
             case Mood.GARBAGE:
                 return 200, b"<html>not what was asked</html>"
             case Mood.SHORT:

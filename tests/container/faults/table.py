@@ -144,6 +144,8 @@ def rewards() -> Iterator[Fault[Stage]]:
         (Mood.ERROR, "the reward server answers 500 for 3 s"),
         (Mood.GARBAGE, "the reward server answers something else for 3 s"),
         (Mood.SHORT, "the reward server leaves a reward out for 3 s"),
+        (Mood.LOGIN, "a login proxy before the reward server answers 302 for 3 s"),
+        (Mood.AWAY, "a gateway before the reward server answers 404 for 3 s"),
         (Mood.NAN, "the reward server answers NaN for 3 s"),
     ):
         yield Fault(

@@ -169,3 +169,22 @@ def test_each_episode_may_have_a_retriever_of_its_own(monkeypatch: pytest.Monkey
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL such as http://127\.0\.0\.1:8000/retrieve"):
         Retriever(url)
+
+
+@pytest.mark.parametrize("status", [302, 400, 404])
+def test_what_a_server_refuses_that_has_answered_is_an_outage(scripted: Start, status: int) -> None:
+    found = (200, {"result": [[{"contents": "T\ntext"}]]})
+    server = scripted(lambda number, _: (status, b"deployed again") if number == 1 else found)
+    for _ in range(2):
+        (result,) = search(server.url, "rain", path="", deadline=20.0)
+        assert result.documents == (Document("T\ntext"),)
+    assert len(server.bodies) == 3
+
+
+def test_a_server_that_refuses_is_passed_over_while_another_answers(scripted: Start) -> None:
+    found = (200, {"result": [[{"contents": "T\ntext"}]]})
+    refuses, answers = scripted(lambda *_: (404, b"")), scripted(lambda *_: found)
+    for query in ("rain", "snow", "hail", "fog"):
+        (result,) = search(f"{refuses.url},{answers.url}", query, path="", deadline=20.0)
+        assert result.ok, result.error
+    assert refuses.bodies

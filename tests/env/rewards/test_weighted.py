@@ -243,6 +243,18 @@ def test_a_refusal_of_one_sample_fails_it_and_a_wrong_key_ends_at_once(
     assert len(server.bodies) == 1
 
 
+@pytest.mark.parametrize("status", [302, 401, 404, 405])
+def test_what_a_judge_refuses_that_has_answered_is_an_outage(
+    scripted: Callable[..., ScriptedServer], status: int
+) -> None:
+    says = {"choices": [{"message": {"content": "Score: 5"}}]}
+    server = scripted(lambda number, _: (status, b"login") if number == 1 else (200, says))
+    for _ in range(2):
+        (score,) = judged(server, "&deadline=20", count=1)
+        assert score.reward == 0.5
+    assert len(server.bodies) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
