@@ -16,6 +16,7 @@ from typing import Any
 from contract import lease
 from contract.files import stored_json
 from contract.files.os_errors import with_path
+from contract.lineage import Lineage
 from contract.run_dir import sync_directory, write_atomically
 
 MANIFEST = "MANIFEST.json"
@@ -23,6 +24,7 @@ BROKEN = "MANIFEST.broken.json"
 LEFT = "MANIFEST.left.json"
 """Of a checkpoint that --load_step passed over to resume from an earlier step."""
 LONGEST_PATH = 2048
+ANY_RUN = Lineage()
 CHECKPOINT_NAME = re.compile(r"global_step_(0|[1-9][0-9]{0,15})")
 
 
@@ -39,11 +41,22 @@ class WrittenFile:
     sha256: str
 
 
-def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = ()) -> None:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Of which step, and of which run, a checkpoint says that it is."""
+
+    step: int | None = None
+    run: str | None = None
+    """None: a trainer without a head, or one of an older version, wrote it."""
+
+
+def write_manifest(
+    directory: Path, step: int, written: Iterable[WrittenFile] = (), run: str | None = None
+) -> None:
     """Complete the checkpoint in `directory`: write the size and SHA-256 of every file.
 
-    Files in `written` are not read again, but they must be here: processes of other nodes wrote
-    them. Raises SupersededError if a later head owns the run, and OSError.
+    `run`: the run's id. Files in `written` are not read again, but they must be here: processes of
+    other nodes wrote them. Raises SupersededError if a later head owns the run, and OSError.
     """
     known = {}
     for file in written:
@@ -58,7 +71,9 @@ def write_manifest(directory: Path, step: int, written: Iterable[WrittenFile] = 
     names = sorted({*found, *known})
     files = {name: known.get(name) or _entry(directory / name) for name in names}
     lease.check(lease.mine())
-    write_atomically(directory / MANIFEST, json.dumps({"step": step, "files": files}, indent=1))
+    of_run = {} if run is None else {"run": run}
+    row = {"step": step, **of_run, "files": files}
+    write_atomically(directory / MANIFEST, json.dumps(row, indent=1))
 
 
 def is_deleted(path: Path) -> bool:
@@ -107,14 +122,22 @@ def _rename_manifest(directory: Path, name: str) -> None:
         sync_directory(directory)
 
 
-def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
-    """Return what is wrong with the checkpoint in `directory`; None if it is complete."""
+def fault_of(directory: Path, *, checksums: bool = True, lineage: Lineage = ANY_RUN) -> str | None:
+    """Return what is wrong with the checkpoint in `directory`; None if it is complete.
+
+    `lineage`: of the run that is to take it.
+    """
     try:
-        files = files_of(directory)
+        text = _text_of(directory)
+        files, made = files_in(text), made_in(text)
     except FileNotFoundError:
         return _without_manifest(directory)
     except ValueError as error:
         return str(error)
+    if made.step is not None and not _is_named(directory, made.step):
+        return f"its manifest says step {made.step}"
+    if not lineage.takes(made.run, made.step or 0):
+        return f"it is of another run, {made.run}"
     for expected in files:
         name, path = expected.name, directory / expected.name
         try:
@@ -130,22 +153,58 @@ def fault_of(directory: Path, *, checksums: bool = True) -> str | None:
     return None
 
 
+def made_by(directory: Path) -> Made:
+    """Return of which step and run a checkpoint says that it is; of none if it cannot be read."""
+    try:
+        return made_in(_text_of(directory))
+    except OSError:
+        return Made()
+
+
+def made_in(manifest: bytes) -> Made:
+    """Return of which step and run the text of a manifest is."""
+    row = _row(manifest)
+    step, run = row.get("step"), row.get("run")
+    return Made(step if stored_json.is_count(step) else None, run if isinstance(run, str) else None)
+
+
+def is_strange(directory: Path, lineage: Lineage) -> bool:
+    """Return whether a whole manifest names another run, whose checkpoint the run does not take."""
+    made = made_by(directory)
+    return not lineage.takes(made.run, made.step or 0)
+
+
+def _is_named(directory: Path, step: int) -> bool:
+    """Return whether a directory has the name of its step, or a name of another kind."""
+    named = CHECKPOINT_NAME.fullmatch(directory.name)
+    return named is None or int(named[1]) == step
+
+
 def files_of(directory: Path) -> list[WrittenFile]:
     """Return the files that the manifest names. Raises ValueError if it is damaged, OSError."""
+    return files_in(_text_of(directory))
+
+
+def _text_of(directory: Path) -> bytes:
     with with_path(directory / MANIFEST):
-        return files_in((directory / MANIFEST).read_bytes())
+        return (directory / MANIFEST).read_bytes()
 
 
 def files_in(manifest: bytes) -> list[WrittenFile]:
     """Return the files that the text of a manifest names. Raises ValueError if it is damaged."""
+    files = _row(manifest).get("files")
+    if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
+        raise ValueError("its manifest is damaged")
+    return [WrittenFile(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+
+
+def _row(manifest: bytes) -> dict[str, Any]:
+    """Return the fields of the text of a manifest; {} if it is damaged."""
     try:
         row = stored_json.parsed(manifest)
     except ValueError:
         row = None
-    files = row.get("files") if isinstance(row, dict) else None
-    if not isinstance(files, dict) or not all(starmap(_is_entry, files.items())):
-        raise ValueError("its manifest is damaged")
-    return [WrittenFile(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+    return row if isinstance(row, dict) else {}
 
 
 def _without_manifest(directory: Path) -> str:
@@ -180,10 +239,16 @@ def steps_on_disk(checkpoints: Path) -> list[int]:
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def newest_checkpoint(checkpoints: Path, *, checksums: bool = True) -> int | None:
-    """Return the newest step that has a complete checkpoint; None if there is none."""
+def newest_checkpoint(
+    checkpoints: Path, *, checksums: bool = True, lineage: Lineage = ANY_RUN
+) -> int | None:
+    """Return the newest step that has a complete checkpoint; None if there is none.
+
+    `lineage`: of the run that is to take it.
+    """
     for step in steps_on_disk(checkpoints):
-        if fault_of(checkpoint_path(checkpoints, step), checksums=checksums) is None:
+        directory = checkpoint_path(checkpoints, step)
+        if fault_of(directory, checksums=checksums, lineage=lineage) is None:
             return step
     return None
 

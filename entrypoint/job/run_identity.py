@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contract import lineage
 from contract.files import stored_json
 from contract.journal import timestamp
 from contract.redaction import redact_all
@@ -26,7 +27,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
     row = _begun(run)
     if row is None:
         row = {
-            "run_id": uuid.uuid4().hex,
+            "run_id": lineage.run_id(run) or uuid.uuid4().hex,
             "recipe": settings.recipe,
             "fingerprint": command_identity.fingerprint(settings),
             "command": _shown(settings),

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from contract import lease
+from contract import lease, lineage
 from contract.exit_codes import ExitCode
 from contract.manifest import (
     LEFT,
@@ -155,7 +155,8 @@ class Uploads:
 
     def _upload_checkpoint(self) -> None:
         """Upload the newest complete checkpoint, unless the store has it."""
-        step = newest_checkpoint(self._run.checkpoints, checksums=False)
+        ours = lineage.of(self._run)
+        step = newest_checkpoint(self._run.checkpoints, checksums=False, lineage=ours)
         manifest = None if step is None else self._manifest(step)
         is_new = manifest not in (None, self._handled)
         if is_new or self._ownership.is_due:

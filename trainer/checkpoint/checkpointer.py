@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from contract import lease
+from contract import lease, lineage
 from contract.background import in_background
 from contract.manifest import WrittenFile
 from trainer.checkpoint import file_store, retention, writer
@@ -229,10 +229,11 @@ class Checkpointer:
         exported = [one for part in under_way.exported for rank in part.result() for one in rank]
         if under_way.directory:
             below = (replace(one, name=f"{writer.EXPORTED}/{one.name}") for one in exported)
-            writer.commit(under_way.directory, under_way.driver, [*files, *below])
+            ours = lineage.of(self._config.files)
+            writer.commit(under_way.directory, under_way.driver, [*files, *below], ours.run)
             rule = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
             step = under_way.driver.run.step
-            retention.apply(under_way.directory.parent, rule, newest=step)
+            retention.apply(under_way.directory.parent, rule, step, ours)
             self._tell(under_way, files)
         self._last_failed = False
 

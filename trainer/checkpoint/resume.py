@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from contract import lineage
 from contract.journal import EventSource, append_event, attempt_number, newest_finished
 from contract.journal_file.index import newest_first
+from contract.lineage import Lineage
 from contract.manifest import (
     MANIFEST,
     checkpoint_path,
     fault_of,
+    is_strange,
     leave,
+    made_by,
     newest_checkpoint,
     put_aside,
     steps_on_disk,
@@ -65,16 +69,20 @@ def begin(
         _refuse_leftovers(config.checkpoints)
         if replicator:
             replicator.discard()
+        lineage.begin(config.files, Lineage(lineage.of(config.files).run))
         return fresh
-    to = _Beginning(config, learners, stream, replicator)
+    to = _Beginning(config, learners, stream, replicator, lineage.of(config.files))
     if config.load_step:
-        return _with_alpha(_named_step(to, config.load_step), alpha)
+        named = _named_step(to, config.load_step)
+        _keep_origin(to, named.run.step, anew=True)
+        return _with_alpha(named, alpha)
     found = _newest_held(to, _newest_possible(config), steps_on_disk(config.checkpoints))
     if found is None and openrlhf.is_there(config.checkpoints):
         raise ResumeError(
             f"--ckpt_path: {config.checkpoints} has OpenRLHF's checkpoints. Convert them first, by "
             "`python -m trainer.import_openrlhf DIRECTORY` with the flags of this run"
         )
+    _keep_origin(to, found.run.step if found else 0)
     return _with_alpha(found, alpha) if found else fresh
 
 
@@ -91,6 +99,21 @@ class _Beginning:
     learners: Learners
     stream: PromptStream
     replicator: Replicator | None
+    lineage: Lineage
+
+
+def _keep_origin(to: _Beginning, step: int, *, anew: bool = False) -> None:
+    """Keep from where the run begins, unless it has begun. `anew`: --load_step names the step."""
+    if to.lineage.begun and not anew:
+        return
+    directories = [
+        checkpoint_path(to.config.checkpoints, one)
+        for one in steps_on_disk(to.config.checkpoints)
+        if one <= step
+    ]
+    found = {made_by(directory).run for directory in directories}
+    others = {run for run in found if run is not None} - {to.lineage.run}
+    lineage.begin(to.config.files, replace(to.lineage, step=step, origins=frozenset(others)))
 
 
 def _named_step(to: _Beginning, step: int) -> DriverState:
@@ -131,7 +154,7 @@ def _newest_held(to: _Beginning, at_most: int | None, steps: Sequence[int]) -> D
     snapshot = to.replicator.newest(at_most) if to.replicator else None
     in_memory = snapshot.step if snapshot else 0
     # A checkpoint is read completely to be trusted: older ones only if they are needed.
-    on_disk = _newest(config, [step for step in steps if step >= in_memory])
+    on_disk = _newest(config, [step for step in steps if step >= in_memory], to.lineage)
     if snapshot and on_disk in (None, in_memory):
         if found := _from_memory(to, snapshot):
             return found
@@ -141,7 +164,7 @@ def _newest_held(to: _Beginning, at_most: int | None, steps: Sequence[int]) -> D
         return None
     state, fault = _while_whole(to, on_disk)
     if fault:
-        _skip(config, on_disk, fault)
+        _skip(config, on_disk, fault, to.lineage)
         return _older(to, on_disk, steps)
     return state
 
@@ -308,22 +331,24 @@ def _refuse_leftovers(checkpoints: Path) -> None:
         )
 
 
-def _newest(config: Config, steps: Iterable[int]) -> int | None:
+def _newest(config: Config, steps: Iterable[int], ours: Lineage) -> int | None:
     """Return the first of `steps` whose checkpoint is complete; put aside those before it."""
     for step in steps:
-        fault = fault_of(checkpoint_path(config.checkpoints, step))
+        fault = fault_of(checkpoint_path(config.checkpoints, step), lineage=ours)
         if fault is None:
             _confirm(config.files.journal, step)
             return step
-        _skip(config, step, fault)
+        _skip(config, step, fault, ours)
     return None
 
 
-def _skip(config: Config, step: int, fault: str) -> None:
+def _skip(config: Config, step: int, fault: str, ours: Lineage) -> None:
+    """Report it, and put it aside; another run may go on from its own."""
     directory = checkpoint_path(config.checkpoints, step)
     sentence = f"Checkpoint {directory.name} is skipped: {fault}."
     _tell(config, "checkpoint-skipped", sentence, {"step": step, "fault": fault})
-    put_aside(directory)
+    if not is_strange(directory, ours):
+        put_aside(directory)
 
 
 def _confirm(journal: Path, step: int) -> None:

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.manifest import CHECKPOINT_NAME, MANIFEST, checkpoint_path, fault_of, steps_on_disk
+from contract.lineage import Lineage
+from contract.manifest import (
+    ANY_RUN,
+    CHECKPOINT_NAME,
+    MANIFEST,
+    checkpoint_path,
+    fault_of,
+    is_strange,
+    steps_on_disk,
+)
 from contract.run_dir import sync_directory
 from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Exportable
@@ -49,16 +58,17 @@ def superfluous(found: Mapping[int, OnDisk], rule: Retention) -> list[int]:
     return [step for step in newest_first if kept and step < kept[0] and step not in kept]
 
 
-def apply(checkpoints: Path, rule: Retention, newest: int) -> None:
+def apply(checkpoints: Path, rule: Retention, newest: int, lineage: Lineage = ANY_RUN) -> None:
     """Delete superfluous checkpoints. Each loses its manifest first, so none is half there.
 
-    `newest` is the step of the checkpoint just written. Newer directories are checkpoints that
-    resume rejected as corrupt: ignored here, deleted once training is past their step.
+    Those of other runs stay. `newest` is the step of the checkpoint just written. Newer
+    directories are checkpoints that resume rejected as corrupt: ignored here, deleted once training
+    is past their step.
     """
     found = {
         step: _examined(checkpoint_path(checkpoints, step))
         for step in steps_on_disk(checkpoints)
-        if step <= newest
+        if step <= newest and not is_strange(checkpoint_path(checkpoints, step), lineage)
     }
     for step in superfluous(found, rule):
         directory = checkpoint_path(checkpoints, step)

@@ -102,10 +102,12 @@ def begin(checkpoints: Path, step: int) -> Path:
     return directory
 
 
-def commit(directory: Path, driver: DriverState, shards: Iterable[WrittenFile]) -> None:
+def commit(
+    directory: Path, driver: DriverState, shards: Iterable[WrittenFile], run: str | None = None
+) -> None:
     """Write the run's state and the manifest, which complete a checkpoint. Raises OSError.
 
-    Without a manifest a checkpoint does not exist.
+    `run`: the run's id.     Without a manifest a checkpoint does not exist.
     """
     if driver.in_flight is not None:
         path = directory / IN_FLIGHT
@@ -115,7 +117,7 @@ def commit(directory: Path, driver: DriverState, shards: Iterable[WrittenFile]) 
             os.fsync(file.fileno())
     write_atomically(directory / RUN_STATE, driver.run.dump())
     sync_tree(directory)
-    write_manifest(directory, driver.run.step, shards)
+    write_manifest(directory, driver.run.step, shards, run)
 
 
 def sync_tree(directory: Path) -> None:

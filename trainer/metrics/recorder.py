@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from contract import lease
+from contract import lease, lineage
 from contract.journal import EXPORT, attempt_number, journal_writer
 from contract.manifest import checkpoint_path, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress, held_out
@@ -73,7 +73,9 @@ class Recorder:
         self._phase = PhaseFile(self.config.files.phase)
         step = self.state.step
         # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
-        self._checkpoint = newest_checkpoint(self.config.checkpoints, checksums=False)
+        self._checkpoint = newest_checkpoint(
+            self.config.checkpoints, checksums=False, lineage=lineage.of(self.config.files)
+        )
         finished = finished_before(self.config) or 0
         text = beginning(step, self.total_steps, finished, asked=bool(self.config.load_step))
         self._event("resume", text, step=step)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from contract import lineage
 from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from trainer.checkpoint import file_store
@@ -48,9 +49,10 @@ class CheckpointsOnDisk:
     config: Config
 
     def newest(self, steps: range) -> RunState | None:
+        ours = lineage.of(self.config.files)
         for step in steps_on_disk(self.config.checkpoints):
             directory = checkpoint_path(self.config.checkpoints, step)
-            if step in steps and fault_of(directory) is None:
+            if step in steps and fault_of(directory, lineage=ours) is None:
                 return RunState.read(directory)
         return None
 

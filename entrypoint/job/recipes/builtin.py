@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from contract import lineage
 from contract.journal import EXPORT
 from contract.manifest import newest_checkpoint
 from contract.resources import NodeResources
@@ -139,7 +140,9 @@ class Builtin:
         from trainer.config.parse import unchecked
 
         # The job's files may be away for a while, and its checkpoints are there all the same.
-        return newest_checkpoint(unchecked(_arguments(settings)).checkpoints, checksums=False)
+        checkpoints = unchecked(_arguments(settings)).checkpoints
+        ours = lineage.of(RunFiles(settings.run_dir))
+        return newest_checkpoint(checkpoints, checksums=False, lineage=ours)
 
     def step_pattern(self, settings: Settings) -> None:
         return None

@@ -79,6 +79,34 @@ def spoilt(spoil: Callable[[Path], None]) -> Act:
     return act
 
 
+def copied(stage: Stage) -> None:
+    """A copy of the newest checkpoint has a later name, and the driver is killed."""
+    _copy(stage, lambda step: {})
+
+
+def strange(stage: Stage) -> None:
+    """A copy of the newest checkpoint says that it is of another run, and of its later step."""
+    _copy(stage, lambda step: {"run": "another", "step": step})
+
+
+def _copy(stage: Stage, says: Callable[[int], dict[str, object]]) -> None:
+    stage.event("checkpoint", within=60, after=len(stage.events("checkpoint")) + 1)
+    newest = stage.checkpoints()[0]
+    stage.send("driver", STOP)
+    step = int(newest.name.rpartition("_")[2]) + 90_000
+    copy = newest.with_name(f"global_step_{step}")
+    shutil.copytree(newest, copy)
+    row = json.loads((copy / MANIFEST).read_text()) | says(step)
+    (copy / MANIFEST).write_text(json.dumps(row))
+    stage.damaged(copy)
+    stage.send("driver", KILL)
+
+
+def copies_go(stage: Stage) -> None:
+    for copy in stage.run.checkpoints.glob("global_step_9????"):
+        shutil.rmtree(copy)
+
+
 def truncate(checkpoint: Path) -> None:
     path = checkpoint / "policy.pt"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

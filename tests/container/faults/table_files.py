@@ -28,6 +28,20 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
             classes=DIED,
             fast=name == "bit-flipped",
         )
+    for name, sentence, inject in (
+        ("copied", "under the name of a later step", acts.copied),
+        ("of-another-run", "of another run, under the name of its later step", acts.strange),
+    ):
+        yield Fault(
+            name=f"checkpoint-{name}",
+            sentence=f"there is a copy of the newest checkpoint {sentence}, and the driver is"
+            " killed",
+            inject=inject,
+            heal=acts.copies_go,
+            after=20,
+            deadline=90,
+            classes=DIED,
+        )
 
 
 def lost_files() -> Iterator[Fault[Stage]]:
