@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.job.failures.hang import HangWatch
+from entrypoint.job.model_digests import ModelDigests
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.rendezvous import (
@@ -87,12 +89,14 @@ class Supervisor:
     jobs: JobClient
     _budget: policy.RestartBudget = field(init=False)
     _hang: HangWatch = field(init=False)
+    _digests: ModelDigests = field(init=False)
     _unstarted: int = field(init=False, default=0)
     """Attempts in a row that could not start, because files were gone."""
     _unstarted_since: float = field(init=False, default=0.0)
     """When the first of them could not; seconds of the monotonic clock."""
 
     def __post_init__(self) -> None:
+        self._digests = ModelDigests(self.run.files)
         self._budget = policy.RestartBudget(self.run.settings.max_restarts)
 
     def supervise(self) -> Outcome:
@@ -100,6 +104,7 @@ class Supervisor:
             self.rendezvous.await_files()
             self._hang = self._hang_watch()
             while True:
+                self._compare_models()
                 if (stop := self.rendezvous.complete()) is not None:
                     return Outcome.of(stop)
                 before = self._step()
@@ -136,6 +141,13 @@ class Supervisor:
             tells_phases=tells_phases,
             starts=hang.start_seconds(events, run.fingerprint),
         )
+
+    def _compare_models(self) -> None:
+        """Raises ArgumentsError if a model has other weights than the run was begun with."""
+        run = self.run
+        begun = bool(run.recipe.latest(run.settings) or self._step())
+        with suppress(FilesGoneError):  # the attempt says it, and waits
+            self._digests.compare(run.recipe.models(run.settings), begun=begun)
 
     def _pause(self, gone: FilesGoneError) -> None:
         """Wait a moment after an attempt that could not start.

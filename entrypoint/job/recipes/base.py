@@ -151,6 +151,10 @@ class Recipe(Protocol):
         """
         ...
 
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        """Map the job's flags that name models to a directory, or a name on the hub, each."""
+        ...
+
     def exported(self, settings: Settings) -> Path | None:
         """Return the Hugging Face model that a finished job has left elsewhere than in RUN/hf.
 

@@ -40,8 +40,11 @@ KEPT: Mapping[tuple[str, ...], str] = {
         *("input_key", "label_key", "input_template"),
         *("max_samples", "apply_chat_template", "prompt_max_len"),
     ): "a run that has finished steps refuses other prompts",
-    ("pretrain", "critic_pretrain"): "models that are trained go on with the weights of the newest"
-    " step, and another architecture is refused",
+    (
+        "pretrain",
+        "critic_pretrain",
+        "reward_pretrain",
+    ): "a run that has finished steps refuses other weights of a model that it names",
 }
 """Maps flags to what stays as the run began, whatever their new values."""
 
@@ -159,6 +162,16 @@ class Builtin:
         given = named_in([f"--{name}" for name in changed if name])
         kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
         return "; ".join(["The new one holds for all steps that are still to be made", *kept])
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        config = _parsed(settings)
+        rewards = config.reward_pretrain.split(",") if config.has_reward_model else []
+        named = {
+            "--pretrain": config.pretrain,
+            "--critic_pretrain": config.critic_pretrain if config.has_critic else "",
+            **{f"--reward_pretrain ({n})": name for n, name in enumerate(rewards, 1)},
+        }
+        return {flag: name for flag, name in named.items() if name}
 
     def exported(self, settings: Settings) -> None:
         return None

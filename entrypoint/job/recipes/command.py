@@ -101,6 +101,9 @@ class AnyCommand:
     def effect(self, changed: Collection[str]) -> str:
         return "The new one is run; what it keeps of the run so far is its own to say"
 
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        return {}
+
     def exported(self, settings: Settings) -> Path | None:
         return None
 

@@ -7,7 +7,7 @@ each GPU of all nodes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,6 +173,9 @@ class OpenRLHF(AnyCommand):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return openrlhf_words.less_memory(parse(settings.job))
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        return openrlhf_words.models(parse(settings.job))
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         given = parse(settings.job)

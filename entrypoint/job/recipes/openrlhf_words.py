@@ -203,3 +203,10 @@ def _place_of_program(words: Sequence[str]) -> int | None:
     if not words or words[0].startswith("-"):
         return None
     return next((n for n, word in enumerate(words) if word.endswith(".py")), None)
+
+
+def models(command: OpenRLHFCommand) -> dict[str, str]:
+    """Map the flags that name models, as 0.11 spells them, to their values."""
+    roles = ("actor", "critic", "reward", "ref", "model", "teacher")
+    named = {key: command.value(key) for key in (f"{role}.model_name_or_path" for role in roles)}
+    return {f"--{key}": value for key, value in named.items() if value}

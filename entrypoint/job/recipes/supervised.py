@@ -116,6 +116,11 @@ class Supervised(TorchRun):
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
 
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        flags = _command(settings).flags
+        named = {"--pretrain": flags.pretrain, "--ref_pretrain": getattr(flags, "ref_pretrain", "")}
+        return {flag: name for flag, name in named.items() if name}
+
     def lacking_at_end(self, settings: Settings) -> Lacking:
         return of_script
 

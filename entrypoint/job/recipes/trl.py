@@ -47,6 +47,11 @@ TEMPLATE, TEMPLATE_FILES = "chat_template_path", (".jinja", ".j2")
 """A flag of `trl sft`; it may also be the name of a model whose template counts."""
 CONFIGS = "accelerate_configs"
 """Directory of TRL's own configurations of accelerate."""
+MODELS = (
+    *("model_name_or_path", "reward_model_name_or_path", "ref_model_name_or_path"),
+    *("reward_model_path", "sft_model_path", "teacher_model_name_or_path"),
+)
+"""Flags of TRL's scripts that name a model."""
 NOT_SCRIPTS = frozenset({"__init__", "_hf_argparser", "env", "utils", "vllm_serve"})
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=trl has nothing to train: give TRL's command "
@@ -112,6 +117,10 @@ class Trl(TorchRun):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        named = {name: _argument(settings, name) for name in MODELS}
+        return {f"--{name}": value for name, value in named.items() if value}
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         python = parse(_launched(settings).job).python

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,6 +132,9 @@ class Verl(AnyCommand):
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; verl restores optimizer, schedule and data"
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        return verl_words.models(parse(settings.job))
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         command = parse(settings.job)

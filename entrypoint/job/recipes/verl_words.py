@@ -38,6 +38,10 @@ KEEPS = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 REMOVE_PREVIOUS = "trainer.remove_previous_ckpt_in_save"
 CONTENTS, HF_MODEL = "actor_rollout_ref.actor.checkpoint.save_contents", "hf_model"
 TOTAL, EPOCHS, DEFAULT_EPOCHS = "trainer.total_training_steps", "trainer.total_epochs", 30
+MODELS = tuple(
+    f"{role}.model.path"
+    for role in ("actor_rollout_ref", "critic", "reward_model", "reward.reward_model")
+)
 ONLY_VALIDATES = "trainer.val_only"
 HDFS, RAY_CPUS = "trainer.default_hdfs_dir", "ray_kwargs.ray_init.num_cpus"
 
@@ -164,6 +168,12 @@ def risks(command: VerlCommand) -> Iterator[str]:
             f"{', '.join(ones)}: verl deletes the only complete checkpoint before the next one is "
             f"complete, so a crash meanwhile leaves none: give {' and '.join(KEEPS)} 2 or more"
         )
+
+
+def models(command: VerlCommand) -> dict[str, str]:
+    """Map the overrides that name models to their values."""
+    named = {key: command.value(key) for key in MODELS}
+    return {key: value.strip("'\"") for key, value in named.items() if value}
 
 
 def last_step(command: VerlCommand, end: JobEnd) -> int:

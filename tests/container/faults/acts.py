@@ -248,6 +248,17 @@ def ends_for_other_prompts(stage: Stage) -> None:
     prompts.write_bytes(before)
 
 
+def ends_for_other_weights(stage: Stage) -> None:
+    """All are started with a model of the same shape and other weights: the head says why."""
+    (weights,) = (stage.data / "model").glob("*.safetensors")
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    stage.start(*stage.nodes)
+    assert set(stage.exit_codes(within=BOOT_SECONDS).values()) == {ExitCode.USAGE}
+    assert "has other weights than the run was begun with" in stage.said(HEAD), stage.consoles()
+    weights.write_bytes(before)
+
+
 def dies_while_saving(stage: Stage) -> None:
     """The driver is killed as soon as a checkpoint has begun that is not confirmed."""
     confirmed = set(stage.run.checkpoints.glob("global_step_*"))

@@ -158,6 +158,15 @@ def others() -> Iterator[Fault[Stage]]:
         classes=frozenset({"usage"}),
     )
     yield Fault(
+        name="model-changed",
+        sentence="all are stopped, and started with other weights of the model: all end with 64;"
+        " then with the right ones",
+        inject=both(acts.is_told_to_stop(acts.whenever), acts.ends_for_other_weights),
+        heal=both(*ALL),
+        deadline=240,
+        classes=UNDONE,
+    )
+    yield Fault(
         name="flag-changed",
         sentence="all are stopped, and started with another --dist_timeout",
         inject=acts.is_told_to_stop(acts.whenever),
