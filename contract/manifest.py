@@ -1,4 +1,10 @@
-"""Manifests of checkpoints: a checkpoint directory is complete once it has its manifest."""
+"""Manifests of checkpoints: a checkpoint directory is complete once it has its manifest.
+
+A manifest names its run. A run that begins takes what it finds, of whichever run: so it can go on
+from a copy, or from --ckpt_path of another run. It then keeps in `RUN/.origin.json` from where it
+began. From there on it takes its own checkpoints, and of those others what is not later than its
+beginning.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +22,13 @@ from typing import Any
 from contract import lease
 from contract.files import stored_json
 from contract.files.os_errors import with_path
-from contract.lineage import Lineage
-from contract.run_dir import sync_directory, write_atomically
+from contract.run_dir import RunFiles, sync_directory, write_atomically
 
 MANIFEST = "MANIFEST.json"
 BROKEN = "MANIFEST.broken.json"
 LEFT = "MANIFEST.left.json"
 """Of a checkpoint that --load_step passed over to resume from an earlier step."""
 LONGEST_PATH = 2048
-ANY_RUN = Lineage()
 CHECKPOINT_NAME = re.compile(r"global_step_(0|[1-9][0-9]{0,15})")
 
 
@@ -39,6 +43,28 @@ class WrittenFile:
     name: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a run takes for its own; without `run`, all that it finds."""
+
+    run: str | None = None
+    """The run's id, of run.json. A trainer without a head has none."""
+    begun: bool = False
+    origins: frozenset[str] = frozenset()
+    """Ids of the other runs whose checkpoints were there when it began."""
+    step: int = 0
+    """The step from which it began."""
+
+    def takes(self, run: str | None, step: int) -> bool:
+        """Return whether a checkpoint counts. `run`: as its manifest names it, if it does."""
+        if self.run is None or not self.begun or run in (None, self.run):
+            return True
+        return run in self.origins and step <= self.step
+
+
+ANY_RUN = Lineage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +282,35 @@ def newest_checkpoint(
 def sha256(path: Path) -> str:
     with with_path(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lineage_of(files: RunFiles) -> Lineage:
+    """Return the run's lineage; a damaged file counts as absent. Raises OSError."""
+    run = _text(_object_in(files.run).get("run_id"))
+    row = _object_in(files.origin)
+    step, origins = row.get("step"), row.get("runs")
+    if not stored_json.is_count(step) or not isinstance(origins, list):
+        return Lineage(run)
+    return Lineage(run, True, frozenset(filter(_text, origins)), step)
+
+
+def kept_run_id(files: RunFiles) -> str | None:
+    """Return the run's id as a trainer has kept it beside run.json; None if there is none."""
+    return _text(_object_in(files.origin).get("run"))
+
+
+def keep_origin(files: RunFiles, lineage: Lineage) -> None:
+    """Keep from where a run has begun. Raises OSError."""
+    row = {"run": lineage.run, "step": lineage.step, "runs": sorted(lineage.origins)}
+    write_atomically(files.origin, json.dumps(row) + "\n")
+
+
+def _object_in(path: Path) -> dict[str, object]:
+    try:
+        return stored_json.json_object(path) or {}
+    except FileNotFoundError:
+        return {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract import lineage
 from contract.files import stored_json
 from contract.journal import timestamp
+from contract.manifest import kept_run_id
 from contract.redaction import redact_all
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
@@ -27,7 +27,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
     row = _begun(run)
     if row is None:
         row = {
-            "run_id": lineage.run_id(run) or uuid.uuid4().hex,
+            "run_id": kept_run_id(run) or uuid.uuid4().hex,
             "recipe": settings.recipe,
             "fingerprint": command_identity.fingerprint(settings),
             "command": _shown(settings),

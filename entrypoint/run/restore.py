@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from contract import lineage
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
-from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
+from contract.manifest import checkpoint_path, fault_of, lineage_of, newest_checkpoint
 from contract.run_dir import RunFiles
 from entrypoint.run import download
 from entrypoint.run.download import CorruptCheckpointError
@@ -91,7 +90,7 @@ def _refuse_earlier_state(store: Store, run: RunFiles) -> None:
     if not owner or owner.decode(errors="replace") in heads:
         return
     theirs = max((step for step, whole in store.checkpoints().items() if whole), default=-1)
-    ours = newest_checkpoint(run.checkpoints, checksums=False, lineage=lineage.of(run))
+    ours = newest_checkpoint(run.checkpoints, checksums=False, lineage=lineage_of(run))
     if theirs > (-1 if ours is None else ours):
         raise OtherRunError(
             f"this run went on with a head on another machine: {store.url} has its step {theirs}, "
@@ -113,7 +112,7 @@ def checkpoint(
     step = None
     if named is not None:
         step = _named_fetched(store, run, journal, patience, named)
-    elif newest_checkpoint(run.checkpoints, checksums=False, lineage=lineage.of(run)) is None:
+    elif newest_checkpoint(run.checkpoints, checksums=False, lineage=lineage_of(run)) is None:
         step = _newest_fetched(store, run, journal, patience)
     (run.root / UNDER_WAY).unlink(missing_ok=True)
     return step

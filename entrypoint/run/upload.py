@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from contract import lease, lineage
+from contract import lease
 from contract.exit_codes import ExitCode
 from contract.manifest import (
     LEFT,
@@ -26,6 +26,7 @@ from contract.manifest import (
     checkpoint_path,
     files_in,
     is_deleted,
+    lineage_of,
     listing,
     newest_checkpoint,
     steps_on_disk,
@@ -155,7 +156,7 @@ class Uploads:
 
     def _upload_checkpoint(self) -> None:
         """Upload the newest complete checkpoint, unless the store has it."""
-        ours = lineage.of(self._run)
+        ours = lineage_of(self._run)
         step = newest_checkpoint(self._run.checkpoints, checksums=False, lineage=ours)
         manifest = None if step is None else self._manifest(step)
         is_new = manifest not in (None, self._handled)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from contract import lease, lineage
+from contract import lease
 from contract.background import in_background
-from contract.manifest import WrittenFile
+from contract.manifest import WrittenFile, lineage_of
 from trainer.checkpoint import file_store, retention, writer
 from trainer.checkpoint.protocol import Checkpointable, Exportable
 from trainer.checkpoint.replication import Replicator
@@ -229,7 +229,7 @@ class Checkpointer:
         exported = [one for part in under_way.exported for rank in part.result() for one in rank]
         if under_way.directory:
             below = (replace(one, name=f"{writer.EXPORTED}/{one.name}") for one in exported)
-            ours = lineage.of(self._config.files)
+            ours = lineage_of(self._config.files)
             writer.commit(under_way.directory, under_way.driver, [*files, *below], ours.run)
             rule = Retention(self._config.max_ckpt_num, self._config.max_ckpt_mem * 1e9)
             step = under_way.driver.run.step

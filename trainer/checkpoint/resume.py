@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract import lineage
 from contract.journal import EventSource, append_event, attempt_number, newest_finished
 from contract.journal_file.index import newest_first
-from contract.lineage import Lineage
 from contract.manifest import (
     MANIFEST,
+    Lineage,
     checkpoint_path,
     fault_of,
     is_strange,
+    keep_origin,
     leave,
+    lineage_of,
     made_by,
     newest_checkpoint,
     put_aside,
@@ -69,9 +70,9 @@ def begin(
         _refuse_leftovers(config.checkpoints)
         if replicator:
             replicator.discard()
-        lineage.begin(config.files, Lineage(lineage.of(config.files).run))
+        keep_origin(config.files, Lineage(lineage_of(config.files).run))
         return fresh
-    to = _Beginning(config, learners, stream, replicator, lineage.of(config.files))
+    to = _Beginning(config, learners, stream, replicator, lineage_of(config.files))
     if config.load_step:
         named = _named_step(to, config.load_step)
         _keep_origin(to, named.run.step, anew=True)
@@ -113,7 +114,7 @@ def _keep_origin(to: _Beginning, step: int, *, anew: bool = False) -> None:
     ]
     found = {made_by(directory).run for directory in directories}
     others = {run for run in found if run is not None} - {to.lineage.run}
-    lineage.begin(to.config.files, replace(to.lineage, step=step, origins=frozenset(others)))
+    keep_origin(to.config.files, replace(to.lineage, step=step, origins=frozenset(others)))
 
 
 def _named_step(to: _Beginning, step: int) -> DriverState:

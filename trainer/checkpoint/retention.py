@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.lineage import Lineage
 from contract.manifest import (
     ANY_RUN,
     CHECKPOINT_NAME,
     MANIFEST,
+    Lineage,
     checkpoint_path,
     fault_of,
     is_strange,

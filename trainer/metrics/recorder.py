@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from contract import lease, lineage
+from contract import lease
 from contract.journal import EXPORT, attempt_number, journal_writer
-from contract.manifest import checkpoint_path, newest_checkpoint
+from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress, held_out
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
@@ -74,7 +74,7 @@ class Recorder:
         step = self.state.step
         # The state may come from the nodes' memory, and the newest on disk be of an earlier step.
         self._checkpoint = newest_checkpoint(
-            self.config.checkpoints, checksums=False, lineage=lineage.of(self.config.files)
+            self.config.checkpoints, checksums=False, lineage=lineage_of(self.config.files)
         )
         finished = finished_before(self.config) or 0
         text = beginning(step, self.total_steps, finished, asked=bool(self.config.load_step))

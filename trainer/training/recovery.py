@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from contract import lineage
 from contract.journal import WriteEvent
-from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from contract.manifest import checkpoint_path, fault_of, lineage_of, steps_on_disk
 from trainer.checkpoint import file_store
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
@@ -49,7 +48,7 @@ class CheckpointsOnDisk:
     config: Config
 
     def newest(self, steps: range) -> RunState | None:
-        ours = lineage.of(self.config.files)
+        ours = lineage_of(self.config.files)
         for step in steps_on_disk(self.config.checkpoints):
             directory = checkpoint_path(self.config.checkpoints, step)
             if step in steps and fault_of(directory, lineage=ours) is None:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from contract import lineage
 from contract.journal import EXPORT
-from contract.manifest import newest_checkpoint
+from contract.manifest import lineage_of, newest_checkpoint
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.parsers import HELP
@@ -144,7 +143,7 @@ class Builtin:
 
         # The job's files may be away for a while, and its checkpoints are there all the same.
         checkpoints = unchecked(_arguments(settings)).checkpoints
-        ours = lineage.of(RunFiles(settings.run_dir))
+        ours = lineage_of(RunFiles(settings.run_dir))
         return newest_checkpoint(checkpoints, checksums=False, lineage=ours)
 
     def step_pattern(self, settings: Settings) -> None:

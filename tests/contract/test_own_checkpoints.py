@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from contract import lineage
-from contract.lineage import Lineage
 from contract.manifest import (
     MANIFEST,
+    Lineage,
     checkpoint_path,
     fault_of,
     is_strange,
+    keep_origin,
+    kept_run_id,
+    lineage_of,
     newest_checkpoint,
     write_manifest,
 )
@@ -79,12 +81,12 @@ def test_a_manifest_of_an_older_version_may_say_no_step(tmp_path: Path) -> None:
 
 def test_the_beginning_of_a_run_is_kept(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
-    assert lineage.of(files) == Lineage()
+    assert lineage_of(files) == Lineage()
     files.run.write_text('{"run_id": "a"}')
-    assert lineage.of(files) == Lineage("a")
-    lineage.begin(files, FORKED)
-    assert lineage.of(files) == FORKED
-    assert lineage.run_id(files) == "a"
+    assert lineage_of(files) == Lineage("a")
+    keep_origin(files, FORKED)
+    assert lineage_of(files) == FORKED
+    assert kept_run_id(files) == "a"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"step": -1, "runs": []}', b"\xff"])
@@ -92,4 +94,4 @@ def test_a_damaged_file_counts_as_absent(content: bytes, tmp_path: Path) -> None
     files = RunFiles(tmp_path)
     files.run.write_text('{"run_id": "a"}')
     files.origin.write_bytes(content)
-    assert lineage.of(files) == Lineage("a")
+    assert lineage_of(files) == Lineage("a")
