@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -11,6 +12,30 @@ IN_PYTHON = "python"
 """Name of a reward or an environment that a program gives as an object."""
 Messages = Sequence[Mapping[str, Any]]
 """Turns of a chat, each with `role` and `content`."""
+
+
+def finite(value: object) -> float | None:
+    """Return a number as a finite one of Python; None for NaN, infinity and what is no number.
+
+    Numbers are those of Python and numpy, decimals, fractions, and tensors of one. An integer of
+    hundreds of digits is none: no float is so large.
+    """
+    if isinstance(value, str | bytes | bytearray):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (ArithmeticError, TypeError, ValueError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def brief(value: object) -> str:
+    """Return a value as a short text for a message."""
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        shown = f"a {type(value).__name__} that is too long"
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +98,13 @@ class Score:
     def plain(self) -> Score:
         """Return the score with texts and Python's numbers: a checkpoint has no others.
 
-        Raises what `float` raises for something that is no number.
+        Raises TypeError and ValueError for something that is no number, or too large a one.
         """
-        metrics = {str(name): float(value) for name, value in self.metrics.items()}
-        return replace(self, reward=float(self.reward), metrics=metrics)
+        try:
+            metrics = {str(name): float(value) for name, value in self.metrics.items()}
+            return replace(self, reward=float(self.reward), metrics=metrics)
+        except OverflowError as error:
+            raise ValueError(str(error)) from None
 
     @classmethod
     def of(cls, reward: float, /, **metrics: float) -> Score:

@@ -7,7 +7,6 @@ returns them. The versions of tokens come from the replies that the engine wrote
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from env.episodes.types import (
 )
 from env.rewards.python_file import RewardFileError, load_module
 from env.source_file import AGENT_CLASS
-from env.types import Score
+from env.types import Score, brief, finite
 
 
 def load_agent(path: Path) -> Any:
@@ -259,19 +258,10 @@ def _score(found: Mapping[str, Any]) -> Score | None:
     """Return the agent's score; None if it gives no reward."""
     if found.get("reward") is None:
         return None
-    reward = _number(found["reward"])
+    reward = finite(found["reward"])
     if reward is None:
-        return Score.failed(f"the agent's reward is {found['reward']}")
-    logs = {str(name): _number(value) for name, value in (found.get("extra_logs") or {}).items()}
+        return Score.failed(f"the agent's reward is {brief(found['reward'])}")
+    logs = {str(name): finite(value) for name, value in (found.get("extra_logs") or {}).items()}
     metrics = {name: value for name, value in logs.items() if value is not None}
-    accuracy = _number(found.get("scores"))
+    accuracy = finite(found.get("scores"))
     return Score.of(reward, **metrics | ({} if accuracy is None else {"acc": accuracy}))
-
-
-def _number(value: Any) -> float | None:
-    """Return a number or a tensor of one number as float; None for anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return number if math.isfinite(number) else None

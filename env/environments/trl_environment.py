@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from env.episodes.types import (
     UnusableTaskError,
 )
 from env.rewards.trl_function import Asked
-from env.types import Messages, Score
+from env.types import Messages, Score, brief, finite
 
 RESERVED = ("reset", "get_reward")
 """Public methods that are no tools."""
@@ -85,9 +84,10 @@ class TrlEnvironment(ToolEnv):
             rewards[type(self._instance).__name__] = await self._call("get_reward", {})
         for name, function in self._rewards.items():
             rewards[name] = await self._judged(name, function, episode)
-        known = {name: float(one) for name, one in rewards.items() if one is not None}
-        if wrong := [name for name, one in known.items() if not math.isfinite(one)]:
-            raise EnvironmentFailedError(f"the reward of {wrong[0]} is {known[wrong[0]]}")
+        found = {name: finite(one) for name, one in rewards.items() if one is not None}
+        if wrong := [name for name, one in found.items() if one is None]:
+            raise EnvironmentFailedError(f"the reward of {wrong[0]} is {brief(rewards[wrong[0]])}")
+        known = {name: one for name, one in found.items() if one is not None}
         if known:
             last = max(i for i, is_action in enumerate(episode.action_mask) if is_action)
             episode.turn_rewards[last] = episode.turn_rewards.get(last, 0.0) + sum(known.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ from env.episodes.types import (
     Turn,
 )
 from env.images.rows import references
-from env.types import Score, ScoreStatus
+from env.types import Score, ScoreStatus, brief, finite
 
 MODEL = "policy"
 
@@ -280,10 +279,10 @@ class VerifiersAttempt:
 
 
 def _score_of(state: Any) -> Score:
-    metrics = {name: float(one) for name, one in (state["metrics"] or {}).items()}
-    reward = float(state["reward"])
-    if not math.isfinite(reward):
-        return Score.failed(f"the rubric's reward is {reward}")
+    told = {name: finite(one) for name, one in (state["metrics"] or {}).items()}
+    metrics = {name: one for name, one in told.items() if one is not None}
+    if (reward := finite(state["reward"])) is None:
+        return Score.failed(f"the rubric's reward is {brief(state['reward'])}")
     return Score(ScoreStatus.OK, reward, metrics)
 
 

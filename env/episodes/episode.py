@@ -17,7 +17,6 @@ from env.episodes.messages import (
     CHARACTERS_OF_A_TOKEN,
     checked,
     shortened,
-    shown,
     without_beginning,
 )
 from env.episodes.types import (
@@ -36,7 +35,7 @@ from env.episodes.types import (
 )
 from env.images.load import ImageError
 from env.images.types import Image
-from env.types import Messages, Score
+from env.types import Messages, Score, brief, finite
 
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
@@ -157,7 +156,7 @@ class _Run:
             raise self._failure("stops", f"raised {type(error).__name__}: {error}") from error
         if wrong := [one for one in found if not (isinstance(one, str) and one)]:
             raise UnusableTaskError(
-                f"{self._name}.stops has {shown(wrong[0])}, where a text of 1 character or more "
+                f"{self._name}.stops has {brief(wrong[0])}, where a text of 1 character or more "
                 "is wanted"
             )
         return found
@@ -174,11 +173,11 @@ class _Run:
         """Append the environment's answer, or end the episode."""
         episode = self.episode
         if not isinstance(turn, Turn):
-            raise self._failure("step", f"returned {shown(turn)}, where a Turn is wanted")
+            raise self._failure("step", f"returned {brief(turn)}, where a Turn is wanted")
         try:
             self._credit(turn)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise self._failure("step", f"returned {shown(turn)}: {error}") from error
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise self._failure("step", f"returned {brief(turn)}: {error}") from error
         if turn.done:
             episode.stop = StopReason.DONE
         elif episode.turns >= self.limits.turns:
@@ -191,9 +190,9 @@ class _Run:
     def _credit(self, turn: Turn) -> None:
         """Take the turn's reward and metrics. Raises ValueError for a reward that is not finite."""
         if turn.reward is not None:
-            if not math.isfinite(turn.reward):
-                raise ValueError(f"the reward is {turn.reward}")
-            self.episode.turn_rewards[len(self.episode.tokens) - 1] = float(turn.reward)
+            if (reward := finite(turn.reward)) is None:
+                raise ValueError(f"the reward is {brief(turn.reward)}")
+            self.episode.turn_rewards[len(self.episode.tokens) - 1] = reward
         self.episode.count(turn.metrics)
 
     async def _observe(self, turn: Turn, written: Generated) -> None:
@@ -219,7 +218,7 @@ class _Run:
         tokens = tuple(self.episode.tokens)
         score = await self._within("score", lambda: self.environment.score(self.episode))
         if not isinstance(score, Score | None):
-            raise self._failure("score", f"returned {shown(score)}, where a Score is wanted")
+            raise self._failure("score", f"returned {brief(score)}, where a Score is wanted")
         if tuple(self.episode.tokens) != tokens:
             raise self._failure("score", "has changed the episode's tokens")
         if wrong := [at for at in self.episode.turn_rewards if at not in range(len(tokens))]:
@@ -228,7 +227,7 @@ class _Run:
         try:
             self.episode.score = score and _plain(score)
         except (TypeError, ValueError, AttributeError) as error:
-            raise self._failure("score", f"returned {shown(score)}: {error}") from error
+            raise self._failure("score", f"returned {brief(score)}: {error}") from error
 
     async def _images(self, messages: Messages) -> tuple[Image, ...]:
         """Return the images of messages.

@@ -8,7 +8,7 @@ from typing import Any
 from env.data.rows import is_message, without_gaps
 from env.episodes.chat import Chat
 from env.episodes.types import EnvironmentFailedError, Turn
-from env.types import Messages
+from env.types import Messages, brief
 
 CHARACTERS_OF_A_TOKEN = 32
 """A text is first cut to so many characters a token: tokenisers are slow with megabytes."""
@@ -17,7 +17,7 @@ CHARACTERS_OF_A_TOKEN = 32
 def shortened(turn: Turn, chat: Chat, limit: int) -> tuple[list[Mapping[str, Any]], str, bool]:
     """Return a turn's messages and text, with at most `limit` tokens, and whether they are cut."""
     if not isinstance(turn.text, str):
-        raise EnvironmentFailedError(f"a turn's text is {shown(turn.text)}, no text")
+        raise EnvironmentFailedError(f"a turn's text is {brief(turn.text)}, no text")
     cuts = []
 
     def cut(text: str) -> str:
@@ -77,12 +77,7 @@ def checked(found: Messages) -> Sequence[Mapping[str, Any]]:
     for message in found if is_list else [found]:
         if not (is_list and is_message(message)):
             raise EnvironmentFailedError(
-                f"the environment returned {shown(message)}, where a list of messages with role "
+                f"the environment returned {brief(message)}, where a list of messages with role "
                 "and content is wanted"
             )
     return without_gaps(found)
-
-
-def shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

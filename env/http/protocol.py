@@ -14,11 +14,10 @@ a tensor of every value of the answer: `write_plain_answer` has nothing but list
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env.types import RewardRequest, Score
+from env.types import RewardRequest, Score, brief, finite
 
 LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
 
@@ -59,9 +58,9 @@ def read_request(body: bytes) -> list[RewardRequest]:
 
 def write_answer(scores: Sequence[Score]) -> dict[str, Any]:
     """The answer to a request; a score without a finite reward becomes null with its reason."""
-    rewards = [_finite(score.reward) if score.ok else None for score in scores]
+    rewards = [finite(score.reward) if score.ok else None for score in scores]
     metrics = {
-        name: [_finite(score.metrics.get(name)) for score in scores]
+        name: [finite(score.metrics.get(name)) for score in scores]
         for name in sorted({name for score in scores for name in score.metrics})
     }
     answer = {
@@ -69,7 +68,7 @@ def write_answer(scores: Sequence[Score]) -> dict[str, Any]:
         "scores": metrics.get("acc", rewards),
         "extra_logs": metrics,
         "errors": [
-            None if reward is not None else score.error or f"the reward is {score.reward}"
+            None if reward is not None else score.error or f"the reward is {brief(score.reward)}"
             for reward, score in zip(rewards, scores, strict=True)
         ],
     }
@@ -95,7 +94,7 @@ def read_answer(answer: object, count: int) -> list[Score]:
     fields = answer if isinstance(answer, Mapping) else {"rewards": answer}
     rewards = _column(fields.get("rewards"))
     if not isinstance(rewards, list):
-        raise AnswerError(f"no list of rewards in {_shown(answer)}")
+        raise AnswerError(f"no list of rewards in {brief(answer)}")
     if len(rewards) != count:
         raise AnswerError(f"{len(rewards)} rewards for {count} completions")
     metrics = _metrics(fields, count)
@@ -107,9 +106,9 @@ def read_answer(answer: object, count: int) -> list[Score]:
 def _score(reward: object, metrics: Mapping[str, float], error: object) -> Score:
     if reward is None:
         return Score.failed(str(error or "the reward is null, with no reason given"))
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise AnswerError(f"the reward {_shown(reward)} is no finite number")
-    return Score.of(float(reward), **metrics)
+    if (number := finite(reward)) is None:
+        raise AnswerError(f"the reward {brief(reward)} is no finite number")
+    return Score.of(number, **metrics)
 
 
 def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
@@ -124,8 +123,8 @@ def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
         values = _column(given)
         if isinstance(values, list) and len(values) == count:
             for row, value in zip(rows, values, strict=True):
-                if isinstance(value, int | float) and math.isfinite(value):
-                    row[str(name)] = float(value)
+                if (number := finite(value)) is not None:
+                    row[str(name)] = number
     return rows
 
 
@@ -140,7 +139,7 @@ def _texts(fields: Mapping[str, Any], name: str, count: int | None = None) -> li
     values = _values(fields, name, count)
     for position, value in enumerate(values):
         if not isinstance(value, str):
-            raise RequestError(f"'{name}'[{position}] is {_shown(value)}, where a text is wanted")
+            raise RequestError(f"'{name}'[{position}] is {brief(value)}, where a text is wanted")
     return values
 
 
@@ -156,16 +155,7 @@ def _values(fields: Mapping[str, Any], name: str, count: int | None) -> list[Any
         raise RequestError(f"'{name}' is missing")
     values = fields[name]
     if not isinstance(values, list):
-        raise RequestError(f"'{name}' is {_shown(values)}, where a list is wanted")
+        raise RequestError(f"'{name}' is {brief(values)}, where a list is wanted")
     if count is not None and len(values) != count:
         raise RequestError(f"'{name}' has {len(values)} items, 'query' has {count}")
     return values
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from env.retrieval.types import Document
+from env.types import brief, finite
 
 MAX_QUERY = 4096
 """Characters; a longer text is no query."""
@@ -49,14 +50,14 @@ def read_request(body: bytes, *, default_topk: int, max_topk: int) -> Request:
         raise RequestError("the body is no JSON object with 'queries'")
     queries = fields.get("queries")
     if not isinstance(queries, list):
-        raise RequestError(f"'queries' is {_shown(queries)}, where a list of texts is wanted")
+        raise RequestError(f"'queries' is {brief(queries)}, where a list of texts is wanted")
     for position, query in enumerate(queries):
         if not isinstance(query, str):
-            raise RequestError(f"'queries'[{position}] is {_shown(query)}, where a text is wanted")
+            raise RequestError(f"'queries'[{position}] is {brief(query)}, where a text is wanted")
     topk = fields.get("topk")
     topk = default_topk if topk is None else topk
     if not isinstance(topk, int) or isinstance(topk, bool) or not 1 <= topk <= max_topk:
-        raise RequestError(f"'topk' is {_shown(topk)}; wanted is 1 to {max_topk} (--max-topk)")
+        raise RequestError(f"'topk' is {brief(topk)}; wanted is 1 to {max_topk} (--max-topk)")
     return Request(queries, topk, bool(fields.get("return_scores", False)))
 
 
@@ -88,12 +89,12 @@ def read_answer(answer: object, count: int) -> list[tuple[Document, ...] | str]:
     fields = answer if isinstance(answer, Mapping) else {}
     results = fields.get("result")
     if not isinstance(results, list) or not all(isinstance(hits, list) for hits in results):
-        raise AnswerError(f"no 'result' with a list for each query in {_shown(answer)}")
+        raise AnswerError(f"no 'result' with a list for each query in {brief(answer)}")
     if len(results) != count:
         raise AnswerError(f"{len(results)} results for {count} queries")
     errors = fields.get("errors") or [None] * count
     if not isinstance(errors, list) or len(errors) != count:
-        raise AnswerError(f"'errors' is {_shown(errors)}, where {count} items are wanted")
+        raise AnswerError(f"'errors' is {brief(errors)}, where {count} items are wanted")
     return [
         str(error) if error else tuple(map(_document, hits))
         for hits, error in zip(results, errors, strict=True)
@@ -110,12 +111,6 @@ def _document(hit: object) -> Document:
     fields = scored.get("document", scored)
     contents = fields.get("contents") if isinstance(fields, Mapping) else None
     if not isinstance(contents, str):
-        raise AnswerError(f"a document without 'contents': {_shown(hit)}")
+        raise AnswerError(f"a document without 'contents': {brief(hit)}")
     score = scored.get("score")
-    number = float(score) if isinstance(score, int | float) else None
-    return Document(contents, number, str(fields.get("id", "")))
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return Document(contents, finite(score), str(fields.get("id", "")))

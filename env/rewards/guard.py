@@ -39,7 +39,10 @@ def guard(reward: RewardFunction) -> RewardFunction:
 def _plain(score: Score) -> Score:
     if not isinstance(score, Score):
         raise TypeError(f"it gave {score!r}, where a Score is wanted")
-    plain = score.plain()
+    try:
+        plain = score.plain()
+    except ValueError as error:  # of this completion alone
+        return Score.failed(f"the reward function gave no usable number: {error}")
     if plain.ok and not math.isfinite(plain.reward):
         return Score.failed(f"the reward is {plain.reward}")
     return plain

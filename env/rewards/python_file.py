@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
-from env.types import RewardFunction, RewardRequest, Score
+from env.types import RewardFunction, RewardRequest, Score, finite
 
 NAME = "reward_func"
 
@@ -64,11 +64,14 @@ def _look_beside(path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Arrays and tensors as lists, inside dictionaries too; None for NaN and infinity."""
+    """Arrays and tensors as lists, inside dictionaries too; numbers as Python's.
+
+    None for NaN, infinity and an integer that no float can hold.
+    """
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return finite(value) if isinstance(value, Number) else value
