@@ -42,7 +42,12 @@ class ModelDigests:
         `models`: flag → directory, or name on the hub. `begun`: the run has finished a step.
         Raises ArgumentsError if weights differ, OSError.
         """
-        row = stored_json.json_object(self.files.run) or {}
+        try:
+            row = stored_json.json_object(self.files.run)
+        except FileNotFoundError:
+            row = None
+        if row is None:
+            return  # it was deleted, or damaged, under a living head
         before = row.get(KEY) if begun else None
         before = before if isinstance(before, dict) else {}
         now = {flag: found for flag, name in models.items() if (found := self._of(name))}
