@@ -33,8 +33,9 @@ def unreadable_tokens(tokenizer: Path, model: Path) -> str | None:
     if not beyond:
         return None
     some = ", ".join(map(repr, beyond[:SHOWN])) + (", …" if len(beyond) > SHOWN else "")
+    tokens = "1 token" if len(beyond) == 1 else f"{len(beyond)} tokens"
     return (
-        f"the tokeniser in {tokenizer} has {len(beyond)} tokens without a row in the embedding of "
+        f"the tokeniser in {tokenizer} has {tokens} without a row in the embedding of "
         f"{model}, which has {rows} (vocab_size): {some}. Give the tokeniser that the model was "
         "trained with, or resize the embedding (resize_token_embeddings) and save the model again"
     )

@@ -49,8 +49,8 @@ def change(file: Path, **keys: Any) -> None:
     ("grow", "said"),
     [
         (add_words, "2 tokens"),
-        (add_a_padding_token, "1 tokens"),
-        (shrink_the_embedding, "1 tokens"),
+        (add_a_padding_token, "1 token"),
+        (shrink_the_embedding, "1 token"),
     ],
 )
 def test_tokens_without_a_row_are_named(
