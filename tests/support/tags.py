@@ -22,7 +22,7 @@ SEARCHING = ["<think>", "x", "</think>", "<search>", "E", "m", "a", "</search>"]
 ANSWERING = ["<answer>", "J", "</answer>", "<eos>"]
 REPLIES = ("<think>x</think><search>Ema</search>", "<answer>J</answer>")
 CERTAIN = 40.0
-"""Logit of the next token of the script; all others have 0."""
+"""Logit of the next token of the script; all others are near 0."""
 SHAPE = TinyModel(hidden_size=128, layers=1, heads=4, max_length=256)
 """Heads of 32: vLLM's attention has no smaller ones."""
 ENVIRONMENT = """\
@@ -70,6 +70,7 @@ def _learn(model: Any, pairs: list[tuple[int, ...]]) -> None:
         for name, weight in model.named_parameters():
             if not name.endswith("norm.weight"):
                 weight.zero_()
+        model.lm_head.weight.normal_(std=1e-3, generator=torch.Generator().manual_seed(0))
         embedding = model.get_input_embeddings().weight
         embedding.fill_diagonal_(1.0)
         size = embedding.shape[1] ** 0.5
