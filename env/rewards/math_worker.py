@@ -13,16 +13,27 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import ceil
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Basic, FiniteSet, Integer, MatrixBase, Rational, log
+from sympy import (
+    Basic,
+    Expr,
+    FiniteSet,
+    Integer,
+    MatrixBase,
+    Rational,
+    UnevaluatedExpr,
+    ceiling,
+    log,
+    oo,
+)
 
 from env.rewards import formula, units
 from env.rewards.answers import last_boxes
@@ -42,6 +53,8 @@ RELATIVE_BELOW = 3
 MOST_ZEROS = 400
 """Decimal places by which the smallest number may be smaller than that."""
 DIGITS = 15
+FAR = 1e-6
+"""Share of a number by which another one is surely another."""
 
 
 def main() -> None:
@@ -175,7 +188,10 @@ def is_same_part(label: Part, answer: Part, places: int) -> bool:
     wanted, given = label.read[0], answer.read[0]
     if isinstance(wanted, Rational) and isinstance(given, Rational):
         return bool(wanted == given)
-    zeros = zeros_of((wanted, given))
+    numbers = [*numbers_of(wanted), *numbers_of(given)]
+    if is_far(wanted, given, numbers, places):
+        return False
+    zeros = zeros_of(numbers)
     return bool(
         verify(
             list(label.read),
@@ -187,23 +203,43 @@ def is_same_part(label: Part, answer: Part, places: int) -> bool:
     )
 
 
-def zeros_of(values: Iterable[Any]) -> int:
+def is_far(one: Any, other: Any, values: Sequence[Any], places: int) -> bool:
+    """Return whether two numbers, with these values, differ by more than any rounding.
+
+    math-verify computes all digits of such numbers. Percents it takes for two numbers each.
+    """
+    if not (
+        isinstance(one, Expr) and isinstance(other, Expr) and one.is_number and other.is_number
+    ):
+        return False
+    if len(values) != 2 or one.has(UnevaluatedExpr) or other.has(UnevaluatedExpr):
+        return False
+    apart = abs(values[0] - values[1])
+    return bool(apart > 10.0**-places and apart > max(map(abs, values)) * FAR)
+
+
+def zeros_of(numbers: Sequence[Any]) -> int:
     """Return the places by which the smallest number of all is below the relative ones."""
-    exponents = [exponent for value in values for exponent in exponents_of(value)]
-    return min(MOST_ZEROS, max(0, -RELATIVE_BELOW - min(exponents, default=0)))
+    if not numbers:
+        return 0
+    smallest = min(abs(number) for number in numbers)
+    return min(MOST_ZEROS, max(0, -RELATIVE_BELOW - int(ceiling(log(smallest, 10)))))
 
 
-def exponents_of(value: Any) -> Iterator[int]:
-    """Yield the power of ten of each number in a formula."""
+def numbers_of(value: Any) -> Iterator[Any]:
+    """Yield the values of the numbers in a formula, apart from 0 and what cannot be computed."""
     if isinstance(value, MatrixBase):
         for one in value:
-            yield from exponents_of(one)
+            yield from numbers_of(one)
     elif isinstance(value, Basic):
-        if value.is_number and value.is_finite and not value.is_zero:
-            yield ceil(log(abs(value.evalf(DIGITS)), 10).evalf(DIGITS))
+        if value.is_number:
+            with suppress(Exception):  # sympy and mpmath raise what they like
+                number = value.evalf(DIGITS)
+                if abs(number) > 0 and abs(number) < oo:
+                    yield number
         else:
             for one in value.args:
-                yield from exponents_of(one)
+                yield from numbers_of(one)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,13 @@ def test_a_label_without_mathematics_is_a_failure_whatever_the_completion_says(
         assert "no mathematics in the label" in got.error
 
 
+@pytest.mark.parametrize("huge", [r"10^{10^{10}}", "10^{-10^{10}}", "1e400", "9" * 400])
+def test_a_huge_or_tiny_number_is_wrong_at_once(huge: str) -> None:
+    got = score(mathematics.boxed(), rf"\boxed{{{huge}}}", "5")
+    assert (got.ok, got.reward, got.metrics["gave_up"]) == (True, 0.0, 0.0)
+    assert score(mathematics.boxed(), rf"\boxed{{{huge}}}", huge).reward == 1.0
+
+
 @pytest.mark.slow
 def test_an_answer_that_takes_for_ever_is_wrong_and_a_label_that_does_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
