@@ -141,6 +141,8 @@ def test_frequencies_of_a_score_do_not_follow_the_longest_sequence_so_far() -> N
     )
     torch.manual_seed(0)
     of = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+    for parameter in of.parameters():
+        parameter.data *= 10
     wanted = ModelSettings(model="", mixed_precision=False, micro_batch_size=6, temperature=1.0)
     scorer = LogProbModel(of, torch.device("cpu"), wanted)
     sequences = batch([6, 14, 8, 10], 2)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.support.architectures import model
+from tests.support.row_differences import differences
+from trainer.config import architecture
 from trainer.rollout.hf_engine import trial
 
 CPU = torch.device("cpu")
@@ -46,6 +50,12 @@ def test_a_model_whose_rows_see_their_padding_does_not(name: str, damage: Any) -
 @pytest.mark.parametrize("name", ["rwkv", "openai-gpt", "mamba2", "lfm2", "recurrent_gemma"])
 def test_nor_does_one_with_another_memory_than_keys_and_values(name: str) -> None:
     assert trial.fault(model(name), CPU) is not None
+
+
+def test_an_engine_begins_with_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architecture, "CACHELESS", frozenset())  # as an architecture to come
+    found = differences("openai-gpt", tmp_path)["decoded"]
+    assert re.match("--rollout_engine hf cannot decode .* depends on the padding", str(found))
 
 
 def test_a_trial_leaves_the_limits_as_they_were() -> None:
