@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import sys
@@ -23,6 +24,8 @@ from typing import NoReturn
 
 from contract.exit_codes import ExitCode
 from trainer.config.translate import command as commands
+from trainer.config.translate.bash.open_text import is_open, pieces
+from trainer.config.translate.bash.scope import Place
 from trainer.config.translate.command import TRAINERS, Command, TranslateError
 from trainer.config.translate.config_file import with_file
 from trainer.config.translate.rows import UNSET
@@ -82,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a variable that the script takes from outside, such as SLURM_NNODES=2",
     )
+    add(
+        "--argument",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help="an argument of the script, as after `bash SCRIPT`",
+    )
     add("--number", type=int, metavar="N", help="which command, if the script has several")
     add("--json", action="store_true", help="print one JSON object")
     return parser
@@ -100,8 +110,12 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
         variables[name] = value
     if words:
         return commands.of_words(words, trainer)
-    text = sys.stdin.read() if str(options.script) == "-" else options.script.read_text()
-    return commands.of_script(text, variables, trainer, options.number)
+    variables |= {str(place): value for place, value in enumerate(options.argument, 1)}
+    if str(options.script) == "-":
+        text, place = sys.stdin.read(), Place()
+    else:
+        text, place = options.script.read_text(), Place(str(options.script))
+    return commands.of_script(text, variables, trainer, options.number, place)
 
 
 def _fail(sentence: str, options: argparse.Namespace) -> int:
@@ -129,9 +143,10 @@ def quoted(text: str) -> str:
     """Return a word for the shell, which expands the variables that the script left open."""
     if UNSET not in text:
         return shlex.quote(text)
-    for special in '\\"`$':
-        text = text.replace(special, f"\\{special}")
-    return f'"{plain(text)}"'
+    shown = (
+        plain(one) if is_open(one) else re.sub(r'([\\"`$])', r"\\\1", one) for one in pieces(text)
+    )
+    return f'"{"".join(shown)}"'
 
 
 def _tell(made: Translation) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from trainer.config.config import Config
 from trainer.config.given import aliases
 from trainer.config.translate import shell
+from trainer.config.translate.rows import UNSET
 
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
 TRAINERS = (OPENRLHF, VERL, TRL)
@@ -25,6 +27,10 @@ OTHERS = re.compile(
 """Programs of these projects that are no PPO or GRPO."""
 RELATIVES = re.compile(r"(verl|recipe)(\.\w+)*\.\w*main\w*|(.*/)?\w*main_(ppo|grpo)\w*\.py")
 """Programs on verl's code with keys of their own, such as its asynchronous trainers."""
+SET = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
+"""An assignment, in a script that is read in parts."""
+REMOTE = {"docker", "podman", "ssh", "singularity", "apptainer", "kubectl"}
+"""Programs that do not hand their own environment to what they run."""
 OVERRIDE = re.compile(r"(?:\+{0,2}|~)(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 
 
@@ -46,6 +52,10 @@ class Command:
     program: str = ""
     exported: tuple[str, ...] = ()
     """Variables that the script exports."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """A variable, or an open piece, of the command's words → why the script does not tell it."""
+    notes: tuple[str, ...] = ()
+    """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
 def of_words(words: Sequence[str], trainer: str = "") -> Command:
@@ -59,47 +69,87 @@ def of_words(words: Sequence[str], trainer: str = "") -> Command:
 
 
 def of_script(
-    text: str, variables: Mapping[str, str], trainer: str = "", number: int | None = None
-) -> Command:
+    text: str, variables: Mapping[str, str], trainer: str = "", number: int | None = None,
+    place: shell.Place | None = None,
+) -> Command:  # fmt: skip
     """Return a script's one command of a trainer, or the numbered one. Raises TranslateError."""
-    script = shell.read(text, variables)
-    known = {**script.variables, **variables}
-    commands = list(_with_inner(script.commands, known))
-    found = [one for one in (_command(words, trainer, bare=False) for words in commands) if one]
+    scripts = [*_with_inner(_read(text, variables, place), variables)]
+    found = [
+        _of_script(one, script)
+        for script in scripts
+        for words in script.commands
+        if (one := _command(words, trainer, bare=False))
+    ]
+    commands = [words for script in scripts for words in script.commands]
     if not found and len(commands) == 1:
-        found = [one for one in [_command(commands[0], trainer)] if one]
+        one = _command(commands[0], trainer)
+        found = [_of_script(one, scripts[-1])] if one else []
     if not found:
-        raise TranslateError(_why_none(commands))
+        raise TranslateError(_why_none(commands) + _why_ended(scripts[0]))
     if number is not None and not 1 <= number <= len(found):
         raise TranslateError(f"--number {number}: the script has the commands 1 to {len(found)}")
     if number is not None:
-        found = [found[number - 1]]
-    elif any(one != found[0] for one in found):
+        return found[number - 1]
+    if any(one != found[0] for one in found):
         named = ", ".join(one.program for one in found)
         raise TranslateError(
             f"the script has {len(found)} commands ({named}): choose one, as in --number 1"
         )
-    if not script.exported:
-        return found[0]
-    one = found[0]
-    return Command(
-        one.trainer,
-        one.given,
-        one.strange,
-        one.launcher,
-        one.program,
-        tuple(dict.fromkeys((*one.exported, *script.exported))),
+    return found[0]
+
+
+def _read(
+    text: str, variables: Mapping[str, str], place: shell.Place | None = None
+) -> shell.Script:
+    """Read a script; of one that is no bash, its command alone. Raises TranslateError."""
+    try:
+        return shell.read(text, variables, place)
+    except shell.ScriptSyntaxError as error:
+        paragraphs = [one for one in re.split(r"\n[ \t]*\n", text) if _program_in(one.split())]
+        if len(paragraphs) == 1 and paragraphs[0] != text:
+            why = f"the script as a whole is no bash ({error})"
+            with suppress(shell.ScriptSyntaxError):
+                lost = dict.fromkeys(SET.findall(text), why)
+                read = shell.read(paragraphs[0], variables, place, lost)
+                return replace(read, notes=(*read.notes, f"{why}: its command alone is read"))
+        raise TranslateError(str(error)) from None
+
+
+def _of_script(command: Command, script: shell.Script) -> Command:
+    """Return the command with what its script says of it."""
+    exported = tuple(dict.fromkeys((*command.exported, *script.exported)))
+    words = [word for texts in command.given.values() for word in texts]
+    missing = script.missing([*words, *command.given, *command.strange, command.program])
+    return replace(command, exported=exported, missing=missing, notes=script.notes)
+
+
+def _with_inner(script: shell.Script, variables: Mapping[str, str]) -> Iterator[shell.Script]:
+    """Yield the script, and those that `bash -c "…"` and the like have as one word."""
+    yield script
+    for words in script.commands:
+        for word in words:
+            if any(char.isspace() for char in word.strip()) and _program_in(word.split()):
+                elsewhere = {PurePath(one).name for one in words} & REMOTE
+                given = variables if elsewhere else {**script.exported, **variables}
+                text = word.replace(UNSET, "$")
+                inner = _read(text, {**given, **_arguments(words, word)})
+                asked = {**script.asked, **inner.asked}
+                yield from _with_inner(replace(inner, asked=asked), variables)
+
+
+def _arguments(words: Sequence[str], script: str) -> dict[str, str]:
+    """Return the arguments of `bash -c "…" NAME argument …`, by their places."""
+    behind = words[list(words).index(script) + 2 :]
+    return {str(place): word for place, word in enumerate(behind, 1)}
+
+
+def _why_ended(script: shell.Script) -> str:
+    if not script.ended:
+        return ""
+    return (
+        f". The script ends at line {script.ended}: give what it asks for by --set NAME=VALUE, its "
+        "arguments by --argument VALUE"
     )
-
-
-def _with_inner(commands: Iterable[list[str]], variables: Mapping[str, str]) -> Iterable[list[str]]:
-    """Yield the commands, and those that `bash -c "…"` and the like quote as one word."""
-    for words in commands:
-        quoted = [word for word in words if " " in word and _program_in(word.split())]
-        if not quoted:
-            yield words
-        for word in quoted:
-            yield from _with_inner(shell.read(word, variables).commands, variables)
 
 
 def _program_in(words: Sequence[str]) -> tuple[str, int] | None:

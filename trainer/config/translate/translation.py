@@ -103,8 +103,10 @@ def translated(command: Command) -> Translation:
     if command.exported:
         names = ", ".join(command.exported)
         made.notes.append(f"{names}: set in the script; give variables to every node")
+    made.needed += [_needed(name, why) for name, why in command.missing.items()]
+    made.notes += command.notes
     _leave_out_without_effect(made)
-    open_ = {needs_variable(word) for word in made.words} - {""}
+    open_ = {needs_variable(word) for word in made.words} - {"", *command.missing}
     if open_:
         made.notes.append(
             f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
@@ -114,6 +116,15 @@ def translated(command: Command) -> Translation:
     _check(made)
     made.lost = [*dict.fromkeys(made.lost)]
     return made
+
+
+def _needed(name: str, why: str) -> str:
+    """Return a sentence on a value that the script does not tell by itself."""
+    if name.isidentifier():
+        return f"{name}: give it by --set {name}=VALUE. {why[:1].upper()}{why[1:]}"
+    if name.isdecimal():
+        return f"${name}: give the arguments by --argument VALUE. {why[:1].upper()}{why[1:]}"
+    return f"${name}: put its value into the script. {why[:1].upper()}{why[1:]}"
 
 
 def _of_hydra(what: str, value: str) -> Iterator[str]:
@@ -212,7 +223,10 @@ def _unknown(typed: str, table: Table) -> str:
 
 def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given: bool) -> None:
     if variable := needs_variable(value) if row.by.__name__ in NUMERIC else "":
-        made.lost.append(f"{row.theirs}={plain(value)}: give the number, as in --set {variable}=2")
+        what = ("value", "…") if row.by.__name__ == "switch" else ("number", "2")
+        made.lost.append(
+            f"{row.theirs}={plain(value)}: give the {what[0]}, as in --set {variable}={what[1]}"
+        )
         return
     try:
         answer = row.answer(value, settings)
@@ -245,8 +259,8 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         )
 
 
-NUMERIC = ("whole", "number", "samples", "engines", "of_all_gpus")
-"""Names of conversions that need a number."""
+NUMERIC = ("whole", "number", "samples", "engines", "of_all_gpus", "switch")
+"""Names of conversions that need a number, or on or off."""
 
 
 def _flag(spelling: str) -> Declared:

@@ -231,3 +231,88 @@ def test_a_reader_that_leaves_early_causes_no_traceback() -> None:
         text=True,
     )
     assert "Traceback" not in done.stdout
+
+
+BRANCHES = f"""DEVICE=${{DEVICE:-gpu}}
+if [ "$DEVICE" = npu ]; then batch=16; else batch=1024; fi
+{VERL} {MODEL} data.train_batch_size=$batch actor_rollout_ref.actor.ppo_mini_batch_size=16
+"""
+
+
+def test_the_branch_that_bash_takes_is_translated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(BRANCHES)
+    for words, size in (([], "1024"), (["--set", "DEVICE=npu"], "16")):
+        code, out, err = run(capsys, *words, str(script))
+        assert code == 0, err
+        assert flags(out)["--rollout_batch_size"] == [size]
+
+
+def test_a_value_that_only_a_run_of_the_script_tells_is_to_be_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(BRANCHES.partition("\n")[2])
+    code, _, err = run(capsys, str(script))
+    assert code == 1
+    assert 'batch: give it by --set batch=VALUE. Line 1: it depends on `[ "$DEVICE" = npu ]`' in err
+    assert "(or give --set DEVICE=VALUE)" in err
+    for given in ("batch=64", "DEVICE=gpu"):
+        assert run(capsys, "--set", given, str(script))[0] == 0
+
+
+@pytest.mark.parametrize("key", ["actor_rollout_ref.actor.use_kl_loss", "trainer.experiment_name"])
+def test_an_unknown_value_is_asked_for_also_where_a_switch_or_a_name_stands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"X=$(python x)\n{VERL} {MODEL} {key}=$X\n")
+    code, _, err = run(capsys, str(script))
+    assert code == 1
+    assert "X: give it by --set X=VALUE" in err
+
+
+def test_a_switch_from_outside_is_not_taken_as_off(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"{VERL} {MODEL} actor_rollout_ref.actor.use_kl_loss=$KL\n")
+    code, _, err = run(capsys, str(script))
+    assert code == 1
+    assert "use_kl_loss=${KL}: give the value, as in --set KL=…" in err
+
+
+def test_arguments_of_the_script_can_be_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(
+        f'[ $# -lt 1 ] && exit 1\n{VERL} {MODEL} trainer.total_epochs=$1 "${{@:2}}"\n'
+    )
+    code, _, err = run(capsys, str(script))
+    assert code == 64
+    assert "The script ends at line 1" in err
+    code, out, err = run(capsys, "--argument", "3", str(script))
+    assert code == 0, err
+    assert flags(out)["--num_episodes"] == ["3"]
+
+
+def test_a_script_that_bash_could_not_read_is_refused_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"{VERL} {MODEL} \\\n'unclosed\n")
+    code, out, err = run(capsys, str(script))
+    assert (code, out) == (64, "")
+    assert "line 2: " in err
+
+
+def test_the_shell_gets_its_own_pieces_as_the_script_wrote_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f'{VERL} {MODEL} trainer.experiment_name="a\\"b $(date "+%Y")"\n')
+    _, out, _ = run(capsys, str(script))
+    assert '"a\\"b $(date "+%Y")"' in out

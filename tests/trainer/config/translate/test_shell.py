@@ -35,11 +35,10 @@ def commands(text: str, **variables: str) -> list[list[str]]:
         ("a $@ b", ["a", "b"]),
         ("cat <<EOF\nnone of it\nEOF\n", ["cat"]),
         ("read -r -d '' X <<EOF\n--x 1 \\\n--y\nEOF\na $X", ["a", "--x", "1", "--y"]),
-        ("a 'unclosed", ["a", "unclosed"]),
         ("A=$((1024 * 2)); a x=$((A + 2)) $(( $A / (5 - 2) )) -$((-7 % 4))",
-         ["a", "x=2050", "682", "-1"]),
+         ["a", "x=2050", "682", "--3"]),
         ("a x.y=$((b + 1))", ["a", f"x.y={UNSET}((b + 1))"]),
-        ("a $((1 / 0)) $((2 ** 3))", ["a", f"{UNSET}((1 / 0))", f"{UNSET}((2 ** 3))"]),
+        ("a $((1 / 0)) $((2 ** 3))", ["a", f"{UNSET}((1 / 0))", "8"]),
         ("A=1; a ${B:-$A} ${B:-${C:-2}} \"${B:-x $A}\"", ["a", "1", "2", "x 1"]),
         ("a ${@:2} ${B##*/}", ["a", f"{UNSET}{{B##*/}}"]),
     ],
@@ -78,8 +77,7 @@ def test_a_variable_from_outside_counts_more() -> None:
 
 def test_exports_are_kept_by_name() -> None:
     script = read("export A=1 B='x y'\nC=2\na", {})
-    assert script.exported == ["A", "B"]
-    assert script.variables == {"A": "1", "B": "x y", "C": "2"}
+    assert script.exported == {"A": "1", "B": "x y"}
 
 
 def test_what_only_the_shell_can_find_stays_a_variable() -> None:

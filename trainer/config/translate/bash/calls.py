@@ -1,0 +1,227 @@
+"""Commands: builtins, functions, programs, `eval` and `$(…)` (bash(1), "EXPANSION")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainer.config.translate.bash import assignments, builtins, tools
+from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
+from trainer.config.translate.bash.open_text import is_open
+from trainer.config.translate.bash.scope import Scope
+from trainer.config.translate.bash.state import ABSENT, State, Unknown
+from trainer.config.translate.bash.syntax import (
+    Node,
+    ScriptSyntaxError,
+    below,
+    line,
+    literal,
+    parsed,
+)
+from trainer.config.translate.bash.words import Words
+from trainer.config.translate.rows import UNSET
+
+LEAVES = {"break": Step.BREAK, "continue": Step.CONTINUE, "return": Step.RETURN}
+CERTAIN = frozenset(["exit", "return", "eval", "source", ".", "exec", "cd", *builtins.IDLE])
+"""Builtins for which the number of their words does not count, or that look by themselves."""
+UNTOLD = frozenset(["command", "builtin", "type", "let", "kill", "pushd", "popd"])
+"""Builtins whose exit code only a run tells."""
+OWN = frozenset([*LEAVES, *UNTOLD, "exit", "eval", "source", ".", "exec"])
+"""Builtins that this module runs by itself."""
+OF_THE_MACHINE = re.compile(
+    r"(.*/)?(activate|\.?bashrc|\.bash_profile|\.zshrc|\.profile|profile|conda\.sh|mamba\.sh"
+    r"|set_env\.sh|setvars\.sh|init/\w+)"
+)
+"""Files that set up the programs of a machine, as the environment does."""
+HOOKS = re.compile(r"(conda|mamba|micromamba|pyenv|direnv|brew|ssh-agent|module\w*|lmod)\b")
+
+
+class Calls:
+    """Runs commands; programs are recorded alone."""
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._depth = 0
+
+    def call(self, node: Node, state: State, *, checked: bool) -> Flow:
+        scope = self._run.scope(state)
+        arguments = node.get("Args") or []
+        if len(arguments) > 1 and literal(arguments[0]) == "$":
+            arguments = arguments[1:]  # a guide's prompt
+        expanded = Words(scope)
+        words = expanded.fields(arguments, command=True)
+        set_ = node.get("Assigns") or []
+        if not words:
+            for one in set_:
+                assignments.assign(scope, one)
+            state.status = None if any(one.get("Type") == "CmdSubst" for one in below(node)) else 0
+            return NEXT
+        while (
+            words[0] in ("command", "builtin") and len(words) > 1 and not words[1].startswith("-")
+        ):
+            words = words[1:]
+        first = words[0]
+        if first in state.functions:
+            given = expanded.uncertain or tuple(words[1:])
+            return self._with_prefix(
+                node, state, lambda: self._function(first, given, node, state, checked=checked)
+            )
+        if first in builtins.BUILTINS or first in OWN:
+            if expanded.uncertain and first not in CERTAIN:
+                self._uncertain(first, node, state, expanded.uncertain)
+                return NEXT
+            return self._with_prefix(node, state, lambda: self._own(words, node, state))
+        prefix = []
+        for one in set_:
+            inner = replace(scope, state=state.copy())
+            assignments.assign(inner, one)
+            prefix.append(
+                f"{one['Name']['Value']}={assignments.value_text(inner, one['Name']['Value'])}"
+            )
+        self._run.record.commands.append([*prefix, *words])
+        self._program(words, node, state)
+        return NEXT
+
+    def _uncertain(self, first: str, node: Node, state: State, why: Unknown) -> None:
+        """Take over a builtin or a function of which nobody knows how many words it gets."""
+        state.status = None
+        if first == "set":
+            state.arguments = why
+        elif first in ("[", "test"):
+            pass
+        elif first == "unset":
+            state.hide(why)
+        elif first in ("echo", "printf"):
+            builtins.write(self._run.scope(state), why)
+        else:
+            state.spoil(f"line {line(node)}: `{self._run.shown(node)}` may set it")
+
+    def _program(self, words: list[str], node: Node, state: State) -> None:
+        """Take over what a program writes, if that is known."""
+        source = None if isinstance(state.source, Unknown) else state.source
+        here = "" if state.directory else self._run.place.directory
+        text = tools.output(words, source, here) if tools.reads(words, source) else None
+        why = Unknown(f"line {line(node)}: only a run tells what `{words[0]}` writes")
+        builtins.write(self._run.scope(state), why if text is None else text)
+        state.status = None if text is None else 0
+
+    def _with_prefix(self, node: Node, state: State, run: Callable[[], Flow]) -> Flow:
+        """Run a builtin or a function, with the variables that are set for it alone."""
+        scope = self._run.scope(state)
+        names = [one["Name"]["Value"] for one in node.get("Assigns") or []]
+        kept = {name: state.variables.get(name, ABSENT) for name in names}
+        for one in node.get("Assigns") or []:
+            assignments.assign(scope, one)
+        flow = run()
+        state.restore(kept)
+        return flow
+
+    def _own(self, words: list[str], node: Node, state: State) -> Flow:
+        first, rest = words[0], words[1:]
+        if first == "exit":
+            if rest:
+                state.status = int(rest[0]) & 255 if rest[0].isdecimal() else None
+            return self._run.ended(node)
+        if first in LEAVES:
+            return self._leave(first, rest, node, state)
+        if first in ("eval", "source", "."):
+            return self._more(first, rest, node, state)
+        if first == "exec":
+            if rest:
+                self._run.record.commands.append(rest)
+                return self._run.ended(node)
+            return NEXT
+        if first in UNTOLD:
+            if first in ("pushd", "popd"):
+                state.directory = self._run.unknown(node, "it changes the directory")
+            state.status = None
+            return NEXT
+        if any(map(is_open, rest)) and first in ("unset", "mapfile", "readarray", "read"):
+            why = self._run.unknown(node, f"`{self._run.shown(node)}` may change it")
+            state.hide(why)
+        state.status = builtins.BUILTINS[first](self._run.scope(state), words, node)
+        return NEXT
+
+    def _leave(self, first: str, rest: list[str], node: Node, state: State) -> Flow:
+        """Run `return`, `break` or `continue`; out of place, bash complains and goes on."""
+        if first == "return":
+            if not state.saved:
+                state.status = 2
+                return NEXT
+            if rest:
+                state.status = int(rest[0]) & 255 if rest[0].isdecimal() else None
+        elif not self._run.loops:
+            state.status = 0
+            return NEXT
+        elif rest and rest[0] != "1":
+            state.spoil(f"line {line(node)}: `{first} {rest[0]}` is not read")
+        return frozenset([LEAVES[first]])
+
+    def _more(self, first: str, rest: list[str], node: Node, state: State) -> Flow:
+        """Run `eval`; a sourced file is one of the machine's, or may set anything."""
+        shown = self._run.shown(node)
+        if first != "eval":
+            if not (rest and OF_THE_MACHINE.fullmatch(rest[0].replace(UNSET, ""))):
+                state.spoil(f"line {line(node)}: `{shown}` may set it")
+            state.status = None
+            return NEXT
+        text = " ".join(rest)
+        if any(is_open(word) for word in rest):
+            if not HOOKS.search(shown):
+                state.spoil(f"line {line(node)}: `{shown}` may set it")
+            state.status = None
+            return NEXT
+        if self._depth > MOST_CALLS:
+            state.spoil(f"line {line(node)}: `{shown}` goes too deep")
+            return NEXT
+        try:
+            source = parsed(text)
+        except ScriptSyntaxError:
+            state.spoil(f"line {line(node)}: `{shown}` is not read")
+            return NEXT
+        outer, self._run.source = self._run.source, source
+        self._depth += 1
+        flow = self._run.each(source.statements, state)
+        self._depth -= 1
+        self._run.source = outer
+        return flow
+
+    def _function(
+        self,
+        name: str,
+        given: tuple[str, ...] | Unknown,
+        node: Node,
+        state: State,
+        *,
+        checked: bool,
+    ) -> Flow:
+        body = state.functions[name]
+        if body is None or len(state.saved) > MOST_CALLS:
+            state.spoil(f"line {line(node)}: which `{name}` runs is not known")
+            state.status = None
+            return NEXT
+        arguments = state.arguments
+        state.arguments, state.saved = given, (*state.saved, {})
+        loops, self._run.loops = self._run.loops, 0
+        flow = self._run.statement(body, state, checked=checked)
+        self._run.loops = loops
+        state.restore(state.saved[-1])
+        state.saved, state.arguments = state.saved[:-1], arguments
+        left = flow - {Step.RETURN}
+        return left | NEXT if flow != left else left
+
+    def output_of(self, scope: Scope, node: Node) -> str | None:
+        """Return what `$(…)` writes; None if only a run of the script tells it."""
+        inner = scope.state.copy()
+        inner.output = ()
+        inner.options -= {"errexit"}
+        record = self._run.record
+        commands, notes, ended = len(record.commands), len(record.notes), record.ended
+        self._run.each(node.get("Stmts") or [], inner)
+        del record.commands[commands:], record.notes[notes:]
+        record.ended = ended
+        files = any("Cmd" not in one for one in node.get("Stmts") or [])
+        if isinstance(inner.output, Unknown) or files:
+            return None
+        return "".join(inner.output).rstrip("\n")

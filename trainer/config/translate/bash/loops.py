@@ -1,0 +1,121 @@
+"""`while`, `until`, `for` and `select` (bash(1), "Looping Constructs")."""
+
+from __future__ import annotations
+
+from trainer.config.translate.bash.flow import BREAK, EXIT, MOST_ROUNDS, NEXT, Flow, Runner, Step
+from trainer.config.translate.bash.open_text import is_open, pieces
+from trainer.config.translate.bash.state import State, Unknown, joined
+from trainer.config.translate.bash.syntax import Node
+from trainer.config.translate.bash.words import Words
+
+
+class Loops:
+    """Runs loops round by round; one whose number of rounds is unknown leaves what is certain."""
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+
+    def while_(self, node: Node, state: State, *, checked: bool) -> Flow:
+        for _ in range(MOST_ROUNDS):
+            before = state.copy()
+            commands = len(self._run.record.commands)
+            if self._run.each(node["Cond"], state, checked=True) != NEXT or state.status is None:
+                state.become(before)
+                break
+            if (state.status == 0) == bool(node.get("Until")):
+                state.status = 0
+                return NEXT
+            flow = self._run.each(node["Do"], state, checked=checked)
+            if flow == BREAK:
+                return NEXT
+            if not flow <= {Step.NEXT, Step.CONTINUE}:
+                if len(flow) == 1:
+                    return flow
+                del self._run.record.commands[commands:]
+                state.become(before)
+                break
+            if state == before:
+                break
+        return self._many(node, [*node["Cond"], *node["Do"]], state)
+
+    def for_(self, node: Node, state: State, *, checked: bool) -> Flow:
+        loop = node["Loop"]
+        if node.get("Select"):
+            state.variables[loop["Name"]["Value"]] = self._run.unknown(node, "`select` asks for it")
+            return self._many(node, node["Do"], state)
+        if loop["Type"] == "CStyleLoop":
+            return self._counted(node, loop, state, checked=checked)
+        name, scope = loop["Name"]["Value"], self._run.scope(state)
+        words = Words(scope)
+        if "Items" in loop:
+            values = words.fields(loop["Items"])
+        elif isinstance(state.arguments, Unknown):
+            values = [scope.ask("1", state.arguments)]
+        else:
+            values = list(state.arguments)
+        if words.uncertain or any(value and all(map(is_open, pieces(value))) for value in values):
+            why = self._run.unknown(
+                node, f"`{self._run.shown(loop)}` is known only when the script runs"
+            )
+            scope.assign(name, why, {})
+            return self._many(node, node["Do"], state)
+        if len(values) > MOST_ROUNDS:
+            scope.assign(name, self._run.unknown(node, "the loop has too many rounds"), {})
+            return self._many(node, node["Do"], state)
+        state.status = 0
+        for value in values:
+            scope.assign(name, value, {})
+            before, commands = state.copy(), len(self._run.record.commands)
+            flow = self._run.each(node["Do"], state, checked=checked)
+            if flow == BREAK:
+                break
+            if not flow <= {Step.NEXT, Step.CONTINUE}:
+                if len(flow) == 1:
+                    return flow
+                del self._run.record.commands[commands:]
+                state.become(before)
+                scope.assign(name, self._run.unknown(node, "the loop may end before"), {})
+                return self._many(node, node["Do"], state)
+        return NEXT
+
+    def _counted(self, node: Node, loop: Node, state: State, *, checked: bool) -> Flow:
+        def sums(key: str) -> int | None:
+            return self._run.sums([loop[key]], state) if key in loop else 0
+
+        sums("Init")
+        for _ in range(MOST_ROUNDS):
+            status = sums("Cond")
+            if status is None:
+                break
+            if status:
+                return NEXT
+            flow = self._run.each(node["Do"], state, checked=checked)
+            if flow == BREAK:
+                return NEXT
+            if not flow <= {Step.NEXT, Step.CONTINUE}:
+                if len(flow) == 1:
+                    return flow
+                break
+            sums("Post")
+        step = {"Type": "ArithmCmd", "X": loop.get("Post"), "Pos": node["Pos"], "End": node["End"]}
+        post = [{"Cmd": step, "Pos": node["Pos"], "End": node["End"]}] if "Post" in loop else []
+        return self._many(node, [*node["Do"], *post], state)
+
+    def _many(self, node: Node, statements: list[Node], state: State) -> Flow:
+        """Run a loop whose number of rounds is unknown: what a round changes is unknown."""
+        why = self._run.unknown(node, "it depends on how often the loop runs")
+        ways: Flow = NEXT
+        for _ in range(6):
+            commands = len(self._run.record.commands)
+            after = state.copy()
+            flow = self._run.each(statements, after, checked=True)
+            both = joined(state, after, why) if flow != EXIT else state.copy()
+            ways = NEXT | (flow & {Step.RETURN})
+            if both == state:
+                break
+            del self._run.record.commands[commands:]
+            state.become(both)
+        else:
+            state.spoil(why.why)
+        state.status = None
+        return ways

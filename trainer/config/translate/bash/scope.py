@@ -1,0 +1,131 @@
+"""Where an expansion happens: the state, the script's text, and what was asked of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.config.translate.bash.open_text import is_open, opened, pieces
+from trainer.config.translate.bash.state import (
+    ABSENT,
+    OF_THE_RUN,
+    STANDING,
+    Absent,
+    Array,
+    State,
+    Unknown,
+    Value,
+)
+from trainer.config.translate.bash.syntax import Node, Source, line, read_names
+from trainer.config.translate.rows import UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a script is, and where it is started."""
+
+    script: str = "bash"
+    """Its path as bash is given it; bash's own name for standard input and `bash -c`."""
+    directory: str = field(default_factory=lambda: str(Path.cwd()))
+
+
+@dataclass(slots=True)
+class Record:
+    """What a reading finds: commands, and what the script does not tell."""
+
+    commands: list[list[str]] = field(default_factory=list)
+    asked: dict[str, str] = field(default_factory=dict)
+    """An open piece without its sign, or a variable's name → why it is unknown."""
+    notes: list[str] = field(default_factory=list)
+    exported: dict[str, None] = field(default_factory=dict)
+    ended: int = 0
+    """The line at which the script ends before its end; 0: it does not."""
+
+
+class UnboundError(Exception):
+    """A variable is not set, and the script ends for that: `set -u`, or `${NAME:?}`."""
+
+
+@dataclass(slots=True)
+class Scope:
+    state: State
+    source: Source
+    record: Record
+    place: Place
+    output_of: Callable[[Scope, Node], str | None]
+    """Return what a command substitution writes; None: only a run tells it."""
+
+    def ask(self, name: str, unknown: Unknown) -> str:
+        """Return a variable that only a run of the script sets, as open text."""
+        self.record.asked[name] = unknown.sentence
+        return opened(f"{{{name}}}")
+
+    def ask_for(self, node: Node, why: str) -> str:
+        """Return an expansion that is not known, as open text."""
+        text = self.source.of(node)
+        inner = text[1:] if text.startswith("$") else f"({text.strip('`')})"
+        piece = opened(inner.replace("\n", " "))
+        self.record.asked[piece.removeprefix(UNSET)] = f"line {line(node)}: {why}"
+        return piece
+
+    def value(self, name: str) -> Value | Absent:
+        """Return a variable's value; ABSENT if the script never set it and nobody gave it."""
+        value = self.state.variables.get(name, ABSENT)
+        if value is ABSENT and name in OF_THE_RUN:
+            return Unknown(f"bash sets {name} as the script runs")
+        if value is ABSENT and self.state.spoilt and name not in STANDING:
+            return self.state.spoilt
+        return value
+
+    def is_outside(self, name: str) -> bool:
+        return self.value(name) is ABSENT
+
+    def of_outside(self, node: Node) -> bool:
+        """Return whether an expansion reads nothing but variables that the script never set."""
+        return all(
+            self.is_outside(name) and (name.isidentifier() or name == "@")
+            for name in read_names(node)
+        )
+
+    def assign(self, name: str, value: Value, node: Node) -> None:
+        """Set a variable, unless it is given from outside and its new value is not made of it."""
+        state = self.state
+        if name in state.given and name not in read_names(node):
+            return
+        if isinstance(value, str) and (found := self.unknown_piece(value)):
+            value = found
+        state.variables[name] = value
+        if "allexport" in state.options:
+            self.export(name)
+
+    def unknown_piece(self, text: str) -> Unknown | None:
+        """Return why a text cannot be kept for later: a command writes it, or it is unknown."""
+        for piece in pieces(text) if is_open(text) else ():
+            inner = piece.removeprefix(UNSET)
+            if piece == inner:
+                continue
+            for name in (inner, inner.strip("{}")):
+                if name in self.record.asked:
+                    return Unknown(self.record.asked[name])
+            if inner.startswith("(") and not inner.startswith("(("):
+                return Unknown(f"`${inner}` is known only when the script runs")
+            if any(name in self.record.asked for name in read_of(inner)):
+                return Unknown(f"`${inner}` is known only when the script runs")
+        return None
+
+    def export(self, name: str) -> None:
+        self.state.exported[name] = None
+        self.record.exported[name] = None
+
+
+def read_of(inner: str) -> list[str]:
+    """Return the names in an open piece."""
+    return "".join(char if char.isalnum() or char == "_" else " " for char in inner).split()
+
+
+def text_of(value: Value | Absent) -> str | None:
+    """Return what `$NAME` is for a known value; None if it is not set."""
+    if isinstance(value, Array):
+        return value.values.get("0" if value.by_key else 0)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,135 @@
+"""The syntax tree of a script, as shfmt prints it: that of Go's mvdan.cc/sh/v3/syntax, as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Node = dict[str, Any]
+PROGRAM = "shfmt"
+FAULT = re.compile(r"(?m)^(?:<standard input>:)?(\d+):\d+: (.*)")
+PLACEHOLDER = re.compile(r"(?<![<$&\w)])<([A-Za-z_](?:[\w./ -]*[\w.])?)>(?=[\s:/\"',;)]|$)")
+"""`<address>` in a guide, which a shell would read as two redirections."""
+SLIP = re.compile(r"\\[ \t\r]+\n")
+"""A backslash with spaces behind it: the line goes on all the same, as its writer meant."""
+COMMENTED = re.compile(rb"\\\n(?=[ \t]*#)")
+"""A backslash before a line of comment."""
+HIDDEN = str.maketrans({"<": "\ue001", ">": "\ue002", " ": "\ue003"})
+SHOWN = {ord(hidden): chr(char) for char, hidden in HIDDEN.items()}
+
+
+class ScriptSyntaxError(ValueError):
+    """Why no shell can read the script; the text begins with the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A script's text, and its tree."""
+
+    text: bytes
+    statements: list[Node]
+
+    def of(self, node: Node) -> str:
+        """Return a node's text."""
+        text = self.text[node["Pos"]["Offset"] : node["End"]["Offset"]].decode()
+        return text.translate(SHOWN)
+
+
+def line(node: Node) -> int:
+    return int(node["Pos"]["Line"])
+
+
+def parsed(text: str) -> Source:
+    """Return a script's tree. Raises ScriptSyntaxError."""
+    text = text.replace("\r\n", "\n")
+    text = SLIP.sub("\\\n", PLACEHOLDER.sub(lambda found: found[0].translate(HIDDEN), text))
+    source = text.encode()
+    statements = _tree(source)
+    ended = _with_comments_ended(source, statements)
+    return Source(ended, statements if ended == source else _tree(ended))
+
+
+def _with_comments_ended(source: bytes, statements: list[Node]) -> bytes:
+    """Return a text without the backslashes before a comment and at its end.
+
+    A comment ends a command for bash; shfmt goes on behind one between two such lines.
+    """
+    if not COMMENTED.search(source):
+        return source
+    made = bytearray(source)
+    words = [(node["Pos"]["Offset"], node["End"]["Offset"]) for node in _leaves(statements)]
+    for found in COMMENTED.finditer(source):
+        if any(start <= found.start() < end for start, end in words):
+            continue
+        made[found.start()] = ord(" ")
+        end = source.find(b"\n", found.end())
+        if source[end - 1 : end] == b"\\":
+            made[end - 1] = ord(" ")
+    return bytes(made)
+
+
+def _leaves(node: Any) -> Iterator[Node]:
+    """Yield the nodes of text that have no others below them."""
+    for one in below(node):
+        inner = (other for other in below(list(one.values())) if "Pos" in other)
+        if "Pos" in one and "Hash" not in one and next(inner, None) is None:
+            yield one
+
+
+def _tree(source: bytes) -> list[Node]:
+    """Return the statements. Raises ScriptSyntaxError."""
+    program = Path(sys.executable).with_name(PROGRAM)
+    argv = [
+        str(program if program.exists() else PROGRAM),
+        "--language-dialect",
+        "bash",
+        "--to-json",
+    ]
+    try:
+        done = subprocess.run(argv, input=source, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ScriptSyntaxError(f"{PROGRAM} is missing: run `pip install shfmt-py`") from None
+    if done.returncode:
+        found = FAULT.search(done.stderr.decode())
+        said = f"line {found[1]}: {found[2]}" if found else done.stderr.decode().strip()
+        raise ScriptSyntaxError(f"{said}: bash could not read the script either")
+    return json.loads(done.stdout).get("Stmts") or []
+
+
+def below(node: Any) -> Iterator[Node]:
+    """Yield a node and every node in it."""
+    if isinstance(node, dict):
+        yield node
+        for value in node.values():
+            yield from below(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from below(value)
+
+
+def read_names(node: Any) -> list[str]:
+    """Return the variables that a node reads, each once."""
+    names: dict[str, None] = {}
+    for one in below(node):
+        if one.get("Type") == "ParamExp" and "Param" in one:
+            names[one["Param"]["Value"]] = None
+        elif one.get("Type") in ("ArithmExp", "ArithmCmd", "BinaryArithm", "UnaryArithm"):
+            words = (one.get(key) for key in ("X", "Y"))
+            for word in words:
+                if word and word.get("Type") == "Word" and (text := literal(word)).isidentifier():
+                    names[text] = None
+    return list(names)
+
+
+def literal(word: Node | None) -> str:
+    """Return a word's text if it has neither quotes nor expansions; else ""."""
+    parts = (word or {}).get("Parts") or []
+    if any(part["Type"] != "Lit" or "\\" in part["Value"] for part in parts):
+        return ""
+    return "".join(part["Value"] for part in parts)
