@@ -38,7 +38,7 @@ from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
 from entrypoint.processes import process, stacks
-from entrypoint.processes.inbox import JobEnded, RayEnded, StopAsked, WorkerLeaves
+from entrypoint.processes.inbox import ENDED, JobEnded, RayEnded, StopAsked, WorkerLeaves
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class Attempt:
                     break
                 case RayEnded(exit_code, why):
                     self._ray_lost.set()
-                    self._ray_ended = why or "Ray on the head ended"
+                    self._ray_ended = why or ENDED
                     log.warning("Ray on the head ended with %d", exit_code)
                     break
                 case StopAsked(why) if not isinstance(self._cause, StopRequested | WrongStart):

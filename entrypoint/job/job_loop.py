@@ -18,7 +18,7 @@ from entrypoint.job.recipes import base as recipes
 from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from entrypoint.processes.inbox import RayEnded, WorkerLeaves
+from entrypoint.processes.inbox import ENDED, RayEnded, WorkerLeaves
 from entrypoint.run.journal import Journal
 
 IDLE_SECONDS = 0.5
@@ -55,8 +55,8 @@ class JobLoop:
         """Wait for a job, and keep Ray and the workers ready for it."""
         self.run.control.phase = WAITING
         match self.run.inbox.take(timeout=IDLE_SECONDS):
-            case RayEnded():
-                self.run.journal.record("ray", f"Ray on the head ended: {self.cluster.remedy}")
+            case RayEnded(_, why):
+                self.run.journal.record("ray", f"{why or ENDED}: {self.cluster.remedy}")
                 restart_ray(self.run, self.cluster)
             case WorkerLeaves():
                 self.run.control.release_leaving()

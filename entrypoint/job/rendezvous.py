@@ -18,6 +18,7 @@ from entrypoint.job.failures import policy
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 from entrypoint.job.run_context import RunContext
+from entrypoint.machine.inventory import load
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import RayEnded
@@ -53,8 +54,8 @@ class Cluster(Protocol):
         """Addresses or ids of the living nodes. Raises NotYetError while Ray cannot say."""
         ...
 
-    def ended(self) -> bool:
-        """Whether the head's Ray has ended by itself."""
+    def ended(self) -> str:
+        """Return a sentence if the head's Ray has ended by itself, else ""."""
         ...
 
     def revive(self) -> None:
@@ -80,6 +81,8 @@ class Rendezvous:
     """The flags and the idle GPUs of the newest event of the layout."""
     _told_warnings: set[str] = field(init=False, default_factory=set)
     _unseen_since: float | None = None
+    _impatient: int = 0
+    """How often in a row Ray was restarted because it did not list nodes."""
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
     def __post_init__(self) -> None:
@@ -252,8 +255,8 @@ class Rendezvous:
 
     def _whole_roll(self, waited: float) -> RollState:
         self.run.control.release_leaving()
-        if self.cluster.ended():
-            self.run.journal.record("ray", f"Ray on the head ended: {self.cluster.remedy}")
+        if ended := self.cluster.ended():
+            self.run.journal.record("ray", f"{ended}: {self.cluster.remedy}")
             self._restart_ray()
         state = self.run.control.roll()
         there = len(state.present)
@@ -273,7 +276,7 @@ class Rendezvous:
         except wait.NotYetError as unseen:
             self._lose_patience(str(unseen))
             raise
-        self._unseen_since = None
+        self._unseen_since, self._impatient = None, 0
         if not set(state.present) <= set((now := self.run.control.roll()).present):
             raise wait.NotYetError(str(now))  # a worker was lost meanwhile
         if shrink is not None and not as_before:
@@ -288,10 +291,13 @@ class Rendezvous:
         now = time.monotonic()
         self._unseen_since = self._unseen_since or now
         waited = now - self._unseen_since
-        if waited < NODE_TIMEOUTS * self.run.settings.node_timeout:
+        limit = NODE_TIMEOUTS * self.run.settings.node_timeout * 2**self._impatient
+        if waited < limit:
             return
-        self._unseen_since = None
-        self.run.journal.record("ray", f"{unseen}, for {duration(waited)}: {self.cluster.remedy}")
+        self._unseen_since, self._impatient = None, self._impatient + 1
+        why = f"{unseen}, for {duration(waited)} ({load()}): {self.cluster.remedy}"
+        longer = f"now it has {duration(2 * limit)}, by ROLLCALL_NODE_TIMEOUT"
+        self.run.journal.record("ray", f"{why}; {longer}")
         self._restart_ray()
 
     def _restart_ray(self) -> None:

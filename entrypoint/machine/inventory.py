@@ -5,6 +5,7 @@ Versions are read from the metadata of installed packages, so that nothing heavy
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -117,6 +118,15 @@ def inventory(
 def offered_cpus(settings: Settings) -> int:
     """The CPUs that this node offers to Ray: ROLLCALL_NUM_CPUS, else those that it may use."""
     return limits.usable_cpus() if settings.num_cpus is None else settings.num_cpus
+
+
+def load() -> str:
+    """Return how busy this machine is, in words: load 45 on 2 CPUs."""
+    try:
+        busy = os.getloadavg()[0]
+    except OSError:
+        return "load unknown"
+    return f"load {busy:.0f} on {os.cpu_count()} CPUs"
 
 
 def gpu_memory(settings: Settings, machine: Machine) -> int:

@@ -27,7 +27,7 @@ from entrypoint.node.examined_nodes import examine
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_roll import RayRoll
 from entrypoint.node.ray_state import Alive
-from entrypoint.processes.inbox import Inbox, RayEnded, UnfitRayError
+from entrypoint.processes.inbox import ENDED, Inbox, RayEnded, UnfitRayError
 from entrypoint.run import ray_token
 from entrypoint.run.journal import Journal
 
@@ -111,8 +111,8 @@ class ExistingRay:
         """Ray finds out by its own health checks."""
         return False
 
-    def ended(self) -> bool:
-        return self._ended
+    def ended(self) -> str:
+        return ENDED if self._ended else ""
 
     def revive(self) -> None:
         """Wait until Ray is there again: this node cannot start it."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-DAEMON = "raylet"
+from entrypoint.node.raylet import DAEMON
+
 OPTIONS = ("--raylet_socket_name", "--store_socket_name", "--log_dir")
 """The daemon's options that name its workers' sockets and log directory."""
 PYTHON = "--python_worker_command"

@@ -16,7 +16,7 @@ from entrypoint.node.ray_node import RayNode
 from entrypoint.node.ray_state import alive_nodes
 from entrypoint.node.ray_words import last_words
 from entrypoint.processes import process
-from entrypoint.processes.inbox import Inbox, RayFailedError
+from entrypoint.processes.inbox import ENDED, Inbox, RayFailedError
 from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
@@ -97,8 +97,10 @@ class HeadRay:
         declaring.on_exit(lambda code: _warn(declaring, why) if code else None)
         return True
 
-    def ended(self) -> bool:
-        return self._node is not None and not self._node.running
+    def ended(self) -> str:
+        if self._node is None or self._node.running:
+            return ""
+        return self._node.why or ENDED
 
     def _answers(self) -> None:
         self.alive()

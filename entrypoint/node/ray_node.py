@@ -25,12 +25,13 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.gpus import discover
-from entrypoint.machine.inventory import offered_cpus
+from entrypoint.machine.inventory import load, offered_cpus
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port, is_ipv6
-from entrypoint.node import ray_files
+from entrypoint.node import ray_files, raylet
 from entrypoint.node.ray_words import dashboard_fault, lacked_time, last_words
+from entrypoint.node.raylet import Raylet
 from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
@@ -80,6 +81,8 @@ class RayNode:
         self._env = environment(settings, token) | process.marks(self._mark)
         self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
         self._process = self._begin()
+        self._raylet: Raylet | None = None
+        """Ray's daemon, once it was seen."""
         self._lacked = ""
         """What the last try said that lacked time."""
         self._over = threading.Event()
@@ -113,6 +116,9 @@ class RayNode:
         """
 
         def alive() -> None:
+            self._look_for_raylet()
+            if self._raylet and not self._raylet.lives:  # `ray start` may wait for it for minutes
+                self._start_again(f"raylet ended: {self._raylet.why_ended()}")
             if not self._process.running:
                 self._start_again(last_words(self._process.tail(LAST_LINES)))
             if fault := dashboard_fault(self._processes()):
@@ -136,7 +142,7 @@ class RayNode:
             raise RayFailedError(f"{error} (its log is {self._log}): {said}") from None
         self._process.on_exit(self._tell)
         watch = threading.Thread(
-            target=self._watch_files, args=(self._needed(),), name="watch-ray-files", daemon=True
+            target=self._watch, args=(self._needed(),), name="watch-ray", daemon=True
         )
         watch.start()
 
@@ -148,9 +154,9 @@ class RayNode:
         if not lacked_time(words):
             raise RayFailedError(f"Ray did not start (its log is {self._log}): {words}")
         self._lacked = words
-        log.warning("Ray did not start in its own time: starting it again (%s)", words)
+        log.warning("Ray did not start in its own time: starting it again (%s; %s)", words, load())
         self._process.stop(grace=STOP_GRACE_SECONDS)
-        self._process = self._begin()
+        self._process, self._raylet = self._begin(), None
         raise wait.NotYetError(f"it is started again ({words})")
 
     def _processes(self) -> list[psutil.Process]:
@@ -158,6 +164,12 @@ class RayNode:
             return psutil.Process(self._process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def _look_for_raylet(self) -> None:
+        """Find the daemon as soon as it is there, and tell it the ports of its agents."""
+        if self._raylet is None and (found := raylet.find(self._processes())):
+            self._raylet = found
+            found.tell_ports(self._settings.worker_ports.first)
 
     def _tell(self, code: int) -> None:
         if not self._over.is_set():
@@ -172,16 +184,28 @@ class RayNode:
         named = ray_files.needed(process.find_ours_or_orphaned(self._mark))
         return [] if ray_files.missing(named) else named
 
-    def _watch_files(self, needed: list[Path]) -> None:
-        """End Ray once one of its files is gone: without it, Ray can never start a worker."""
+    def _watch(self, needed: list[Path]) -> None:
+        """End Ray once its daemon has ended, or one of the files without which none can start."""
         while not self._over.wait(LOOK_SECONDS):
-            if not needed:
+            self._look_for_raylet()
+            if self._raylet and not self._raylet.lives and self._process.running:
+                self._why = f"Ray's raylet ended: {self._raylet.why_ended()}"
+                log.warning("%s", self._why)
+            elif not needed:
                 needed = self._needed()
+                continue
             elif gone := ray_files.missing(needed):
                 self._why = f"Ray can start no worker there, as {gone} is gone"
                 log.warning("Ray can start no worker on this node, as %s is gone: ending it", gone)
-                self._process.stop(grace=STOP_GRACE_SECONDS)
-                return
+            else:
+                continue
+            self._process.stop(grace=STOP_GRACE_SECONDS)
+            return
+
+    @property
+    def why(self) -> str:
+        """Why this class has ended Ray, in words; "" if it has not."""
+        return self._why
 
     @property
     def running(self) -> bool:
@@ -268,6 +292,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # Ray gives each module of its dashboard 30 s, and all 60 s: too little on a busy disk.
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{READY_TIMEOUT_SECONDS:.0f}",
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": f"{READY_TIMEOUT_SECONDS:.0f}",
+        # `ray start` waits 30 s for the raylet, and the raylet 30 s for an agent.
+        "RAY_raylet_start_wait_time_s": f"{READY_TIMEOUT_SECONDS:.0f}",
+        "RAY_agent_register_timeout_ms": f"{1000 * READY_TIMEOUT_SECONDS:.0f}",
         "RAY_JOB_STOP_WAIT_TIME_S": str(int(settings.grace_seconds)),
         # Ports of the head, by default 44217 and 44227. Ray has no flag for them.
         "AUTOSCALER_METRIC_PORT": str(settings.worker_ports.first + 7),

@@ -13,6 +13,7 @@ from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.machine import limits as limits_of
+from entrypoint.machine import port_holders
 from entrypoint.net import node_claims, wait
 from entrypoint.net.port_block import why_not
 from entrypoint.preflight.check import Check, Context
@@ -127,7 +128,7 @@ def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
 
 
 def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) -> Finding:
-    holders = _holders()
+    holders = port_holders.holders()
     own, whose = context.own_processes()
     described = [f"{port}: {_describe(port, reason, holders)}" for port, reason in busy.items()]
     evidence = "; ".join(described)
@@ -139,23 +140,9 @@ def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) 
 
 def _describe(port: int, reason: str, holders: dict[int, int]) -> str:
     try:
-        holder = psutil.Process(holders[port])
-        return f"{reason}, by {holder.name()} (process {holder.pid})"
+        return f"{reason}, by {port_holders.name_of(holders[port])}"
     except (KeyError, psutil.Error):
         return reason
-
-
-def _holders() -> dict[int, int]:
-    """Listening TCP port to process, as far as this user may see."""
-    try:
-        connections = psutil.net_connections(kind="tcp")
-    except psutil.AccessDenied:
-        return {}
-    return {
-        connection.laddr.port: connection.pid
-        for connection in connections
-        if connection.laddr and connection.pid and connection.status == psutil.CONN_LISTEN
-    }
 
 
 def living(settings: Settings) -> int | None:

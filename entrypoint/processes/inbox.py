@@ -20,6 +20,9 @@ class StopAsked:
     """The submitted job that is to stop; "" if the node itself is to stop."""
 
 
+ENDED = "Ray on the head ended"
+
+
 @dataclass(frozen=True, slots=True)
 class RayEnded:
     exit_code: int

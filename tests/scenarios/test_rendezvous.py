@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,25 @@ def test_a_worker_that_says_it_joined_but_that_ray_does_not_see_is_waited_for(
 def test_where_ray_does_not_see_for_long_who_is_there_it_is_started_anew_on_all_nodes(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_NODE_TIMEOUT="0.5s")
+    world = World(tmp_path, ends(FINISHED), workers=1, ROLLCALL_NODE_TIMEOUT="0.25s")
     world.later(0.1, lambda: world.check_in("a", "127.0.0.3", seen_by_ray=False))
-    world.when_revived = lambda: world.check_in("a", "127.0.0.3")
+
+    def revived() -> None:
+        world.check_in("a", "127.0.0.3", seen_by_ray=world.revived == 3)
+
+    world.when_revived = revived
     assert world.lives().name == "finished"
-    assert world.revived == 1
-    (said,) = world.sentences("ray")
-    assert re.fullmatch(r"Ray sees 1 of 2 nodes, for [\d.]+ s: restarting Ray on all nodes", said)
+    said = [
+        re.fullmatch(
+            r"Ray sees 1 of 2 nodes, for ([\d.]+) s \(load \d+ on \d+ CPUs\): restarting Ray on "
+            r"all nodes; now it has (\d) s, by ROLLCALL_NODE_TIMEOUT",
+            sentence,
+        )
+        for sentence in world.sentences("ray")
+    ]
+    assert [one and one[2] for one in said] == ["1", "2", "4"]
+    waited = [float(one[1]) for one in said if one]
+    assert all(later > earlier for earlier, later in pairwise(waited))
 
 
 def test_an_incomplete_roll_ends_with_69_and_names_who_is_missing(tmp_path: Path) -> None:

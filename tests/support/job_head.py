@@ -103,8 +103,8 @@ class JobHead:
     def alive(self) -> set[str]:
         return set()
 
-    def ended(self) -> bool:
-        return False
+    def ended(self) -> str:
+        return ""
 
     def revive(self) -> None:
         if self.broken:

@@ -79,7 +79,7 @@ class ScriptedJobs:
         over.wait()
 
     def wait_for_end(self, submission_id: str, lost: threading.Event) -> None:
-        self.followed.wait()
+        self.followed.wait(2)
         try:
             self.endings[submission_id] = self._acts.pop(0)(self._world)
         except Exception as error:  # the supervisor would wait for ever for a job that has no end
@@ -138,8 +138,8 @@ class World:
     def alive(self) -> set[str]:
         return self.nodes
 
-    def ended(self) -> bool:
-        return self.ray_ended
+    def ended(self) -> str:
+        return "Ray on the head ended" if self.ray_ended else ""
 
     def revive(self) -> None:
         self.revived += 1
