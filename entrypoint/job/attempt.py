@@ -37,7 +37,7 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
-from entrypoint.processes import process, stacks
+from entrypoint.processes import leftovers, process, stacks
 from entrypoint.processes.inbox import ENDED, JobEnded, RayEnded, StopAsked, WorkerLeaves
 
 log = logging.getLogger(__name__)
@@ -122,6 +122,7 @@ class Attempt:
         reported = ReportedSteps(run.journal, plan.resume_from, step)
         self._reported = None if run.recipe.tells_phases else reported
         lacking_at_end = run.recipe.lacking_at_end(run.settings)
+        self._end_leftovers("an earlier job")
         try:
             self.jobs.submit(plan.submission, command, run.inbox.stop)
         except (JobRefusedError, wait.GaveUpError) as error:
@@ -129,6 +130,7 @@ class Attempt:
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)
+        self._end_leftovers("the job, which has ended,")
         info, step = self._last_status(), self._step()
         if info.status != "SUCCEEDED":
             run.control.hear_all(HEAR_SECONDS)
@@ -157,6 +159,13 @@ class Attempt:
         end = self._told.end(self._progress(), kinds)
         lacking = lacking_at_end(end)
         return job_end.sentence(end, lacking) if lacking else ""
+
+    def _end_leftovers(self, whose: str) -> None:
+        """End the processes that outlive a job on this node, and record them."""
+        if left := leftovers.end(self.run.settings):
+            self._line.end()
+            sentence = f"{whose} has left {left} on this node: ended"
+            self.run.journal.record("left-over", sentence)
 
     def _wait_for_end(self) -> None:
         try:

@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +33,7 @@ from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.node import ray_files, raylet
 from entrypoint.node.ray_words import dashboard_fault, lacked_time, last_words
 from entrypoint.node.raylet import Raylet
-from entrypoint.processes import process
+from entrypoint.processes import leftovers, process
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
@@ -44,6 +45,8 @@ READY_TIMEOUT_SECONDS = 300.0
 STOP_GRACE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """Interval between checks for the files that Ray needs."""
+LOOKS_PER_SWEEP = 5
+"""Looks after which processes of earlier jobs are looked for."""
 LAST_LINES = 40
 """Lines of Ray's output in which the reason of a failed start is looked for."""
 REFUSED = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
@@ -184,10 +187,18 @@ class RayNode:
         named = ray_files.needed(process.find_ours_or_orphaned(self._mark))
         return [] if ray_files.missing(named) else named
 
+    def _end_leftovers(self) -> None:
+        if left := leftovers.end_of_earlier_jobs(self._settings):
+            log.warning("an earlier job has left %s on this node: ended", left)
+
     def _watch(self, needed: list[Path]) -> None:
         """End Ray once its daemon has ended, or one of the files without which none can start."""
-        while not self._over.wait(LOOK_SECONDS):
+        for look in count(1):
+            if self._over.wait(LOOK_SECONDS):
+                return
             self._look_for_raylet()
+            if look % LOOKS_PER_SWEEP == 0:
+                self._end_leftovers()
             if self._raylet and not self._raylet.lives and self._process.running:
                 self._why = f"Ray's raylet ended: {self._raylet.why_ended()}"
                 log.warning("%s", self._why)

@@ -18,7 +18,7 @@ log = logging.getLogger("rollcall")
 WARNING_KINDS = frozenset(
     {
         *("command", "failure", "layout-warning", "refused", "node-lost", "step-pattern"),
-        *("engine-left-out", "oom-kill", "service", "upload-failed"),
+        *("engine-left-out", "left-over", "oom-kill", "service", "upload-failed"),
     }
 )
 

@@ -1,0 +1,92 @@
+"""Processes that a job has left on a node: forked children and daemons that outlive it.
+
+All that a job starts inherits its variables: `ROLLCALL_ATTEMPT` from the driver, `RAY_JOB_ID` from
+Ray's workers. Ray ends its own workers with the job. What lives on has lost its parent, and holds
+memory, ports and GPUs of the next job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import psutil
+
+from entrypoint.config.settings import Settings
+from entrypoint.processes import process
+from entrypoint.processes.fork_server import client as fork_server
+
+ATTEMPT, RAY_JOB = "ROLLCALL_ATTEMPT", "RAY_JOB_ID"
+DAEMON = "raylet"
+ENDING_SECONDS = 1.0
+"""For the last processes of a job to end by themselves."""
+GRACE_SECONDS = 2.0
+LONGEST_COMMAND = 80
+MOST_NAMED = 3
+
+
+def end(settings: Settings) -> str:
+    """End what a job that is over has left on this node; return what it was, or "".
+
+    Ray's own processes stay, and so do Ray's workers, which Ray ends.
+    """
+    return _ended(_strays(settings))
+
+
+def end_of_earlier_jobs(settings: Settings) -> str:
+    """End what jobs have left that came before the one that runs here; return it, or ""."""
+    running = [_ray_job(found) for found in _marked(settings) if _is_rays(found, settings)]
+    newest = max(running, default=0)
+    return _ended(found for found in _strays(settings) if 0 < _ray_job(found) < newest)
+
+
+def _ended(found: Iterable[psutil.Process]) -> str:
+    _, left = psutil.wait_procs(list(found), timeout=ENDING_SECONDS)
+    names = [name for one in left if (name := _name(one))]
+    if not process.end(left, grace=GRACE_SECONDS) or not names:
+        return ""
+    noun = "process" if len(names) == 1 else "processes"
+    more = ", …" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} {noun} ({', '.join(names[:MOST_NAMED])}{more})"
+
+
+def _strays(settings: Settings) -> Iterator[psutil.Process]:
+    return (found for found in _marked(settings) if not _is_rays(found, settings))
+
+
+def _marked(settings: Settings) -> Iterator[psutil.Process]:
+    """Yield this node's processes that a job has started."""
+    for found in process.find_ours_or_orphaned(settings.node_mark):
+        with suppress(psutil.Error, OSError):
+            if found.environ().keys() & {ATTEMPT, RAY_JOB}:
+                yield found
+
+
+def _is_rays(found: psutil.Process, settings: Settings) -> bool:
+    """Return whether it is Ray's daemon, or has it, or the fork server, as an ancestor."""
+    server = fork_server.mark(settings)
+    try:
+        line = [found, *found.parents()]
+    except psutil.Error:
+        return True
+    for one in line:
+        with suppress(psutil.Error, OSError):
+            if one.name() == DAEMON or one.environ().get(process.NODE_MARK) == server:
+                return True
+    return False
+
+
+def _ray_job(found: psutil.Process) -> int:
+    """Return the number of the job for Ray, which counts up; 0 if the process has none."""
+    with suppress(psutil.Error, OSError, ValueError):
+        return int.from_bytes(bytes.fromhex(found.environ().get(RAY_JOB, "")), "little")
+    return 0
+
+
+def _name(found: psutil.Process) -> str:
+    """Return the process's number and command, which may have secrets; "" if it has ended."""
+    try:
+        command = " ".join(found.cmdline())[:LONGEST_COMMAND]
+        return f"{found.pid}: {command}" if found.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.Error:
+        return ""
