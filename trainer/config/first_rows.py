@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 SCORED = 4
 """Prompts that are scored."""
+LABELS_SECONDS = 10.0
+"""Longest time for all labels: formulas take milliseconds each."""
+AT_ONCE = 64
+"""Labels of one call."""
 
 
 def unscored(
@@ -26,18 +31,46 @@ def unscored(
     likeliest to be understood.
     """
     first = prompts[:SCORED]
-    scores = reward(
-        [
-            RewardRequest(p.text + (p.label or ""), p.text, p.label, p.messages, p.columns)
-            for p in first
-        ]
-    )
+    scores = reward([_with_its_label(prompt) for prompt in first])
     if any(score.ok for score in scores):
         return None
     return (
         f"{config.reward_flag} can score none of the first {len(first)} rows of "
         f"{data}: {scores[0].error}"
     )
+
+
+def unreadable(
+    config: Config, reward: RewardFunction, data: object, prompts: Sequence[Prompt]
+) -> str | None:
+    """Return a sentence that names the rows whose labels cannot be read; None if all can.
+
+    `data`: names the prompts. Each label is looked at once, as long as there is time.
+    """
+    deadline = time.monotonic() + LABELS_SECONDS
+    rows: dict[str | None, Prompt] = {}
+    for prompt in prompts:
+        rows.setdefault(prompt.label, prompt)
+    each, errors = list(rows.values()), dict[str | None, str]()
+    for begin in range(0, len(each), AT_ONCE):
+        some = each[begin : begin + AT_ONCE]
+        scores = reward([_with_its_label(prompt) for prompt in some])
+        errors |= {p.label: s.error for p, s in zip(some, scores, strict=True) if not s.ok}
+        if time.monotonic() > deadline:
+            break
+    if not errors:
+        return None
+    count = sum(prompt.label in errors for prompt in prompts)
+    label, error = next(iter(errors.items()))
+    return (
+        f"{config.reward_flag} cannot score {count} of {len(prompts)} rows of {data}; the first is "
+        f"row {rows[label].index + 1}: {error}"
+    )
+
+
+def _with_its_label(prompt: Prompt) -> RewardRequest:
+    text = prompt.text + (prompt.label or "")
+    return RewardRequest(text, prompt.text, prompt.label, prompt.messages, prompt.columns)
 
 
 def blamed_on_labels(config: Config, fault: str, label: str | None) -> str:

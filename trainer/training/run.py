@@ -176,13 +176,14 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
             tell("first-rows", f"{said}.")
     if reward is None:
         return
-    first = prompts.stream.prompts
-    if (fault := first_rows.unscored(config, reward, config.prompt_data, first)) is None:
-        return
-    label = first[0].label
-    if pure_reward(config.reward_spec) or first_rows.parts(label):
-        raise PromptError(first_rows.blamed_on_labels(config, fault, label))
-    tell("first-rows", f"{fault}. The run begins nevertheless.")
+    first, pure = prompts.stream.prompts, pure_reward(config.reward_spec)
+    if fault := first_rows.unscored(config, reward, config.prompt_data, first):
+        label = first[0].label
+        if pure or first_rows.parts(label):
+            raise PromptError(first_rows.blamed_on_labels(config, fault, label))
+        tell("first-rows", f"{fault}. The run begins nevertheless.")
+    elif pure and (said := first_rows.unreadable(config, pure, config.prompt_data, first)):
+        tell("first-rows", f"{said}. Samples of such rows are left out of the training.")
 
 
 def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: data.Data) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from env.registry import reward_function
 from tests.support.tiny_run import Tiny, events
 from trainer.config.installed import data_warnings
 from trainer.rollout import prompts as data
@@ -54,3 +55,25 @@ def test_texts_and_chats_that_end_with_a_question_are_told_nothing(
     assert list(data_warnings(tiny.config(run_dir))) == []
     chatting.prompts.write_text(json.dumps({"prompt": [*ANSWERED, ASKED], "answer": "2"}))
     assert list(data_warnings(chatting.config(run_dir, apply_chat_template=True))) == []
+
+
+def test_rows_whose_labels_cannot_be_read_are_told_before_the_first_step(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    labels = ["1", "2", "3", "4", *map(str, range(100)), "many", "5", "many", "nan"]
+    rows = tmp_path / "labels.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": "1+1=", "answer": one}) for one in labels))
+    config = tiny.config(run_dir, prompt_data=str(rows), remote_rm_url="gsm8k")
+    config.files.root.mkdir(parents=True, exist_ok=True)
+    run._check_first_rows(config, reward_function("gsm8k"), data.load(config))
+    assert [event["sentence"] for event in events(config, "first-rows")] == [
+        f"--remote_rm_url gsm8k cannot score 3 of 108 rows of {rows}; the first is row 105: "
+        "no number in the label 'many'. Samples of such rows are left out of the training."
+    ]
+
+
+def test_labels_that_can_be_read_are_told_nothing(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, remote_rm_url="gsm8k")
+    config.files.root.mkdir(parents=True, exist_ok=True)
+    run._check_first_rows(config, reward_function("gsm8k"), data.load(config))
+    assert events(config, "first-rows") == []
