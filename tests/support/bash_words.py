@@ -13,7 +13,10 @@ printf '\\n\\0' >> "$WORDS"
 
 
 def words_of(script: str, directory: Path) -> list[list[str]]:
-    """Return the words of each program that the script starts. It finds no other program."""
+    """Return the words of each program that the script starts, which finds no other program.
+
+    It starts them one after the other: those of a pipe would write at once.
+    """
     stubs, words = directory / "stubs", directory / "words"
     stubs.mkdir(exist_ok=True)
     words.write_bytes(b"")

@@ -48,7 +48,7 @@ MODEL=/models/llama; ROLLOUT=${{ROLLOUT:-1024}}
     Case("openrlhf", f"""
 args=(--pretrain /models/m --remote_rm_url /rm.py --prompt_data d --bf16 --flash_attn)
 args+=(--train_batch_size $((16 * 8)) --adam_betas 0.9 0.98 --use_kl_loss)
-{PPO} "${{args[@]}}" 2>&1 | python3 -c ''
+{PPO} "${{args[@]}}" > run.log 2>&1
 """, values={"train.batch_size": 128, "actor.adam.betas": [0.9, 0.98], "ds.param_dtype": "bf16",
              "algo.kl.use_loss": True}),
     Case("openrlhf", f"{PPO} --actor.model_name_or_path m --data.prompt_dataset d "
