@@ -108,7 +108,7 @@ def spelled(text: str) -> str:
     text = SIZED.sub("", text)
     text = IMAGINARY.sub(" i", UPRIGHT.sub(r" \1 ", text))
     text = WITHOUT_LETTERS.sub(r"\1", text)
-    text = _without_groups(text)
+    text = without_groups(text)
     text = REPEATING.sub(_fraction, text)
     text = SCIENTIFIC.sub(_decimal, text)
     text = IN_BASE.sub(_symbol, text)
@@ -182,7 +182,7 @@ def _without_braces(text: str) -> str:
     return found[1] or found[2] if found else text
 
 
-def _without_groups(text: str) -> str:
+def without_groups(text: str) -> str:
     """Return a text without the separators of thousands.
 
     In brackets a bare comma separates coordinates, unless zeros behind it show a group: `(3,500)`

@@ -9,6 +9,7 @@ from functools import cache, partial
 
 from env.rewards.answers import final_part, last_boxed
 from env.rewards.completion import completion_of
+from env.rewards.formula import without_groups
 from env.rewards.math_processes import (
     CPU_SECONDS,
     MOST_PROCESSES,
@@ -26,7 +27,6 @@ SAME = (
     (re.compile(r"\\frac(\d)(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\^\{?\\circ\}?|\\?%|°"), ""),
-    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
     (re.compile(r"\s+"), ""),
     (re.compile(r"\.$"), ""),
 )
@@ -84,6 +84,7 @@ def _exact(request: RewardRequest) -> Score:
 
 def normalised(text: str) -> str:
     """Return a formula in one of its spellings."""
+    text = without_groups(text)
     for pattern, replacement in SAME:
         text = pattern.sub(replacement, text)
     return text

@@ -19,6 +19,8 @@ NUMBER = re.compile(r"[-+−]?\s*[$€£]?\s*(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+
 FRACTION = re.compile(r"(-?\d+)\s*/\s*(\d+)")
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 STATED = re.compile(r"(?:answer|therefore)(?:\s+is)?\s*:?\s*(.+)", re.IGNORECASE)
+OPERATORS = re.compile(r"[+*/^=<>±×÷√]|(?<![A-Za-z]{2})[-−](?=[\w(])")
+"""What words have none of: `x+1` is not `x-1`."""
 LIST = re.compile(r"\[(.+)\]|\((.+,.+)\)", re.DOTALL)
 MOST_PLACES = 100
 """A label with more decimal places has none that count."""
@@ -139,7 +141,9 @@ def _is_right(gold: Gold, completion: str, answer: str) -> bool:
     if gold.number is not None:
         number = _number(answer)
         return number is not None and _same(gold, gold.number, number)
-    return normalised(answer) == normalised(gold.answer)
+    return normalised(answer) == normalised(gold.answer) and (
+        OPERATORS.findall(answer) == OPERATORS.findall(gold.answer)
+    )
 
 
 def _same(gold: Gold, wanted: Decimal, number: Decimal) -> bool:
