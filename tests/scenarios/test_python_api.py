@@ -80,7 +80,7 @@ def test_a_function_scores_and_the_result_says_what_came_of_it(
 
     def reward(requests: Sequence[RewardRequest]) -> list[Score]:
         seen.extend(requests)
-        return [Score.of(float(len(request.response))) for request in requests]
+        return [Score.of(float(len(request.completion_ids))) for request in requests]
 
     result = train(**flags, reward=reward, max_steps=2, eval_dataset=tiny.held_out)
     assert (result.steps, result.samples) == (2, 16)

@@ -40,12 +40,12 @@ def fault(
             beside = _decoded(model, device, vision)
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
         return f"it does not decode a batch: {type(error).__name__}: {error}"
-    difference = float((alone - beside).abs().max() / alone.std())
-    if difference <= TOLERANCE:
+    worst, spread = float((alone - beside).abs().max()), float(alone.std())
+    if worst <= TOLERANCE * spread:
         return None
     return (
         "a row's next token depends on the padding and the rows beside it: in a trial, logits "
-        f"differ by {difference:.2g} of their standard deviation"
+        f"differ by {worst:.2g}, where their standard deviation is {spread:.2g}"
     )
 
 
