@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import lease
-from contract.files import stored_json
+from contract.files import stored_json, umask
 from contract.journal import timestamp
 from contract.run_dir import write_atomically
 
@@ -167,6 +167,7 @@ class PhaseFile:
 
     def write(self, phase: Phase) -> None:
         if self._descriptor is None:
+            umask.restore()
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
         text = json.dumps(asdict(phase)).ljust(PHASE_BYTES - 1) + "\n"
         os.pwrite(self._descriptor, text.encode(), 0)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.files import umask
 from contract.files.os_errors import replacing_path, with_path
 
 NODE_DIR = "ROLLCALL_NODE_DIR"
@@ -145,6 +146,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    umask.restore()
     with replacing_path(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from contract.files import umask
 from contract.files.os_errors import with_path
 
 
@@ -15,6 +16,7 @@ def append_line(path: Path, line: bytes, *, durable: bool = False) -> int:
     write without a lock. A line that a crash left without an end gets one first. `durable`: return
     when the disk has the line. Raises OSError.
     """
+    umask.restore()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         with with_path(path):

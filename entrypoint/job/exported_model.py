@@ -9,6 +9,9 @@ from pathlib import Path
 from contract import lease
 from contract.journal import EXPORT
 from contract.run_dir import RunFiles
+from entrypoint.config.settings import Settings
+from entrypoint.job import checkpoint_files
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.run import errors
 
@@ -28,6 +31,18 @@ def show(run: RunContext) -> None:
             run.journal.record(EXPORT, f"{run.files.exported} is the trained model, {model}")
     except OSError as error:
         log.warning("%s is no link to the model: %s", run.files.exported, errors.describe(error))
+
+
+def lost(settings: Settings) -> str:
+    """Return what is wrong with the model of a run that has finished; "" if it is there.
+
+    It is not asked of a run whose model is in the store, or of a recipe that does not know.
+    """
+    recipe = recipes.load(settings.recipe)
+    place = recipe.model_place(settings)
+    if settings.store or place is None or checkpoint_files.is_model(place):
+        return ""
+    return f"its model in {place} is gone, or not whole: it is written again"
 
 
 def linked(files: RunFiles, model: Path) -> bool:

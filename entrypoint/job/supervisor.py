@@ -117,6 +117,7 @@ class Supervisor:
                 decision = self._decide(result, progressed=result.step > before)
                 if isinstance(decision, policy.Stop):
                     if decision.exit_code is ExitCode.FINISHED:
+                        self._look_for_run()
                         exported_model.show(self.run)
                     return Outcome.of(decision)
                 self.rendezvous.record(decision)
@@ -141,6 +142,14 @@ class Supervisor:
             tells_phases=tells_phases,
             starts=hang.start_seconds(events, run.fingerprint),
         )
+
+    def _look_for_run(self) -> None:
+        """Raises StorageLostError if the job, or somebody else, has deleted the run directory."""
+        if not self.run.files.journal.exists():
+            raise StorageLostError(
+                f"the job ended with exit code 0, and {self.run.files.journal} is gone: it has "
+                "deleted its run directory, with all that it has left there"
+            )
 
     def _compare_models(self) -> None:
         """Raises ArgumentsError if a model has other weights than the run was begun with."""

@@ -20,7 +20,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Settings
-from entrypoint.job import command_identity, run_identity, supervisor
+from entrypoint.job import command_identity, exported_model, run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
@@ -67,7 +67,13 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
             journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
             identity = command_identity.fingerprint(settings)
             begun = run_identity.identify(settings, run)
-            if finished := _finished_before(journal, identity):
+            finished = _finished_before(journal, identity)
+            if finished and (lost := exported_model.lost(settings)):
+                log.warning("%s, but %s", finished, lost)
+                if not recipes.load(settings.recipe).latest(settings):
+                    log.error("there is no checkpoint to write it from: give another run directory")
+                    return ExitCode.RUN_DIR
+            elif finished:
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
                 whole = stored_run.upload_rest(settings, run, journal, inbox.stop)
                 return ExitCode.FINISHED if whole else ExitCode.RUN_DIR
@@ -137,7 +143,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         control = ControlServer(registry, observer, files, token, port)
     except OSError as error:
         log.error(PORT_TAKEN, port, error.strerror)
-        return ExitCode.UNFIT
+        return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
     control.max_restarts = settings.max_restarts
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)

@@ -133,10 +133,10 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The node's exit code: 73 for its run directory, 76 for other failures, 0 to continue."""
+        """The node's exit code: 73 for its run directory, 75 for ports, else 76; 0: continue."""
         if self.mode is not PreflightMode.STRICT or not self.fails:
             return ExitCode.FINISHED
-        # 73 wins over 76: it says more, and another node would not help.
+        # 73 wins: it says more, and another node would not help.
         return min(self.exit_codes.get(result.name, ExitCode.UNFIT) for result in self.fails)
 
     def _with(self, verdict: Verdict) -> tuple[Result, ...]:

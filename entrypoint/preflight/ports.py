@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from contract.exit_codes import ExitCode
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
@@ -171,7 +172,13 @@ def stale_ray(context: Context) -> Finding:
 
 
 CHECKS = (
-    Check(CheckName.HOST_PORTS, "are the ports of this node free?", ports, timeout=10.0),
+    Check(
+        CheckName.HOST_PORTS,
+        "are the ports of this node free?",
+        ports,
+        timeout=10.0,
+        exit_code=ExitCode.RETRY,  # whoever has them may end
+    ),
     Check(
         CheckName.HOST_STALE_RAY,
         "is there an earlier Ray of this node, or another node of its name, on this machine?",

@@ -62,6 +62,7 @@ class KnownServers:
         temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
         try:
             temporary.write_text(json.dumps(self._shown, indent=1) + "\n")
+            temporary.chmod(0o644)  # a reward function may have changed the umask
             temporary.replace(file)
         except OSError as error:
             log.warning("%s is not written: %s", file, error.strerror)

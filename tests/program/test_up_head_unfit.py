@@ -48,11 +48,11 @@ def test_a_worker_that_waits_ends_as_soon_as_its_heads_checks_have_failed(
             port = str(taken.getsockname()[1])
             head = start(tmp_path, ROLLCALL_NODE_NAME="h", ROLLCALL_RAY_PORT=port)
             said, _ = head.communicate(timeout=60)
-        assert head.returncode == 76, said
+        assert head.returncode == 75, said
         last, _ = worker.communicate(timeout=20)
         assert worker.returncode == 69, last
         (line,) = (line for line in last.splitlines() if "does not start" in line)
-        assert "the head h does not start and has ended with 76: host.ports: " in line
+        assert "the head h does not start and has ended with 75: host.ports: " in line
         assert port in line
         assert "repair it, and start all nodes again" in line
         assert not RunFiles(tmp_path).token.exists()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contract.files import stored_json
+from contract.files import stored_json, umask
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile, checkpoint_path, is_deleted, write_manifest
 from contract.run_dir import sync_directory, write_atomically
@@ -92,6 +92,7 @@ def begin(checkpoints: Path, step: int) -> Path:
     NFS keeps a deleted file there until the last process has closed it. Raises OSError if any other
     file of an earlier checkpoint of the step cannot be deleted.
     """
+    umask.restore()
     directory = checkpoint_path(checkpoints, step)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,9 @@ def commit(
 ) -> None:
     """Write the run's state and the manifest, which complete a checkpoint. Raises OSError.
 
-    `run`: the run's id.     Without a manifest a checkpoint does not exist.
+    `run`: the run's id. Without a manifest a checkpoint does not exist.
     """
+    umask.restore()
     if driver.in_flight is not None:
         path = directory / IN_FLIGHT
         with with_path(path), path.open("wb") as file:

@@ -133,6 +133,16 @@ NEAREST_THE_CAUSE = (
 """If there is evidence for several classes, the first of these is the cause and the others are its
 effects: a process that dies breaks its peers' collectives."""
 
+ERROR_WORDS = re.compile(
+    r"error|exception|interrupt|fatal|fail|abort|panic|denied|cannot|can't|could ?n[o']t|unable"
+    r"|\bno such|not (?:a |an )?(?:found|allowed|permitted|supported|valid|enough)|missing|refus"
+    r"|invalid|illegal|unknown|unexpected|unrecogni[sz]ed|unsupported|killed|segmentation"
+    r"|core dumped|assert|traceback|usage:|time[ds]? ?out|exceed|out of |overflow|corrupt|broken"
+    r"|exit code|exited|was ended by|is gone|no longer|required",
+    re.IGNORECASE,
+)
+"""Words of a line that says why a program ended; without one, it is an ordinary line."""
+
 KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
 """The launch's own line on a rank that a signal ended. Its peers only miss it: the network is well.
 SIGABRT is not here: with it, a rank ends itself after a collective that has failed."""
@@ -209,7 +219,13 @@ def describe(result: AttemptResult, failure: FailureClass) -> str:
     if result.status == "LOST":
         return result.message
     lines = result.message.strip().splitlines()
-    return result.last_error.strip() or (lines[-1].strip() if lines else result.status)
+    last = result.last_error.strip() or (lines[-1].strip() if lines else "")
+    if last and result.exit_code and not ERROR_WORDS.search(last):
+        return (
+            f"the job ended with exit code {result.exit_code} and printed no error; its last line: "
+            f"{last}"
+        )
+    return last or result.status
 
 
 def find_evidence(result: AttemptResult, failure: FailureClass) -> Evidence | None:

@@ -155,6 +155,10 @@ class Recipe(Protocol):
         """Map the job's flags that name models to a directory, or a name on the hub, each."""
         ...
 
+    def model_place(self, settings: Settings) -> Path | None:
+        """Return where the framework itself writes the model of a finished job; None: unknown."""
+        ...
+
     def exported(self, settings: Settings) -> Path | None:
         """Return the Hugging Face model that a finished job has left elsewhere than in RUN/hf.
 

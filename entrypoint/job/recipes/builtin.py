@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contract.journal import EXPORT
@@ -171,6 +172,11 @@ class Builtin:
             **{f"--reward_pretrain ({n})": name for n, name in enumerate(rewards, 1)},
         }
         return {flag: name for flag, name in named.items() if name}
+
+    def model_place(self, settings: Settings) -> Path:
+        from trainer.config.parse import unchecked
+
+        return unchecked(_arguments(settings)).exported
 
     def exported(self, settings: Settings) -> None:
         return None

@@ -104,6 +104,9 @@ class AnyCommand:
     def models(self, settings: Settings) -> Mapping[str, str]:
         return {}
 
+    def model_place(self, settings: Settings) -> Path | None:
+        return None
+
     def exported(self, settings: Settings) -> Path | None:
         return None
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
@@ -115,6 +116,12 @@ class Supervised(TorchRun):
 
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
+
+    def model_place(self, settings: Settings) -> Path:
+        from trainer.supervised.parse import unchecked
+
+        stage, *flags = settings.job
+        return unchecked(stage, flags, settings.run_dir).exported
 
     def models(self, settings: Settings) -> Mapping[str, str]:
         flags = _command(settings).flags

@@ -71,13 +71,13 @@ def finish(run: RunFiles) -> None:
 def test_the_first_head_gives_the_run_its_identity_and_a_later_one_keeps_it(
     run: RunFiles, taken: int
 ) -> None:
-    assert serve(run, taken, "python", "train.py") == ExitCode.UNFIT
+    assert serve(run, taken, "python", "train.py") == ExitCode.RETRY
     identity = json.loads(run.run.read_text())
     assert identity["recipe"] == "command"
     assert set(identity["versions"]) >= {"python", "ray"}
     assert run.token.stat().st_mode & 0o777 == 0o600
     token = run.token.read_text()
-    assert serve(run, taken, "python", "train.py") == ExitCode.UNFIT
+    assert serve(run, taken, "python", "train.py") == ExitCode.RETRY
     assert json.loads(run.run.read_text()) == identity
     assert run.token.read_text() == token
     assert [event["kind"] for event in read_events(run.journal)] == ["start", "start"]
@@ -105,7 +105,7 @@ def test_a_finished_run_goes_on_with_another_command(
 ) -> None:
     serve(run, taken, "python", "train.py")
     finish(run)
-    assert serve(run, taken, "python", "train.py", "--longer") == ExitCode.UNFIT
+    assert serve(run, taken, "python", "train.py", "--longer") == ExitCode.RETRY
     assert "this run was begun with another command: --longer is new. " in caplog.text
 
 
@@ -124,7 +124,7 @@ def test_where_leases_are_lost_the_next_heads_events_count_all_the_same(
 def test_the_lease_is_given_back_however_the_head_ends(run: RunFiles, taken: int) -> None:
     serve(run, taken, "true")
     assert contract_lease.read(run.leases / "1").get("over")
-    assert serve(run, taken, "true") == ExitCode.UNFIT
+    assert serve(run, taken, "true") == ExitCode.RETRY
 
 
 def test_a_token_that_was_given_is_not_written_down(

@@ -171,3 +171,21 @@ def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
     seen = Evidence(F.UNKNOWN, "died"), Evidence(F.HOST_OOM, "w1 was out of memory")
     result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), evidence=seen)
     assert describe(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ("Step 4 of 10: reward 0.562.", False),
+        ("Training goes on after step 2 of 3: no finished step is lost.", False),
+        ("epoch 3 loss 0.25", False),
+        ("ValueError: broken", True),
+        ("cannot open the file", True),
+        ("rank 1 on w ended with exit code 3", True),
+        ("torch.AcceleratorError: oh", True),
+    ],
+)
+def test_a_last_line_that_is_no_error_is_not_the_reason(last: str, *, told: bool) -> None:
+    result = AttemptResult(status="FAILED", exit_code=3, last_error=last)
+    plain = "the job ended with exit code 3 and printed no error; its last line: "
+    assert describe(result, classify(result)) == (last if told else f"{plain}{last}")

@@ -1,0 +1,48 @@
+"""Files of a run have their modes, whatever umask a user's function sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.files import umask
+from contract.files.append import append_line
+from contract.progress import Phase, PhaseFile
+from contract.run_dir import write_atomically
+from tests.support.tiny_run import GRPO, Tiny, share_of, train
+
+
+@pytest.fixture
+def mode(tmp_path: Path) -> Iterator[int]:
+    """The mode that a file of the run gets without a user's function."""
+    append_line(tmp_path / "before", b"")
+    yield (tmp_path / "before").stat().st_mode
+    umask.restore()
+
+
+@pytest.mark.parametrize("own", [0o777, 0o077, 0])
+def test_files_that_are_written_under_another_umask(tmp_path: Path, mode: int, own: int) -> None:
+    written = {name: tmp_path / name for name in ("lines", "text", "phase")}
+    os.umask(own)
+    append_line(written["lines"], b"{}")
+    os.umask(own)
+    write_atomically(written["text"], "{}")
+    os.umask(own)
+    PhaseFile(written["phase"]).write(Phase(1, 1, "step"))
+    assert {path.stat().st_mode for path in written.values()} == {mode}
+
+
+def test_a_run_whose_reward_function_sets_a_umask(tiny: Tiny, run_dir: Path, mode: int) -> None:
+    def reward(requests):  # type: ignore[no-untyped-def]
+        os.umask(0o777)
+        return share_of("1")(requests)
+
+    train(tiny.config(run_dir, max_steps=2, save_steps=1, **GRPO), reward)
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    unreadable = [path for path in files if not path.stat().st_mode & 0o400]
+    assert unreadable == []
+    folders = [path for path in run_dir.rglob("*") if path.is_dir()]
+    assert [path for path in folders if not path.stat().st_mode & 0o500] == []
