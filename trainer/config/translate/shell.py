@@ -14,7 +14,7 @@ from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place, Record, read_of, text_of
 from trainer.config.translate.bash.state import State, Unknown
 from trainer.config.translate.bash.statements import Run
-from trainer.config.translate.bash.syntax import ScriptSyntaxError, parsed
+from trainer.config.translate.bash.syntax import ScriptSyntaxError, parsed, slips
 from trainer.config.translate.rows import UNSET
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -59,6 +59,7 @@ def read(
     record, state = Record(), _initial(variables)
     for one, why in (lost or {}).items():
         state.variables.setdefault(one, Unknown(why))
+    record.notes += slips(text)
     Run(parsed(text), record, place or Place()).script(state)
     values = {one: text_of(state.variables.get(one)) for one in record.exported}
     exported = {one: value for one, value in values.items() if value is not None}

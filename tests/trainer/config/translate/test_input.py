@@ -316,3 +316,25 @@ def test_the_shell_gets_its_own_pieces_as_the_script_wrote_them(
     script.write_text(f'{VERL} {MODEL} trainer.experiment_name="a\\"b $(date "+%Y")"\n')
     _, out, _ = run(capsys, str(script))
     assert '"a\\"b $(date "+%Y")"' in out
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "export E=7\nbash -c 'L=2; {command} trainer.total_epochs=$E' name",
+        "bash -c '{command} trainer.total_epochs=$1' name 7",
+        'E=7\nssh host "{command} trainer.total_epochs=$E"',
+        "bash <<EOF\nE=7\n{command} trainer.total_epochs=\\$E\nEOF",
+        "sbatch <<'EOF'\n#!/bin/bash\nE=7\n{command} trainer.total_epochs=$E\nEOF",
+        "E=7\ndocker exec c bash -c 'E=8' && srun bash -c \"{command} trainer.total_epochs=$E\"",
+        "E=3\ndocker exec c bash -c '{command} trainer.total_epochs=${{E:-7}}'",
+    ],
+)
+def test_a_command_of_an_inner_shell_gets_what_that_shell_knows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(form.format(command=f"{VERL} {MODEL}") + "\n")
+    code, out, err = run(capsys, str(script))
+    assert code == 0, err
+    assert flags(out)["--num_episodes"] == ["7"]

@@ -28,6 +28,7 @@ def commands(text: str, **variables: str) -> list[list[str]]:
         ("A='x y'; a $A \"$A\"", ["a", "x", "y", "x y"]),
         ('A=(--x 1\n  # no\n  --y 2)\na ${A[@]} "${A[@]}"', ["a"] + ["--x", "1", "--y", "2"] * 2),
         ("a b # c d", ["a", "b"]),
+        ("a \\\n  --x 1\n  --y 2", ["--y", "2"]),  # one backslash is missing: bash ends the command
         ("a b#c", ["a", "b#c"]),
         ("a 1>x 2>&1 b &>> y", ["a", "b"]),
         ("a --use {token} <address>", ["a", "--use", "{token}", "<address>"]),
@@ -104,3 +105,22 @@ def test_the_variable_that_a_value_lacks(value: str, name: str) -> None:
 def test_nothing_runs(tmp_path: Path) -> None:
     commands(f"touch {tmp_path}/a; A=$(touch {tmp_path}/b) `touch {tmp_path}/c`")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("a --x 1 \\ \n  --y 2", "line 1: spaces follow the backslash"),
+        ("a\n--x 1", "lines that begin with a flag are taken as a part of the command above"),
+        ("a \\\n  # b \\\n  --x 1", "line 3: --x is no part of the command above"),
+        ("a \\\n  # b \\\n  c.d=1", "line 3: c.d=1 is no part of the command above"),
+    ],
+)
+def test_what_bash_reads_otherwise_than_it_was_meant_is_noted(text: str, note: str) -> None:
+    assert [one for one in read(text, {}).notes if one.startswith(note)]
+
+
+def test_an_array_that_the_script_does_not_tell_is_given_as_words() -> None:
+    text = 'if python x; then A=(--x 1); else A=(--y "2 3"); fi; a "${A[@]}"'
+    assert "A" in read(text, {}).missing(commands(text)[-1])
+    assert commands(text, A='--y "2 3"')[-1] == ["a", "--y", "2 3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import PurePath
 
 from trainer.config.translate.bash import assignments, builtins, tools
 from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
@@ -34,6 +35,8 @@ OF_THE_MACHINE = re.compile(
     r"|set_env\.sh|setvars\.sh|init/\w+)"
 )
 """Files that set up the programs of a machine, as the environment does."""
+SHELLS = frozenset(["bash", "sh", "sbatch", "srun", "ssh"])
+"""Programs that run what they read from standard input: it is recorded as their last word."""
 HOOKS = re.compile(r"(conda|mamba|micromamba|pyenv|direnv|brew|ssh-agent|module\w*|lmod)\b")
 
 
@@ -79,7 +82,9 @@ class Calls:
             prefix.append(
                 f"{one['Name']['Value']}={assignments.value_text(inner, one['Name']['Value'])}"
             )
-        self._run.record.commands.append([*prefix, *words])
+        reads = PurePath(first).name in SHELLS and isinstance(state.source, str)
+        script = [str(state.source)] if reads else []
+        self._run.record.commands.append([*prefix, *words, *script])
         self._program(words, node, state)
         return NEXT
 

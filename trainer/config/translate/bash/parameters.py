@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Protocol
 
 from trainer.config.translate.bash import patterns
@@ -77,6 +78,8 @@ class Parameter:
             ]
         if value is ABSENT:
             return []
+        if isinstance(value, str) and self._name in self._scope.state.given:
+            return shlex.split(value)  # nobody can give an array otherwise
         return [value] if isinstance(value, str) else []
 
     def _of_list(self, found: list[str] | Unknown) -> Values:

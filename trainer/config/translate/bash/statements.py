@@ -28,6 +28,7 @@ from trainer.config.translate.bash.syntax import (
 )
 from trainer.config.translate.bash.words import Words
 
+CONTINUED = "lines that begin with a flag are taken as a part of the command above"
 LONGEST = 60
 SIMPLE = frozenset(
     ["CallExpr", "BinaryCmd", "Subshell", "TestClause", "ArithmCmd", "LetClause", "DeclClause"]
@@ -82,14 +83,16 @@ class Run:
         gap = line(statement) - before["End"]["Line"]
         if not flags or not self.record.commands or not last.get("Args"):
             return False
-        if gap != 1 or not first.startswith("--"):
+        whole = before["Pos"]["Line"] == before["End"]["Line"]  # with backslashes, one is missing
+        if gap != 1 or not whole or not first.startswith("--"):
             self.record.notes.append(
                 f"line {line(statement)}: {first} is no part of the command above: a comment or a "
                 "missing backslash ends it, in bash too"
             )
             return False
         self.record.commands[-1] += Words(self.scope(state)).fields(call["Args"])
-        self.record.notes.append(f"line {line(statement)}: taken as a part of the command above")
+        if CONTINUED not in self.record.notes:
+            self.record.notes.append(CONTINUED)
         return True
 
     def statement(self, statement: Node, state: State, *, checked: bool) -> Flow:

@@ -16,7 +16,7 @@ PROGRAM = "shfmt"
 FAULT = re.compile(r"(?m)^(?:<standard input>:)?(\d+):\d+: (.*)")
 PLACEHOLDER = re.compile(r"(?<![<$&\w)])<([A-Za-z_](?:[\w./ -]*[\w.])?)>(?=[\s:/\"',;)]|$)")
 """`<address>` in a guide, which a shell would read as two redirections."""
-SLIP = re.compile(r"\\[ \t\r]+\n")
+SLIP = re.compile(r"(?<!\\)\\[ \t]+\n")
 """A backslash with spaces behind it: the line goes on all the same, as its writer meant."""
 COMMENTED = re.compile(rb"\\\n(?=[ \t]*#)")
 """A backslash before a line of comment."""
@@ -53,6 +53,12 @@ def parsed(text: str) -> Source:
     statements = _tree(source)
     ended = _with_comments_ended(source, statements)
     return Source(ended, statements if ended == source else _tree(ended))
+
+
+def slips(text: str) -> list[str]:
+    """Return a sentence on each line at whose end spaces follow a backslash."""
+    lines = (text.count("\n", 0, found.start()) + 1 for found in SLIP.finditer(text))
+    return [f"line {one}: spaces follow the backslash; it is taken to go on" for one in lines]
 
 
 def _with_comments_ended(source: bytes, statements: list[Node]) -> bytes:
