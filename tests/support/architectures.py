@@ -6,6 +6,7 @@ tokens, so short rows are on both sides of it.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -120,6 +121,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma": {},
     "gemma2": SLIDING | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
     "gemma3_text": SLIDING | {"query_pre_attn_scalar": 8},
+    "gemma3_text+longrope": SLIDING
+    | {
+        "query_pre_attn_scalar": 8,
+        "rope_parameters": {
+            "full_attention": LONGROPE,
+            "sliding_attention": {**ROTARY, "rope_type": "default"},
+        },
+    },
     "gemma3n_text": SLIDING
     | {
         "num_hidden_layers": 2,
@@ -301,7 +310,7 @@ ROUGH = frozenset({"minicpm3", "youtu"})
 
 
 def config(name: str) -> Any:
-    own = {**COMMON, **ARCHITECTURES[name]}
+    own = copy.deepcopy({**COMMON, **ARCHITECTURES[name]})  # configurations keep what they get
     return CONFIG_MAPPING[name.split("+")[0]](
         **{key: value for key, value in own.items() if value is not None}
     )

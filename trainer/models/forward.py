@@ -20,7 +20,7 @@ from trainer.config import architecture
 from trainer.models import zero3
 from trainer.models.limits import tiny_limits
 from trainer.models.packed_attention import PACKED, PackedLayout
-from trainer.models.positions import freeze_dynamic, shape_of
+from trainer.models.positions import freeze, shape_of
 from trainer.models.vision import Vision
 from trainer.types import Sequences
 
@@ -50,7 +50,7 @@ class Forward:
 
         `vision`: what sees the images; None for a model of text.
         """
-        freeze_dynamic(backbone)
+        freeze(backbone)
         self._backbone = backbone
         self._vision = vision
         self._device = device

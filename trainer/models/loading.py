@@ -131,6 +131,7 @@ def _loaded(
         raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {_some(missing)}")
     headless = kind in (AutoModel, AutoModelForSequenceClassification)
     warn_of_unused(model, info["unexpected_keys"], headless=headless)
+    positions.freeze(loaded)
     return loaded
 
 

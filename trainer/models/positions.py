@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -34,17 +35,26 @@ def settle(config: Any, longest: int) -> None:
                     parameters[f"short_{name}"] = parameters[f"long_{name}"]
 
 
-def freeze_dynamic(model: nn.Module) -> None:
-    """Keep frequencies of rope_type dynamic as pretrained, as vLLM does.
+def freeze(model: nn.Module) -> None:
+    """Keep the rotary frequencies of `model` as they are, where passes must not change them.
 
-    transformers would follow the longest sequence so far. Samples of a run do not get that long.
+    Those of rope_type dynamic stay as pretrained, as in vLLM: transformers would follow the longest
+    sequence so far, and samples of a run do not get that long. Longrope with one set of factors has
+    nothing to choose.
     """
     module: Any
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
-        if isinstance(kind, str) and "dynamic" in kind:
-            module.rope_type = "default"
-        elif isinstance(kind, dict):
-            module.rope_type = {
-                layer: "default" if "dynamic" in one else one for layer, one in kind.items()
-            }
+        if not kind:
+            continue
+        given = getattr(module.config, "rope_parameters", None) or {}
+        if isinstance(kind, str):
+            module.rope_type = _frozen(kind, given)
+        else:  # by type of layer
+            module.rope_type = {n: _frozen(one, given.get(n, {})) for n, one in kind.items()}
+
+
+def _frozen(kind: str, parameters: Mapping[str, Any]) -> str:
+    """Return the rope_type by which transformers' update leaves frequencies alone, or `kind`."""
+    one_set = kind == "longrope" and parameters.get("short_factor") == parameters.get("long_factor")
+    return "default" if one_set or "dynamic" in kind else kind

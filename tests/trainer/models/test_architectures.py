@@ -15,7 +15,7 @@ from trainer.models.causal_lm import separates_by_positions
 from trainer.rollout.hf_engine.cache import holds
 
 NATS = 1e-4
-QUICK = ("llama+longrope", "phimoe", "llama+dynamic", "llama4_text", "gemma2", "mpt")
+QUICK = ("gemma3_text+longrope", "phimoe", "llama+dynamic", "llama4_text", "gemma2", "mpt")
 """One architecture for each kind of dependence on length or on neighbours."""
 LIMITED = {
     **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa"), "index_topk"),
