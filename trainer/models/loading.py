@@ -128,7 +128,7 @@ def _loaded(
         )
     if missing := sorted(set(info["missing_keys"]) - new):
         # transformers would draw them at random, and only warn.
-        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {_some(missing)}")
+        raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some_of(missing)}")
     headless = kind in (AutoModel, AutoModelForSequenceClassification)
     warn_of_unused(model, info["unexpected_keys"], headless=headless)
     positions.freeze(loaded)
@@ -145,11 +145,12 @@ def warn_of_unused(model: str, unused: Iterable[str], *, headless: bool = False)
         log.warning(
             "%s: %d of its tensors have no place in the model that config.json describes, and are "
             "left out: %s",
-            *(model, len(left_out), _some(left_out)),
+            *(model, len(left_out), some_of(left_out)),
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, for a message that says how many there are."""
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 

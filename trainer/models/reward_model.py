@@ -19,11 +19,11 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config.architecture import long_factors_from
 from trainer.config.reward_models import HEAD
 from trainer.models.hub import unfit_model_errors
-from trainer.models.loading import fitted, on_device, warn_of_unused
+from trainer.models.loading import fitted, on_device, some_of, warn_of_unused
 from trainer.models.positions import shape_of
 from trainer.models.settings import RewardSettings
 from trainer.models.value_model import head_prefix
-from trainer.types import TrainingError
+from trainer.types import UnfitModelError
 
 
 class ScalarRewardModel:
@@ -145,8 +145,8 @@ def _padding_of(config: Any) -> int | None:
 def _loaded(name: str, settings: RewardSettings) -> Any:
     """Return the model as transformers' model for sequence classification.
 
-    OpenRLHF's reward models are such models with another name of the head. Raises TrainingError if
-    the model has no head.
+    OpenRLHF's reward models are such models with another name of the head. Raises
+    UnfitModelError if the model has no head.
     """
     config = AutoConfig.from_pretrained(name)
     if HEAD not in " ".join(config.architectures or []):
@@ -161,6 +161,7 @@ def _loaded(name: str, settings: RewardSettings) -> Any:
     )
     if fresh := sorted(loading["missing_keys"]):
         # transformers would initialise them at random, so rewards would mean nothing.
-        raise TrainingError(f"the reward model {name} has no trained {', '.join(fresh)}")
+        count = f" ({len(fresh)} of its weights)" if len(fresh) > 1 else ""
+        raise UnfitModelError(f"the reward model {name} has no trained {some_of(fresh)}{count}")
     warn_of_unused(name, loading["unexpected_keys"], headless=True)
     return model

@@ -129,6 +129,27 @@ def test_a_reward_models_unused_weights_are_named(
     assert "12 of its tensors have no place in the model" in warning
 
 
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("score", "has no trained score.weight"),
+        ("self_attn", "has no trained model.layers.0.self_attn.k_proj.bias, "),
+    ],
+)
+def test_a_reward_model_that_lacks_weights_is_the_users_to_put_right(
+    tmp_path: Path, lost: str, said: str
+) -> None:
+    model = write_reward_model(tmp_path / "model", "01")
+    file = model / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if lost not in name}
+    save_file(kept, file, metadata={"format": "pt"})
+    settings = RewardSettings(models=(str(model),), mixed_precision=False, micro_batch_size=4)
+    with pytest.raises(UnfitModelError) as caught:
+        ScalarRewardModel(str(model), settings, torch.device("cpu"))
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("(7 of its weights)") is (lost == "self_attn")
+
+
 def test_the_head_of_a_language_model_is_no_loss_to_a_model_without_one(
     tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
