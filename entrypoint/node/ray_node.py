@@ -121,7 +121,8 @@ class RayNode:
         def alive() -> None:
             self._look_for_raylet()
             if self._raylet and not self._raylet.lives:  # `ray start` may wait for it for minutes
-                self._start_again(f"raylet ended: {self._raylet.why_ended()}")
+                words = self._raylet.why_ended() or self._raylet.silence
+                self._start_again(f"raylet ended: {words}")
             if not self._process.running:
                 self._start_again(last_words(self._process.tail(LAST_LINES)))
             if fault := dashboard_fault(self._processes()):
@@ -193,6 +194,7 @@ class RayNode:
 
     def _watch(self, needed: list[Path]) -> None:
         """End Ray once its daemon has ended, or one of the files without which none can start."""
+        looks_without = 0
         for look in count(1):
             if self._over.wait(LOOK_SECONDS):
                 return
@@ -200,7 +202,11 @@ class RayNode:
             if look % LOOKS_PER_SWEEP == 0:
                 self._end_leftovers()
             if self._raylet and not self._raylet.lives and self._process.running:
-                self._why = f"Ray's raylet ended: {self._raylet.why_ended()}"
+                looks_without += 1
+                words = self._raylet.why_ended()
+                if not words and looks_without < LOOKS_PER_SWEEP:
+                    continue  # with the head's Ray it ends in silence, and `ray start` says so
+                self._why = f"Ray's raylet ended: {words or self._raylet.silence}"
                 log.warning("%s", self._why)
             elif not needed:
                 needed = self._needed()

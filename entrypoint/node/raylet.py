@@ -68,12 +68,16 @@ class Raylet:
                     write_atomically(path, str(first + place))
 
     def why_ended(self) -> str:
-        """Return what the raylet, or else one of its agents, said last, in a line."""
+        """Return what the raylet and its agents said last, in a line; "" if they said nothing."""
         said = next(filter(None, (_fatal(self.logs / name) for name in DAEMON_LOGS)), "")
         agents = (_fatal(self.logs / name) or _error(self.logs / name) for name in AGENT_LOGS)
         words = [said, next(filter(None, agents), "")]
         told = "; ".join(dict.fromkeys(word for word in words if word))[:LONGEST_WORDS]
-        return f"{told}{_holder(told)}" if told else f"it said nothing; its logs are in {self.logs}"
+        return f"{told}{_holder(told)}" if told else ""
+
+    @property
+    def silence(self) -> str:
+        return f"it said nothing; its logs are in {self.logs}"
 
 
 def find(processes: Iterable[psutil.Process]) -> Raylet | None:

@@ -67,9 +67,9 @@ def test_of_a_port_that_is_taken_the_holder_is_named(node: Raylet) -> None:
     assert said.endswith(f"(port {port} is held by {name} (process {os.getpid()}))")
 
 
-def test_a_raylet_that_said_nothing_has_its_logs_named(node: Raylet) -> None:
+def test_what_is_no_error_is_not_quoted(node: Raylet) -> None:
     (node.logs / "raylet.out").write_text("[2026-11-26 08:03:12,120 I 412 412] all is well\n")
-    assert node.why_ended() == f"it said nothing; its logs are in {node.logs}"
+    assert node.why_ended() == ""
 
 
 def test_the_ports_that_the_raylet_waits_for_are_told_and_an_agents_own_word_stays(
@@ -145,6 +145,20 @@ def test_the_end_of_a_raylet_ends_the_wait_although_ray_start_waits_on(
     with node, pytest.raises(RayFailedError) as failed:
         node.wait_ready(node.says_started, threading.Event())
     assert str(failed.value).endswith(f"raylet ended: {said}")
+
+
+def test_a_raylet_that_ends_in_silence_has_its_logs_named_if_ray_start_says_nothing(
+    tmp_path: Path, settings: Settings
+) -> None:
+    told = Inbox()
+    with RayNode(settings, (), ME, "t", told) as node:
+        node.wait_ready(lambda: None, threading.Event())
+        eventually(lambda: (tmp_path / "session/dashboard_agent_listen_port_ab").exists())
+        (tmp_path / "end").touch()
+        ended = told.take(timeout=10)
+    assert isinstance(ended, RayEnded)
+    logs = tmp_path / "session/logs"
+    assert ended.why == f"Ray's raylet ended: it said nothing; its logs are in {logs}"
 
 
 def test_the_end_of_a_raylet_of_a_node_that_is_ready_is_told_with_its_last_words(
