@@ -151,6 +151,17 @@ x() { echo $(( $1 * 2 )); }; a $(x 4)
 f() { echo out; a inside >&2; }; A=$(f); a $A
 A='x*y'; a "$A"; set -f; a $A
 break; continue; a on
+for i in {0..2}; do for j in x y; do [ $j = y ] && continue 2; a $i$j; done; done; a $i$j
+for i in 1 2 3; do for j in 1 2; do [ $i = 2 ] && break 2; a $i$j; done; done; a $i$j
+A=$(false); a $?; A=$(exit 3) || a f$?; A=$(true) && a t
+f() { local x; x=$(echo in); echo "$x"; return 0; }; A="$(f)" || A=no; a $A
+set -- a b c; a "${@:2}" "${@: -1}" "$*" "${*:1:2}" ${#}
+A=(a b); IFS=-; a "${A[*]}"; unset IFS; a "${A[*]}"
+a ~x.y=1 ~trainer.logger +x.y=1 ++z=2
+A=$(printf '%02d' 3); a $A $(printf '%3s|' x); A=1; export -n A; a $A
+A="x=1;y=2"; IFS=';' read -ra P <<< "$A"; for p in "${P[@]}"; do a "${p%%=*}" "${p##*=}"; done
+A=(a b c); a ${A[@]: -1} ${A[@]::2} "${A[@]/#/p-}" "${A[@]/%/.x}"
+A=3; a $((A--)) $A $((++A)) $((A+=2)) $((A|8)) $((A^1))
 [ x = x ]; A=$?; a $A
 A=5; A=$((A>3?A*2:A)); a $A
 A=0; ((A)) && a yes || a no; ((A = 5)); a $A

@@ -114,7 +114,7 @@ def declare(scope: Scope, node: Node) -> Status:
             continue
         before = scope.value(name)
         _declared(scope, variant, switches, name)
-        if STRANGE & set(switches):
+        if variant != "export" and STRANGE & set(switches):
             state.variables[name] = Unknown(
                 f"line {line(node)}: `{variant} {switches}` is not read"
             )

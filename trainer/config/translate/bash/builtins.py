@@ -79,18 +79,19 @@ def printf(scope: Scope, words: list[str], node: Node) -> Status:
 
 
 def _formatted(form: str, values: list[str]) -> str | None:
-    tokens = re.findall(r"%[sd%]|\\[nt\\]|[^%\\]+|[%\\]", form)
+    tokens = re.findall(r"%0?\d*[sd]|%%|\\[nt\\]|[^%\\]+|[%\\]", form)
     if any(token in ("%", "\\") for token in tokens) or is_open(form):
         return None
-    places = sum(token in ("%s", "%d") for token in tokens)
+    places = sum(token[0] == "%" and token[-1] in "sd" for token in tokens)
     made, rest = [], list(values)
     while True:
         for token in tokens:
-            if token in ("%s", "%d"):
-                value = rest.pop(0) if rest else ("" if token == "%s" else "0")
-                if token == "%d" and not re.fullmatch(r"-?(0|[1-9]\d*)", value):
+            if token[0] == "%" and token[-1] in "sd":
+                value = rest.pop(0) if rest else ("" if token[-1] == "s" else "0")
+                number = re.fullmatch(r"-?(0|[1-9]\d*)", value)
+                if (token[-1] == "d" and not number) or (token[1:-1] and is_open(value)):
                     return None
-                made.append(value)
+                made.append(token % (int(value) if token[-1] == "d" else value))
             else:
                 made.append("%" if token == "%%" else SIMPLE_ESCAPES.get(token, token))
         if not rest or not places:

@@ -58,7 +58,8 @@ class Calls:
         if not words:
             for one in set_:
                 assignments.assign(scope, one)
-            state.status = None if any(one.get("Type") == "CmdSubst" for one in below(node)) else 0
+            if not any(one.get("Type") == "CmdSubst" for one in below(node)):
+                state.status = 0  # else it is that of the substitution
             return NEXT
         while (
             words[0] in ("command", "builtin") and len(words) > 1 and not words[1].startswith("-")
@@ -159,8 +160,9 @@ class Calls:
         elif not self._run.loops:
             state.status = 0
             return NEXT
-        elif rest and rest[0] != "1":
-            state.spoil(f"line {line(node)}: `{first} {rest[0]}` is not read")
+        elif rest:
+            count = int(rest[0]) if rest[0].isdecimal() else 1
+            state.leaving = min(count, self._run.loops) - 1
         return frozenset([LEAVES[first]])
 
     def _more(self, first: str, rest: list[str], node: Node, state: State) -> Flow:
@@ -227,6 +229,8 @@ class Calls:
         del record.commands[commands:], record.notes[notes:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])
+        unknown = isinstance(inner.output, Unknown) or files
+        scope.state.status = None if unknown else inner.status
         if isinstance(inner.output, Unknown) or files:
             return None
         return "".join(inner.output).rstrip("\n")

@@ -26,8 +26,8 @@ class Loops:
                 state.status = 0
                 return NEXT
             flow = self._run.each(node["Do"], state, checked=checked)
-            if flow == BREAK:
-                return NEXT
+            if flow == BREAK or state.leaving:
+                return self._left(flow, state)
             if not flow <= {Step.NEXT, Step.CONTINUE}:
                 if len(flow) == 1:
                     return flow
@@ -67,8 +67,8 @@ class Loops:
             scope.assign(name, value, {})
             before, commands = state.copy(), len(self._run.record.commands)
             flow = self._run.each(node["Do"], state, checked=checked)
-            if flow == BREAK:
-                break
+            if flow == BREAK or state.leaving:
+                return self._left(flow, state)
             if not flow <= {Step.NEXT, Step.CONTINUE}:
                 if len(flow) == 1:
                     return flow
@@ -90,8 +90,8 @@ class Loops:
             if status:
                 return NEXT
             flow = self._run.each(node["Do"], state, checked=checked)
-            if flow == BREAK:
-                return NEXT
+            if flow == BREAK or state.leaving:
+                return self._left(flow, state)
             if not flow <= {Step.NEXT, Step.CONTINUE}:
                 if len(flow) == 1:
                     return flow
@@ -101,6 +101,16 @@ class Loops:
         post = [{"Cmd": step, "Pos": node["Pos"], "End": node["End"]}] if "Post" in loop else []
         return self._many(node, [*node["Do"], *post], state)
 
+    @staticmethod
+    def _left(flow: Flow, state: State) -> Flow:
+        """Return how it goes on behind a loop that `break` or `continue 2` has left."""
+        if not state.leaving:
+            return NEXT
+        if len(flow) > 1:
+            state.spoil("how many loops end is known only when the script runs")
+        state.leaving -= 1
+        return flow
+
     def _many(self, node: Node, statements: list[Node], state: State) -> Flow:
         """Run a loop whose number of rounds is unknown: what a round changes is unknown."""
         why = self._run.unknown(node, "it depends on how often the loop runs")
@@ -109,6 +119,9 @@ class Loops:
             commands = len(self._run.record.commands)
             after = state.copy()
             flow = self._run.each(statements, after, checked=True)
+            if after.leaving:
+                after.spoil(why.why)
+                after.leaving = 0
             both = joined(state, after, why) if flow != EXIT else state.copy()
             ways = NEXT | (flow & {Step.RETURN})
             if both == state:

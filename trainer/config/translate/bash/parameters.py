@@ -88,7 +88,7 @@ class Parameter:
         if self._node.get("Length"):
             return [str(len(found))]
         if cut := self._node.get("Slice"):
-            return list(self._cut_list(found, cut))
+            return self._as_one(self._cut_list(found, cut))
         if exp := self._node.get("Exp"):
             if exp["Op"] in (":-", "-", ":+", "+"):
                 full = bool(found) if exp["Op"] in ("-", "+") else any(found)
@@ -104,12 +104,16 @@ class Parameter:
             return [self._changed(one) for one in found]
         if self._node.get("Repl"):
             return [self._changed(one) for one in found]
-        if self._quoted and (self._name == "*" or literal(self._node.get("Index")) == "*"):
-            between = self._scope.state.variables.get("IFS", " \t\n")
-            if not isinstance(between, str):
-                return [self._strange()]
-            return [between[:1].join(found)] if found else [""]
-        return list(found)
+        return self._as_one(found)
+
+    def _as_one(self, found: list[str]) -> Values:
+        """Return the values; in quotes `*` makes one text of them."""
+        if not self._quoted or "*" not in (self._name, literal(self._node.get("Index"))):
+            return list(found)
+        between = self._scope.state.variables.get("IFS", " ")
+        if between is not None and not isinstance(between, str):
+            return [self._strange()]
+        return [(" " if between is None else between[:1]).join(found)]
 
     def _cut_list(self, found: list[str], cut: Node) -> list[str]:
         try:

@@ -77,6 +77,8 @@ class State:
     """What is written where somebody reads it: `$(…)` or a pipe."""
     source: str | Unknown = field(default=NO_INPUT, init=False)
     """What the script or the function reads from standard input."""
+    leaving: int = field(default=0, init=False)
+    """How many more loops `break 2` or `continue 2` leaves."""
     spoilt: Unknown | None = field(default=None, init=False)
     """Why any variable may have another value, as after a sourced file."""
     saved: tuple[dict[str, Value | Absent], ...] = field(default=(), init=False)
@@ -137,5 +139,6 @@ def joined(one: State, other: State, why: Unknown) -> State:
     for name in ("arguments", "directory", "output", "source"):
         if getattr(one, name) != getattr(other, name):
             setattr(both, name, why)
+    both.leaving = max(one.leaving, other.leaving)
     both.spoilt = one.spoilt or other.spoilt
     return both

@@ -173,7 +173,7 @@ class Words:
             if found[1]:
                 return ESCAPES[found[1]]
             code = int(found[2], 8) & 255 if found[2] else int(found[3] or found[4], 16)
-            if 0 < code < 128 or found[4]:
+            if 0 < code < 128:
                 return chr(code)
             return self._scope.ask_for(part, "this byte is not read")
 
@@ -215,9 +215,11 @@ class Words:
         if not begun:
             return parts
         at = begun.end() - 1
-        name = re.match(r"[\w.+-]*", first[at + 1 :])
-        if (name and name[0]) or (at + 1 == len(first) and len(parts) > 1):
-            return parts if not (name and name[0]) else [{**parts[0], "Type": "User"}, *parts[1:]]
+        user = first[at + 1 :].partition("/")[0]
+        if re.fullmatch(r"[a-z_][\w-]*", user):
+            return [{**parts[0], "Type": "User"}, *parts[1:]]
+        if user or (at + 1 == len(first) and len(parts) > 1):
+            return parts
         home = self._scope.value("HOME")
         text = text_of(home)
         shown = opened("{HOME}") if text is None else text
