@@ -101,13 +101,13 @@ def of_script(
 def _read(
     text: str, variables: Mapping[str, str], place: shell.Place | None = None
 ) -> shell.Script:
-    """Read a script; of one that is no bash, its command alone. Raises TranslateError."""
+    """Read a script; of one that cannot be read, its command alone. Raises TranslateError."""
     try:
         return shell.read(text, variables, place)
     except shell.ScriptSyntaxError as error:
         paragraphs = [one for one in re.split(r"\n[ \t]*\n", text) if _program_in(one.split())]
         if len(paragraphs) == 1 and paragraphs[0] != text:
-            why = f"the script as a whole is no bash ({error})"
+            why = f"the whole cannot be read ({error})"
             with suppress(shell.ScriptSyntaxError):
                 lost = dict.fromkeys(SET.findall(text), why)
                 read = shell.read(paragraphs[0], variables, place, lost)

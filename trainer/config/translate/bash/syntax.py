@@ -25,7 +25,7 @@ SHOWN = {ord(hidden): chr(char) for char, hidden in HIDDEN.items()}
 
 
 class ScriptSyntaxError(ValueError):
-    """Why no shell can read the script; the text begins with the line."""
+    """Why a script cannot be read; the text begins with the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _tree(source: bytes) -> list[Node]:
     if done.returncode:
         found = FAULT.search(done.stderr.decode())
         said = f"line {found[1]}: {found[2]}" if found else done.stderr.decode().strip()
-        raise ScriptSyntaxError(f"{said}: bash could not read the script either")
+        raise ScriptSyntaxError(f"{said}: the script cannot be read")
     return json.loads(done.stdout).get("Stmts") or []
 
 
