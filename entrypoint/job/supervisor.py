@@ -71,7 +71,7 @@ class Outcome:
             case UnplaceableError() | ArgumentsError() | OtherRunError():
                 code = ExitCode.USAGE
             case RayFailedError():
-                code = ExitCode.RETRY
+                code = error.exit_code
             case UnfitRayError():
                 code = error.exit_code
             case OSError():  # such as a run directory that cannot take the journal

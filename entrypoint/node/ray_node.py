@@ -20,6 +20,7 @@ from typing import NoReturn
 import psutil
 
 from contract import fd_store
+from contract.exit_codes import ExitCode
 from contract.files import private_dir
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
@@ -37,6 +38,7 @@ from entrypoint.processes import leftovers, process
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
+from entrypoint.run import errors
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +103,8 @@ class RayNode:
         try:
             return process.Process("ray", self._argv, env=self._env, log_to=self._log)
         except process.StartError as error:
-            raise RayFailedError(str(error)) from None
+            code = errors.exit_code(error.error, self._settings.run_dir) if error.error else None
+            raise RayFailedError(str(error), code or ExitCode.RETRY) from None
 
     def __enter__(self) -> RayNode:
         return self

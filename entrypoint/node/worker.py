@@ -91,6 +91,9 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
     except WrongTokenError as error:
         log.error("%s: set the head's ROLLCALL_TOKEN, or share its run directory", error)
         return ExitCode.NOT_ALLOWED
+    except RayFailedError as error:
+        log.error("%s", error)
+        return error.exit_code
     except RefusedError as error:
         log.error("the head refuses this node: %s", error)
         return ExitCode.UNFIT
@@ -276,9 +279,13 @@ class _Membership:
         try:
             started = self._start_ray(info, host)
         except RayFailedError as error:
+            if error.exit_code == ExitCode.UNFIT:
+                raise
             log.warning("%s", error)
             return RayEnded(1)
         except OSError as error:  # its log lies in the run directory
+            if errors.exit_code(error, self.settings.run_dir) == ExitCode.UNFIT:
+                raise
             log.warning("Ray does not start: %s", errors.describe(error))
             return RayEnded(1)
         with started as ray:

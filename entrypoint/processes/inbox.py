@@ -33,6 +33,10 @@ class RayEnded:
 class RayFailedError(Exception):
     """Ray did not start or died; the sentence, of one line, ends with its last words."""
 
+    def __init__(self, sentence: str, exit_code: ExitCode = ExitCode.RETRY) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
 
 class UnfitRayError(Exception):
     """A Ray that this node did not start cannot run the job, or does not let this node in."""

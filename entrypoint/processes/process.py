@@ -32,6 +32,10 @@ is gone, the process is an orphan, and the next entrypoint with this mark ends i
 class StartError(Exception):
     """A program could not be started; the sentence names the program and the reason."""
 
+    def __init__(self, sentence: str, error: OSError | None = None) -> None:
+        super().__init__(sentence)
+        self.error = error
+
 
 class Process:
     """A child process in a session of its own. Its output goes to a log file or to the console.
@@ -57,7 +61,8 @@ class Process:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise StartError(f"{name} cannot start: {argv[0]}: {error.strerror}") from None
+                sentence = f"{name} cannot start: {argv[0]}: {error.strerror}"
+                raise StartError(sentence, error) from None
 
     @property
     def pid(self) -> int:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.journal import EXPORT
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
@@ -85,6 +86,16 @@ def once_missed(world: World, call: Callable[[], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def finishes(*, at_step: int) -> Act:
+    """A job that writes its model at this step, and ends."""
+
+    def act(world: World) -> JobInfo:
+        world.journal.record(EXPORT, "the model is written")
+        return ends(FINISHED, at_step=at_step)(world)
+
+    return act
+
+
 def loses(mount: Mount, info: JobInfo, *, for_good: bool = False) -> Act:
     """A job that ends so at step 3, as the mount is lost."""
 
@@ -108,7 +119,7 @@ def loses(mount: Mount, info: JobInfo, *, for_good: bool = False) -> Act:
 def test_data_that_is_gone_between_two_attempts_is_waited_for(
     mount: Mount, info: JobInfo, failure: str, decision: str
 ) -> None:
-    world = training(mount, loses(mount, info), ends(FINISHED, at_step=9))
+    world = training(mount, loses(mount, info), finishes(at_step=9))
     assert world.lives() == Outcome("finished", ExitCode.FINISHED, "the job has finished")
     assert world.sentences("failure")[0].startswith(failure)
     assert world.sentences("decision")[0].startswith(decision)
@@ -152,7 +163,8 @@ def edits(mount: Mount, info: JobInfo) -> Act:
 
     def act(world: World) -> JobInfo:
         mount.flags.write_text(mount.flags.read_text() + "no_such_flag = 1\n")
-        return ends(info, at_step=3)(world)
+        end = finishes(at_step=3) if info is FINISHED else ends(info, at_step=3)
+        return end(world)
 
     return act
 
@@ -175,7 +187,7 @@ def test_an_attempt_whose_flags_file_has_a_fault_by_now_is_not_made(
 def test_files_that_are_lost_between_the_roll_and_the_attempt_are_waited_for(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = training(mount, ends(FINISHED, at_step=9))
+    world = training(mount, finishes(at_step=9))
     asked: list[object] = []
 
     def loses_them(*arguments: object) -> None:
@@ -225,7 +237,7 @@ def test_a_mount_that_answers_with_an_error_is_waited_for(
         once_missed(world, lambda: monkeypatch.setattr(Path, "stat", look))
         return ends(DIED, at_step=3)(world)
 
-    world = training(mount, loses_connection, ends(FINISHED, at_step=9))
+    world = training(mount, loses_connection, finishes(at_step=9))
     assert world.lives().exit_code is ExitCode.FINISHED
     assert "Transport endpoint is not connected" in world.sentences("files")[0]
 

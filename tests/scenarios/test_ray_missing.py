@@ -61,10 +61,10 @@ def test_a_head_says_so_writes_it_down_and_ends(
 ) -> None:
     role = Head(0, 0, "a test")
     with caplog.at_level(logging.INFO):
-        assert head.serve(of_head, role, {}, Inbox()) == ExitCode.RETRY
+        assert head.serve(of_head, role, {}, Inbox()) == ExitCode.UNFIT
     assert SAID in caplog.messages
     result = json.loads(RunFiles(of_head.run_dir).result.read_text())
-    assert (result["outcome"], result["exit_code"]) == ("failed", ExitCode.RETRY)
+    assert (result["outcome"], result["exit_code"]) == ("failed", ExitCode.UNFIT)
 
 
 def test_a_head_whose_ray_is_to_be_started_anew_ends_as_where_it_dies(of_head: Settings) -> None:
@@ -76,13 +76,22 @@ def test_a_head_whose_ray_is_to_be_started_anew_ends_as_where_it_dies(of_head: S
         cluster.revive()
 
 
+def test_a_worker_without_the_program_is_not_fit(
+    of_worker: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with head_of(of_worker):
+        assert serve(of_worker) == ExitCode.UNFIT
+    assert caplog.messages.count(SAID) == 1
+
+
 def test_a_worker_tries_again_and_gives_up_in_the_end(
     of_worker: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
+    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/bin/false")
     with head_of(of_worker):
         assert serve(of_worker) == ExitCode.RETRY
-    assert caplog.messages.count(SAID) == worker.TRIES
+    assert len([line for line in caplog.messages if "did not start" in line]) == worker.TRIES
 
 
 def test_a_ray_that_fails_slowly_counts_as_a_failure_too(
@@ -91,9 +100,10 @@ def test_a_ray_that_fails_slowly_counts_as_a_failure_too(
     """Otherwise a node whose starts take longer than a steady run would try for ever."""
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
     monkeypatch.setattr(wait, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/bin/false")
     with head_of(of_worker):
         assert serve(of_worker) == ExitCode.RETRY
-    assert caplog.messages.count(SAID) == worker.TRIES
+    assert len([line for line in caplog.messages if "did not start" in line]) == worker.TRIES
 
 
 def test_a_file_of_rays_that_is_another_users_is_no_fault_of_the_run_directory(
@@ -103,8 +113,9 @@ def test_a_file_of_rays_that_is_another_users_is_no_fault_of_the_run_directory(
         raise PermissionError(errno.EACCES, "Permission denied", "/tmp/ray/ray_current_cluster")
 
     monkeypatch.setattr(ray_node, "forget_cluster", others)
-    assert head.serve(of_head, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.RETRY
-    assert caplog.messages[-1] == "/tmp/ray/ray_current_cluster: Permission denied"
+    assert head.serve(of_head, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.UNFIT
+    said = "/tmp/ray/ray_current_cluster: Permission denied: give user"
+    assert caplog.messages[-1].startswith(said)
 
 
 def test_storage_that_knows_no_locks_is_a_fault_of_the_run_directory(
@@ -115,4 +126,5 @@ def test_storage_that_knows_no_locks_is_a_fault_of_the_run_directory(
 
     monkeypatch.setattr("entrypoint.run.lease.fcntl.flock", no_locks)
     assert head.serve(of_head, Head(0, 0, "a test"), {}, Inbox()) == ExitCode.RUN_DIR
-    assert caplog.messages[-1] == f"{RunFiles(of_head.run_dir).leases / '1'}: No locks available"
+    said = f"{RunFiles(of_head.run_dir).leases / '1'}: No locks available: put it on a file system"
+    assert caplog.messages[-1].startswith(said)

@@ -114,8 +114,11 @@ def test_workers_of_a_head_that_was_superseded_are_told_nothing(
 def test_a_journal_that_takes_no_event_ends_the_run_with_an_outcome(tmp_path: Path) -> None:
     world = World(tmp_path, lambda world: FINISHED)
     world.run.journal.mkdir()
+    remedy = "make it, or correct the path"
     outcome = world.lives()
-    assert outcome == Outcome("failed", ExitCode.RUN_DIR, f"{world.run.journal}: Is a directory")
+    assert outcome == Outcome(
+        "failed", ExitCode.RUN_DIR, f"{world.run.journal}: Is a directory: {remedy}"
+    )
 
 
 @pytest.fixture
@@ -165,38 +168,41 @@ def test_a_worker_that_storage_ends_says_one_sentence(
     monkeypatch.setattr(worker._Membership, "_join_once", stale)
     with caplog.at_level(logging.ERROR):
         assert serve(settings) == ExitCode.RUN_DIR
-    assert caplog.messages == [f"{logs}: Stale file handle"]
+    assert caplog.messages == [f"{logs}: Stale file handle: mount it again"]
 
 
 ELSEWHERE = [
-    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
-    (PermissionError(errno.EACCES, "Permission denied", "/tmp/ray/x"), "/tmp/ray/x: Permission"),
-    (OSError(errno.EMFILE, "Too many open files", "{}"), "/logs: Too many open files"),
+    (OSError(errno.ECONNREFUSED, "Connection refused"), "Connection refused", ExitCode.RETRY),
+    (OSError(errno.EMFILE, "Too many open files", "{}"), "/logs: Too many open", ExitCode.RETRY),
+    (OSError(errno.EACCES, "Permission denied", "/tmp/x"), "/tmp/x: Permission", ExitCode.UNFIT),
+    (OSError(errno.ENOENT, "No such file", "/tmp/x"), "correct the path", ExitCode.UNFIT),
 ]
+"""An error, what is said of it, and the exit code: another try helps, or the node is not fit."""
 
 
-@pytest.mark.parametrize(("error", "said"), ELSEWHERE, ids=lambda one: type(one).__name__)
-def test_what_is_not_of_the_run_directory_is_worth_another_try_on_a_worker(
+@pytest.mark.parametrize(("error", "said", "code"), ELSEWHERE)
+def test_what_is_not_of_the_run_directory_is_worth_another_try_on_a_worker_if_that_may_help(
     settings: Settings,
     error: OSError,
     said: str,
+    code: ExitCode,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(worker._Membership, "_join_once", raising(error, settings.run_dir))
     with caplog.at_level(logging.ERROR):
-        assert serve(settings) == ExitCode.RETRY
+        assert serve(settings) == code
     assert said in caplog.messages[0]
 
 
-@pytest.mark.parametrize(("error", "said"), ELSEWHERE, ids=lambda one: type(one).__name__)
-def test_what_is_not_of_the_run_directory_is_worth_another_try_on_a_head(
-    tmp_path: Path, error: OSError, said: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "said", "code"), ELSEWHERE)
+def test_what_is_not_of_the_run_directory_is_worth_another_try_on_a_head_if_that_may_help(
+    tmp_path: Path, error: OSError, said: str, code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, lambda world: FINISHED)
     monkeypatch.setattr(world, "alive", raising(error, tmp_path))
     outcome = world.lives()
-    assert outcome.exit_code is ExitCode.RETRY
+    assert outcome.exit_code is code
     assert said in outcome.sentence
 
 
@@ -218,5 +224,5 @@ def test_a_full_disk_is_named_by_the_file_that_it_does_not_take(
     world = World(tmp_path, lambda world: FINISHED)
     monkeypatch.setattr(f"contract.run_dir.os.{broken}", full)
     outcome = world.lives()
-    why = f"{world.run.journal}: No space left on device"
+    why = f"{world.run.journal}: No space left on device: free space there"
     assert outcome == Outcome("failed", ExitCode.RUN_DIR, why)

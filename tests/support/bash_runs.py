@@ -27,8 +27,9 @@ REAL = frozenset([
 END = "\x01"
 """Written behind a command's last word."""
 STUB = """#!{bash}
-{{ printf '%s\\0' "${{0##*/}}" "$@"; printf '\\1\\0'; }} >> "{log}"
+printf '%s\\0' "${{0##*/}}" "$@" $'\\1' >> "{log}"
 """
+"""By one printf, since programs of the background write at the same time."""
 OTHER_USER = 65534
 SECONDS = 10
 BASH = shutil.which("bash") or "bash"

@@ -95,7 +95,7 @@ def missing_model(flag: str, model: str) -> Iterator[Fault]:
     on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
     if model and on_disk and (why := why_absent(Path(model) / "config.json")):
         remedy = "Give a directory in Hugging Face's layout, or a name on the hub"
-        if (Path(model) / "adapter_config.json").is_file():
+        if why_absent(Path(model) / "adapter_config.json") is None:
             remedy = "It is an adapter of peft: merge it into its model (merge_and_unload) first"
         yield MissingFile(flag, model, f"no model there (no config.json: {why})", remedy)
 
