@@ -347,7 +347,8 @@ def test_several_files_are_uploaded_at_once(
     put, together = Store.upload, threading.Barrier(2)
 
     def meets(store: Store, name: str, file: Any) -> None:
-        together.wait(PATIENCE)
+        if name.startswith("checkpoints/"):  # the history goes up by itself
+            together.wait(PATIENCE)
         put(store, name, file)
 
     monkeypatch.setattr(Store, "upload", meets)
