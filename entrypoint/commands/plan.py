@@ -21,7 +21,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, SettingsError
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.base import PlacedJob
+from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 
 KEYS = (
     "role",
@@ -74,11 +74,15 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
         return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:
         return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
-    placed = recipe.placed(settings, _nodes(settings, decided, other))
+    try:
+        placed = recipe.placed(settings, _nodes(settings, decided, other))
+        of_job = recipes.warnings(recipe, placed)
+    except FilesGoneError as gone:  # a file that is still being written
+        return _row(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **given)
     return _row(
         faults=_layout_faults(placed),
         layout=placed.layout,
-        warnings=[*warnings, *recipes.warnings(recipe, placed)],
+        warnings=[*warnings, *of_job],
         **given,
     )
 

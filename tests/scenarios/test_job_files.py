@@ -129,6 +129,26 @@ def test_data_that_is_gone_between_two_attempts_is_waited_for(
     assert len(world.jobs.submitted) == 2
 
 
+def test_data_that_is_still_being_written_is_waited_for(mount: Mount) -> None:
+    """The node starts, as every node does while another program brings the data."""
+    prompts = mount.root / "prompts.jsonl"
+    whole = prompts.read_bytes()
+    prompts.write_bytes(whole + whole.splitlines()[0][:-5])
+    world = training(mount, finishes(at_step=9))
+    assert RECIPE.faults(world.context.settings) == ()
+
+    def finish_writing() -> None:
+        prompts.write_bytes(whole)
+
+    once_missed(world, finish_writing)
+    assert world.lives().exit_code is ExitCode.FINISHED
+    gone, back = world.sentences("files")
+    assert gone.startswith("--prompt_data: is still being written: its last row is incomplete")
+    assert str(prompts) in gone
+    assert back == "the job's files are there again"
+    assert world.kinds().count("attempt") == 1
+
+
 @pytest.mark.parametrize("name", ["prompts.jsonl", "reward.py", "model"])
 def test_each_file_that_is_gone_is_named(mount: Mount, name: str) -> None:
     settings = read_settings({}, mount.job)

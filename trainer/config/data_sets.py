@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from contract.files.os_errors import why_absent
-from trainer.config.schema import Fault, MissingFile
+from trainer.config.schema import Fault, MissingFile, UnfinishedFile
 
 TRAIN = "train"
 """The split that is read if none is named."""
 DATA_FILES = (".jsonl", ".json", ".parquet", ".csv", ".txt")
+PARQUET = b"PAR1"
+"""The first and the last bytes of a whole Parquet file."""
+WRITING_SECONDS = 30.0
+"""Seconds without a write after which a file counts as whole, however it ends."""
+LONGEST_ROW = 2**20
+"""Bytes of a row that are read to see whether it is whole."""
+CUT = re.compile(
+    r"|t(ru?)?|f(a(ls?)?)?|n(ul?)?|N(a)?|-|\.|[eE][-+]?|\\?u?[0-9a-fA-F]{0,4}", re.DOTALL
+)
+"""What is left of a JSON value whose end is cut off, behind what was read of it."""
 HUB_NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(:[\w.-]+)?")
 """owner/name, perhaps with a configuration."""
 
@@ -77,12 +90,55 @@ class Shares:
         return self.text
 
 
+def missing(flag: str, path: Path) -> Iterator[MissingFile]:
+    """Yield a fault if a data set is not there, or not yet whole."""
+    if why := why_absent(path):
+        remedy = "Give a path that all nodes see, or a data set of the hub as owner/name"
+        yield MissingFile(flag, str(path), why, remedy)
+    elif is_being_written(path):
+        problem = "is still being written: its last row is incomplete"
+        yield UnfinishedFile(flag, str(path), problem, "Wait until it is whole")
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a file was written to a moment ago and ends within a row."""
+    try:
+        if not path.is_file() or time.time() - path.stat().st_mtime > WRITING_SECONDS:
+            return False
+        with path.open("rb") as file:
+            end = _last_row(file)
+    except OSError:
+        return False
+    if path.suffix == ".parquet":
+        return bool(end) and not end.endswith(PARQUET)
+    return path.suffix in (".jsonl", ".json") and _is_cut(end)
+
+
+def _last_row(file: BinaryIO) -> bytes:
+    """Return what follows the last line break, or its end if it is very long."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LONGEST_ROW))
+    return file.read().rpartition(b"\n")[2]
+
+
+def _is_cut(row: bytes) -> bool:
+    """Return whether a row of JSON goes on where the file ends; other faults are the row's own."""
+    try:
+        json.loads(row or b"{}")
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :]
+        return error.msg.startswith("Unterminated string") or bool(CUT.fullmatch(rest))
+    except UnicodeDecodeError as error:
+        return error.end == len(row)  # cut within a character
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
 def faults(flag: str, given: DataSets | None, shares: Shares | None = None) -> Iterator[Fault]:
     """Yield what is wrong with the data sets of a flag and with their shares."""
     for path in given.on_disk if given else ():
-        if why := why_absent(path):
-            remedy = "Give a path that all nodes see, or a data set of the hub as owner/name"
-            yield MissingFile(flag, str(path), why, remedy)
+        yield from missing(flag, path)
     if given is None or shares is None:
         return
     numbers, sets = len(shares.numbers), len(given.names)

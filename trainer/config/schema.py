@@ -103,6 +103,10 @@ class MissingFile(Fault):
     """A file that a command line names and that this machine lacks or cannot read now."""
 
 
+class UnfinishedFile(MissingFile):
+    """A data file that another program is still writing."""
+
+
 class ConfigError(ValueError):
     """A command line that cannot be run; its text has every fault."""
 

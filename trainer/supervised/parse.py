@@ -15,7 +15,7 @@ from typing import Any
 from contract.files.os_errors import why_absent
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
-from trainer.config import model_files
+from trainer.config import data_sets, model_files
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
 from trainer.config.reward_models import output_faults
@@ -181,9 +181,8 @@ def _path_faults(flags: StageFlags) -> Iterator[Fault]:
         yield from missing_model("--ref_pretrain", flags.ref_pretrain)
     for flag in ("--dataset", "--eval_dataset"):
         for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
-            if not is_hub_name(name) and (why := why_absent(Path(name))):
-                remedy = "Give a path that all nodes see, or a data set of the hub as owner/name"
-                yield MissingFile(flag, name, why, remedy)
+            if not is_hub_name(name):
+                yield from data_sets.missing(flag, Path(name))
     template = flags.tokenizer_chat_template or ""
     if template.endswith(".jinja") and (why := why_absent(Path(template))):
         remedy = "Give a file that all nodes see, or the template's text"

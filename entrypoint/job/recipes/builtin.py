@@ -63,7 +63,7 @@ class Builtin:
     def faults(self, settings: Settings) -> Sequence[str]:
         from trainer.config.installed import data_faults, engine_faults, model_faults
         from trainer.config.parse import parse
-        from trainer.config.schema import ConfigError
+        from trainer.config.schema import ConfigError, UnfinishedFile
 
         asked = next((word for word in settings.job if word in HELP), "")
         if asked and settings.waits_for_jobs:
@@ -71,6 +71,8 @@ class Builtin:
         try:
             config = parse(_arguments(settings), incomplete=True)
         except ConfigError as error:
+            if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
+                return ()  # the head waits for the file, as for one that is gone
             return [str(fault) for fault in error.faults]
         try:
             return [
@@ -88,7 +90,7 @@ class Builtin:
         from trainer.config.installed import data_warnings
         from trainer.config.parse import parse
 
-        config = parse(_arguments(settings), incomplete=True)
+        config = parse(_arguments(settings), incomplete=True, absent=True)
         return [*config.warnings, *data_warnings(config)]
 
     def look_for_files(self, settings: Settings) -> None:

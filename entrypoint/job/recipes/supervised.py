@@ -43,7 +43,7 @@ LESS_MEMORY = MemoryAdvice(
 
 class Supervised(TorchRun):
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.schema import ConfigError
+        from trainer.config.schema import ConfigError, UnfinishedFile
         from trainer.supervised.parse import content_faults
 
         if not settings.job:
@@ -59,6 +59,8 @@ class Supervised(TorchRun):
             found = [str(fault) for fault in content_faults(command.flags)]
             found += _start_faults(settings, command)
         except ConfigError as error:
+            if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
+                return ()  # the head waits for the file, as for one that is gone
             return [str(fault) for fault in error.faults]
         except OSError as error:
             return [f"{error.filename}: {error.strerror or error}"]
