@@ -312,7 +312,7 @@ def test_a_taken_port_is_named_with_its_variable(node: Node) -> None:
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = node.up({"ROLLCALL_DASHBOARD_PORT": port}, *job(node))
-    line = message(done, 76, "FAIL host.ports")
+    line = message(done, 75, "FAIL host.ports")
     assert f"{port}: Address already in use" in line
     assert "set ROLLCALL_DASHBOARD_PORT" in line
 
@@ -321,9 +321,9 @@ def test_a_taken_control_port_is_found_without_the_preflight_too(node: Node) -> 
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = node.up(NO_PREFLIGHT | {"ROLLCALL_CONTROL_PORT": port}, *job(node))
-    line = message(done, 76, f"ROLLCALL_CONTROL_PORT={port} cannot be listened on")
+    line = message(done, 75, f"ROLLCALL_CONTROL_PORT={port} cannot be listened on")
     assert "Address already in use" in line
-    assert "WANDB_API_KEY is not set" in message(done, 76, "WANDB")
+    assert "WANDB_API_KEY is not set" in message(done, 75, "WANDB")
 
 
 def job(node: Node, *more: str, prompts: str = '{"prompt": "1+1=", "answer": "2"}\n') -> list[str]:

@@ -46,7 +46,8 @@ def test_a_worker_that_waits_ends_as_soon_as_its_heads_checks_have_failed(
         assert any(waits in line for line in worker.stdout)
         with socket.create_server(("", 0)) as taken:
             port = str(taken.getsockname()[1])
-            head = start(tmp_path, ROLLCALL_NODE_NAME="h", ROLLCALL_RAY_PORT=port)
+            own = {"ROLLCALL_NODE_NAME": "h", "ROLLCALL_WORKER_PORTS": "11002-11999"}
+            head = start(tmp_path, ROLLCALL_RAY_PORT=port, **own)
             said, _ = head.communicate(timeout=60)
         assert head.returncode == 75, said
         last, _ = worker.communicate(timeout=20)

@@ -86,7 +86,7 @@ def test_a_node_that_does_not_start_says_why_in_json_on_a_terminal_too(tmp_path:
         argv = [sys.executable, "-m", "entrypoint", "true"]
         with in_terminal(argv, given) as (node, terminal):
             said = read_to_end(terminal)
-            assert node.wait(20) == 76, said
+            assert node.wait(20) == 75, said
     assert any("host.ports" in row["message"] for row in rows(said))
     assert rows(said)[-1]["level"] == "ERROR"
     assert "this node does not start" in rows(said)[-1]["message"]

@@ -121,7 +121,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     settings = read_settings({"HF_TOKEN": SECRET})
     journal = Journal(tmp_path / "journal.jsonl", "head", secrets=settings.secrets)
     result = AttemptResult(
-        status="FAILED", exit_code=1, message=f"Job failed\n401: bearer {SECRET}\n"
+        status="FAILED", exit_code=1, message=f"Job failed\nLoginError: bearer {SECRET}\n"
     )
     evidence = classes.describe(result, FailureClass.UNKNOWN)
     assert SECRET in evidence
@@ -129,8 +129,9 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     journal.record("failure", f"unknown: {evidence}", failure="unknown", seen=[{"by": evidence}])
     assert SECRET not in journal.path.read_text()
     (failed,) = journal.events("failure")
-    assert failed["sentence"] == f"unknown: 401: bearer {MASK}"
-    assert failed["details"] == {"failure": "unknown", "seen": [{"by": f"401: bearer {MASK}"}]}
+    masked = f"LoginError: bearer {MASK}"
+    assert failed["sentence"] == f"unknown: {masked}"
+    assert failed["details"] == {"failure": "unknown", "seen": [{"by": masked}]}
     assert SECRET not in html.page("a run", [part_of(report.from_journal(journal.events()))])
 
 
