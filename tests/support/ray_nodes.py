@@ -46,6 +46,7 @@ def short_directory() -> Iterator[Path]:
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
     """A cluster that this process is a driver of; a fork server makes its workers."""
     head, *workers = nodes
+    Path("/tmp/ray").mkdir(exist_ok=True)  # Ray writes the address there, whatever temp_dir says
     cluster = Cluster(shutdown_at_exit=False)
     with short_directory() as directory:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from contract.background import in_background
 from env.episodes.chat import PlainChat
 from env.episodes.episode import run_episode
 from env.episodes.types import Context, Generated, Limits, StopReason, Task
@@ -34,7 +35,9 @@ def test_an_episode_searches_and_answers(tmp_path: Path) -> None:
     task = Task(0, [{"role": "user", "content": tags.QUESTION}], label="J")
     chat = PlainChat(AutoTokenizer.from_pretrained(model))
     limits = Limits(turns=3, reply=20, total=200)
-    episode = asyncio.run(run_episode(tags.searching(tmp_path), task, chat, policy, limits))
+    trial = run_episode(tags.searching(tmp_path), task, chat, policy, limits)
+    # In a thread of its own: tests with a browser leave a loop in the main one.
+    episode = in_background("episode", lambda: asyncio.run(trial)).result()
     assert episode.stop is StopReason.DONE
     assert episode.text == tags.INFORMATION.join(tags.REPLIES)
     assert (episode.metrics["searches"], episode.metrics["invalid_actions"]) == (1, 0)
