@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -153,6 +154,9 @@ def test_parquet_is_opened(root: Path) -> None:
     (problem,) = problems(root, prompts=path.name)
     assert "the key 'answer' is missing" in problem
     path.write_bytes(path.read_bytes()[:-9])
+    (problem,) = problems(root, prompts=path.name)
+    assert "is still being written" in problem
+    os.utime(path, (0, 0))
     (problem,) = problems(root, prompts=path.name)
     assert problem.startswith(f"--prompt_data: {path}: not readable as Parquet: ")
 
