@@ -138,6 +138,8 @@ def _lines(name: str) -> Any:
             super().__init__(*args, **options | {"disable": False, "file": io.StringIO()})
 
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            if self.disable:  # closed, perhaps long after the download, by Python's collector
+                return
             now = time.monotonic()
             if self.unit == "B" and now - self._spoke_at > SECONDS_BETWEEN_LINES:
                 self._spoke_at = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -65,6 +66,19 @@ def repository(directory: Path, **files: str) -> Path:
     for name, text in {"config.json": "{}", "model.onnx": "", **files}.items():
         (directory / name).write_text(text)
     return directory
+
+
+def test_a_bar_says_how_far_a_download_is_and_nothing_after_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hub, "SECONDS_BETWEEN_LINES", -1)
+    bar = hub._lines("owner/model")(total=4_000_000_000, unit="B", mininterval=0)
+    capsys.readouterr()
+    bar.update(1_000_000_000)
+    assert capsys.readouterr().out == "owner/model: 1.00 of 4.00 GB\n"
+    del bar  # huggingface_hub leaves bars open
+    gc.collect()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
