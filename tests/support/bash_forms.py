@@ -37,6 +37,14 @@ A=(); a "${A[@]}" end ${#A[@]}
 A=(1); A+=(2 "3 4"); A[5]=six; a "${A[@]}" "${!A[@]}" ${A[5]}
 declare -a A=(p q); declare -A M=([k]=v [l]=w); a "${A[@]}" ${M[k]} "${M[l]}" ${#M[@]}
 declare -A M; M[gpu]=8; K=gpu; a ${M[$K]} ${M["gpu"]}
+A=([x,y] [1, 2] a [b]c [[1],[2]] ["p q"] [${A}] [a;b|c&d(e)<f> #g]); a "${A[@]}"
+f() { local B=([q] r); a "${B[@]}"; }; f; C=(s ['t'] [$(echo u)]); a "${C[@]}"
+A=([1]=a [2]=b [x,y] c); a "${A[@]}" "${!A[@]}" x[1, 2] 'D=([e f])' "D=([e f])"
+declare -A M=([llama-8b]=1 [llama-70b]=2 [a/b]=3); a ${M[llama-8b]} ${M[llama-70b]} ${M[a/b]}
+declare -A M=([Qwen/Qwen2.5-7B]=1 [x:y]=2 [c,d]=3); a ${M[Qwen/Qwen2.5-7B]} ${M[x:y]} ${M[c,d]}
+declare -A M; A=a/b; M[$A]=1; M[$A/c-d]=2; M[a.b]=3; a ${M[a/b]} ${M[a/b/c-d]} ${M[$A]} ${M[a.b]}
+declare -A M=([ a ]=1 [a]=2 [b c]=3); a ${M[ a ]} ${M[a]} ${M[b c]} ${M["b c"]}
+A=(x y [z]); i=2; a ${A[i-1]} ${A[$i-1]} ${A[i - 2]} ${A[$((i-0))]} ${#A[i]}
 A=x; A+=y; a $A; A=1; A+=1; a $A
 A="a b"; a $A "$A" p$A q"$A"r
 A=" lead trail "; a $A; a "$A"; a x$A; a $A"x"
@@ -227,6 +235,9 @@ A=(x # y \
 a "${A[@]}" \
   # q \
   > /dev/stdout
+%%
+A=(--x [a,b] # it's [c]
+  --y [d.e] [{1,2}] "[f g]" k[l m]); A+=([z.y] [@]); a "${A[@]}"
 %%
 a "multi
 line" x

@@ -112,7 +112,10 @@ def _read(
                 lost = dict.fromkeys(SET.findall(text), why)
                 read = shell.read(paragraphs[0], variables, place, lost)
                 return replace(read, notes=(*read.notes, f"{why}: its command alone is read"))
-        raise TranslateError(str(error)) from None
+        remedy = ". If bash takes this line, put quotes around its words that have brackets, or "
+        remedy += "give the trainer's command alone, after --"
+        found = re.match("line ", str(error))
+        raise TranslateError(f"{error}{remedy if found else ''}") from None
 
 
 def _of_script(command: Command, script: shell.Script) -> Command:

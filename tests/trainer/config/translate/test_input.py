@@ -299,6 +299,20 @@ def test_arguments_of_the_script_can_be_given(
     assert flags(out)["--num_episodes"] == ["3"]
 
 
+def test_words_and_keys_with_brackets_are_read_as_bash_reads_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(
+        "declare -A BATCH=([Qwen2.5-7B]=256 [Qwen2.5-32B]=64)\nLOGGERS=([console] [x,y])\n"
+        f"{VERL} {MODEL} data.train_batch_size=${{BATCH[Qwen2.5-7B]}} "
+        '"trainer.logger=${LOGGERS[0]}"'
+    )
+    code, out, err = run(capsys, str(script))
+    assert code == 0, err
+    assert flags(out)["--rollout_batch_size"] == ["256"]
+
+
 def test_a_script_that_bash_could_not_read_is_refused_with_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -307,6 +321,7 @@ def test_a_script_that_bash_could_not_read_is_refused_with_its_line(
     code, out, err = run(capsys, str(script))
     assert (code, out) == (64, "")
     assert "line 2: " in err
+    assert "give the trainer's command alone, after --" in err
 
 
 def test_the_shell_gets_its_own_pieces_as_the_script_wrote_them(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from trainer.config.translate.bash.open_text import is_open
 from trainer.config.translate.bash.scope import Scope, text_of
 from trainer.config.translate.bash.state import ABSENT, Array, Unknown
-from trainer.config.translate.bash.syntax import Node, below, literal, parsed
+from trainer.config.translate.bash.syntax import SHOWN, Node, below, literal, parsed
 
 Text = Callable[[Node], str]
 """Returns a word's text, without a split."""
@@ -190,14 +190,39 @@ class Sum:
             "Param" in one for one in below(statement)
         ):
             raise NoNumberError(f"`{text}` is no sum that is read")
-        return self.value(statement["Cmd"]["X"])
+        sum_ = statement["Cmd"]["X"]
+        if sum_["Type"] == "Word":  # itself again
+            raise NoNumberError(f"`{text}` is no number")
+        return self.value(sum_)
 
 
 def index_of(scope: Scope, text: Text, node: Node, array: Array | None) -> int | str:
     """Return the index that `NAME[index]` means. Raises NoNumberError."""
     if array is not None and array.by_key:
-        return text(node)
+        return _key(scope, text, node)
     place = Sum(scope, text).value(node)
     if place < 0 and array is not None:
         place += max((int(key) for key in array.values), default=-1) + 1
     return place
+
+
+def _key(scope: Scope, text: Text, node: Node) -> str:
+    """Return a key with its expansions; the tree may have it as a sum, as `[llama-8b]`."""
+    source = scope.source.text
+    start, end = node["Pos"]["Offset"], node["End"]["Offset"]
+    while source[start - 1 : start].isspace():
+        start -= 1
+    while source[end : end + 1].isspace():
+        end += 1
+    made = ""
+    for word in _words(node):
+        made += source[start : word["Pos"]["Offset"]].decode() + text(word)
+        start = word["End"]["Offset"]
+    return (made + source[start:end].decode()).translate(SHOWN)
+
+
+def _words(node: Node) -> list[Node]:
+    """Return the words of a sum, in order."""
+    if node["Type"] == "Word":
+        return [node]
+    return [word for key in ("X", "Y") if key in node for word in _words(node[key])]

@@ -52,10 +52,12 @@ def _array(scope: Scope, node: Node, before: Value | Absent, *, by_key: bool) ->
     place = max((key for key in values if isinstance(key, int)), default=-1) + 1
     for element in node["Array"].get("Elems") or []:
         if "Index" in element:
+            if not _is_indexed(scope.source.text, element):
+                return Unknown(f"line {line(node)}: a space stands between `]` and `=`")
             try:
                 key = index_of(scope, words.text, element["Index"], Array(values, by_key))
             except NoNumberError as error:
-                return Unknown(f"line {line(node)}: {error or 'the index is not known'}")
+                return Unknown(f"line {line(node)}: {str(error) or 'the index is not known'}")
             values[key] = words.text(element.get("Value"))
             place = key + 1 if isinstance(key, int) else place
             continue
@@ -67,6 +69,13 @@ def _array(scope: Scope, node: Node, before: Value | Absent, *, by_key: bool) ->
     if words.uncertain:
         return words.uncertain
     return Array(values, by_key)
+
+
+def _is_indexed(text: bytes, element: Node) -> bool:
+    """Return whether an element is `[index]=value`; the tree has `[index] = value` as one too."""
+    found = re.compile(rb"\s*\]=").match(text, element["Index"]["End"]["Offset"])
+    behind = element["Value"]["Pos"]["Offset"] if element.get("Value") else None
+    return found is not None and behind in (None, found.end())
 
 
 def _as_array(value: Value | Absent) -> Array:
@@ -83,7 +92,7 @@ def _with_element(scope: Scope, node: Node, before: Value | Absent) -> Value:
     try:
         key = index_of(scope, words.text, node["Index"], array)
     except NoNumberError as error:
-        return Unknown(f"line {line(node)}: {error or 'the index is not known'}")
+        return Unknown(f"line {line(node)}: {str(error) or 'the index is not known'}")
     old = array.values.get(key, "") if node.get("Append") else ""
     return Array({**array.values, key: old + words.text(node.get("Value"))}, array.by_key)
 

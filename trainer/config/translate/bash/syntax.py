@@ -20,8 +20,17 @@ SLIP = re.compile(r"(?<!\\)\\[ \t]+\n")
 """A backslash with spaces behind it: the line goes on all the same, as its writer meant."""
 COMMENTED = re.compile(rb"\\\n(?=[ \t]*#)")
 """A backslash before a line of comment."""
-HIDDEN = str.maketrans({"<": "\ue001", ">": "\ue002", " ": "\ue003"})
+META = " \t\n<>()[]|&;#"
+"""Signs that end a word or begin another form."""
+HIDDEN = {ord(char): chr(0xE000 + ord(char)) for char in META + "{}=.,:/-+*?!%^@~"}
 SHOWN = {ord(hidden): chr(char) for char, hidden in HIDDEN.items()}
+ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
+SUBSCRIPT = re.compile(r"\$\{[!#]?[A-Za-z_]\w*\[(?![@*]\])|(?<![\w${!#.-])[A-Za-z_]\w*\[")
+"""The beginning of `${NAME[key]…}` or of `NAME[key]=`."""
+WHOLE = re.compile(
+    r"""\\.|'[^']*'|"(?:\\.|[^"\\`]|`[^`]*`)*"|`[^`]*`|\$\([^()]*\)|\$\{[^{}]*\}|\$\w+""", re.DOTALL
+)
+"""Text that a bracket has with its quotes or as an expansion."""
 
 
 class ScriptSyntaxError(ValueError):
@@ -50,9 +59,73 @@ def parsed(text: str) -> Source:
     text = text.replace("\r\n", "\n")
     text = SLIP.sub("\\\n", PLACEHOLDER.sub(lambda found: found[0].translate(HIDDEN), text))
     source = text.encode()
-    statements = _tree(source)
+    try:
+        statements = _tree(source)
+    except ScriptSyntaxError:
+        source, before = with_brackets_hidden(text).encode(), source
+        if source == before:
+            raise
+        statements = _tree(source)
     ended = _with_comments_ended(source, statements)
     return Source(ended, statements if ended == source else _tree(ended))
+
+
+def with_brackets_hidden(text: str) -> str:
+    """Return a text with hidden signs in an array's elements, as in `([x,y] z)`, and in its keys.
+
+    shfmt reads what stands in brackets as a sum; bash reads it as text.
+    """
+    hidden: set[int] = set()
+    for found in ARRAY.finditer(text):
+        hidden |= _of_array(text, found.end())
+    for found in SUBSCRIPT.finditer(text):
+        inner = _bracket(text, found.end() - 1)[1:-1]
+        if found[0].startswith("$") or not any(text[place].isspace() for place in inner):
+            hidden.update(inner)
+    return "".join(
+        char.translate(HIDDEN) if place in hidden else char for place, char in enumerate(text)
+    )
+
+
+def _of_array(text: str, at: int) -> set[int]:
+    """Return the places of signs in brackets with which an array's elements begin."""
+    hidden: set[int] = set()
+    begins = True
+    while at < len(text) and text[at] != ")":
+        if begins and text[at] == "#":
+            at = text.find("\n", at) % (len(text) + 1)
+        elif begins and text[at] == "[":
+            places = _bracket(text, at)
+            if not places:
+                break
+            at = places[-1] + 1
+            is_key = text.startswith(("=", "+="), at)
+            found = places[1:-1] if is_key else (one for one in places if text[one] in META)
+            hidden.update(found)
+            begins = False
+        else:
+            whole = WHOLE.match(text, at)
+            begins = not whole and text[at].isspace()
+            at = whole.end() if whole else at + 1
+    return hidden
+
+
+def _bracket(text: str, at: int) -> list[int]:
+    """Return the places of signs from `[` to its `]`, but for quotes and expansions; [] if none."""
+    places: list[int] = []
+    depth = 0
+    while at < len(text):
+        if whole := WHOLE.match(text, at):
+            at = whole.end()
+            continue
+        if text[at] in "$`'\"":
+            return []
+        places.append(at)
+        depth += {"[": 1, "]": -1}.get(text[at], 0)
+        if not depth:
+            return places
+        at += 1
+    return []
 
 
 def slips(text: str) -> list[str]:

@@ -169,6 +169,8 @@ def test_every_form_is_read_as_bash_reads_it() -> None:
         ("A=$(python x || echo 1); a $A", "A"),
         ("for ((i = 0; i < $(nproc); i++)); do A=$i; done; a $A", "A"),
         ("python x && A=1 || A=2; a $A", "A"),
+        ("A=([1] = b); a ${A[0]}", "A"),
+        ("A=@; a $((A))", "((A))"),
     ],
 )
 def test_what_the_script_does_not_tell_is_asked_for(text: str, name: str) -> None:
