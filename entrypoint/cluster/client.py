@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
@@ -20,7 +21,14 @@ from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
 from entrypoint.net.http import direct, tls
 from entrypoint.net.sockets import host_port
-from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
+from entrypoint.processes.inbox import (
+    HeadLost,
+    HeadSaid,
+    JobOver,
+    JoinAgain,
+    Message,
+    StacksAsked,
+)
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 3.0
@@ -111,6 +119,10 @@ class ControlClient:
             return False
         return answer.is_success
 
+    def tell_left_over(self, node: str, job: str, left: str) -> None:
+        """Say what this node has ended of a job that is over. Raises as `command` does."""
+        self.command("POST", "/v1/left-over", params={"node": node, "job": job, "left": left})
+
     def send_log(self, where: dict[str, str], content: bytes) -> None:
         """Send a part of a log; `where` is the query of /v1/log. Raises as `command` does."""
         self.command("POST", "/v1/log", params=where, content=content)
@@ -188,7 +200,7 @@ class ControlClient:
         put: Callable[[Message], None],
         is_there: Callable[[], bool],
     ) -> Message:
-        failures, stacks_of = 0, 0
+        failures, stacks_of, over = 0, 0, ""
         while True:
             try:
                 answer = self.ask(
@@ -217,6 +229,10 @@ class ControlClient:
                 stacks_of = row["stacks_of"]
                 if stacks_of:
                     put(StacksAsked(stacks_of, row.get("job") or ""))
+            if (row.get("over") or "") != over:
+                over = row.get("over") or ""
+                if over:
+                    put(JobOver(over, time.time()))
 
 
 def _signs_of_life(node: str, gpus: Callable[[], Sequence[GpuUse]]) -> dict[str, Any]:

@@ -218,6 +218,13 @@ class NodeRegistry:
             asking = [e.asked_at for e in self._entries.values() if e.asked_at and e.present(now)]
             return all(asked_at >= moment for asked_at in asking)
 
+    def polling(self, moment: float) -> frozenset[str]:
+        """Return the members that have opened a poll since `moment` (seconds), and stay."""
+        with self._lock:
+            entries = self._entries.items()
+            asking = {n for n, e in entries if e.info.joined and e.asked_at >= moment}
+            return frozenset(asking - self._leaving)
+
     def oom_kills(self) -> dict[str, int]:
         """Return, for each worker, how many processes the kernel has killed for lack of memory."""
         with self._lock:

@@ -106,6 +106,14 @@ class Departure(BaseModel):
     why: Line = ""
 
 
+class LeftOver(BaseModel):
+    """The query of /v1/left-over."""
+
+    node: NodeName
+    job: Line
+    left: Line = ""
+
+
 class LogPart(BaseModel):
     """The query of /v1/log."""
 
@@ -141,7 +149,7 @@ def pipeline(body: bytes) -> list[Stage]:
     return [Stage(one.name, tuple(one.job), one.runtime_env, one.key) for one in asked.stages]
 
 
-Query = TypeVar("Query", Question, Departure, LogPart)
+Query = TypeVar("Query", Question, Departure, LeftOver, LogPart)
 
 
 def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:

@@ -45,6 +45,8 @@ from entrypoint.run.reads import StorageReads
 
 SMALL_BYTES = 2048
 """Longer answers are compressed: the state of 1,000 nodes has 400 KB."""
+HEAR_SECONDS = 1.0
+"""How long a worker that lives may take to open its next poll."""
 CLOSE_SECONDS = 1.0
 """Time for open requests to end when the head ends."""
 
@@ -139,6 +141,28 @@ class ControlServer:
         """
         self._workers.stacks_of = attempt
         self._in_loop(self._workers.answer_running)
+
+    def sweep(self, job: str) -> None:
+        """Ask all workers to end what a job that is over has left. `job`: Ray's name for it."""
+        self._workers.sweep.begin(job)
+        self._in_loop(self._workers.answer_running)
+
+    def end_sweep(self) -> None:
+        """Ask no more: from now on, what runs on the workers may be of the next job."""
+        self._workers.sweep.end()
+
+    def left_over(self, timeout: float = 0.0) -> dict[str, str]:
+        """Return what each worker has ended since the last call.
+
+        Waits up to `timeout` seconds for an answer of all workers that are heard.
+        """
+        sweep = self._workers.sweep
+        while (passed := time.monotonic() - sweep.began) < timeout:
+            heard = self._registry.heard_since(sweep.began) or passed > HEAR_SECONDS
+            if heard and self._registry.polling(sweep.began) <= sweep.answered():
+                break
+            time.sleep(0.02)
+        return sweep.take()
 
     def oom_kills(self) -> dict[str, int]:
         """Return, for each worker, how many processes the kernel has killed for lack of memory."""

@@ -18,6 +18,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.sweep import Sweep
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.run.reads import StorageReads
@@ -34,6 +35,7 @@ class WorkerRoutes:
     """How the cluster has ended; None until then."""
     stacks_of: int = field(init=False, default=0)
     """The attempt whose stacks the workers are to write; 0 if none."""
+    sweep: Sweep = field(init=False, default_factory=Sweep)
     announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Ends all open polls."""
 
@@ -42,6 +44,7 @@ class WorkerRoutes:
             Route("/v1/check-in", self._check_in, methods=["POST"]),
             Route("/v1/outcome", self._ask_outcome),
             Route("/v1/leave", self._leave, methods=["POST"]),
+            Route("/v1/left-over", self._left_over, methods=["POST"]),
             Route("/v1/log", WorkerLogs(self.run.logs, self.reads).take, methods=["POST"]),
         ]
 
@@ -104,7 +107,8 @@ class WorkerRoutes:
             hung_up = await hangs_up_before(self.announced, request, QUESTION_SECONDS)
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)
-        answer = {"outcome": "running", "stacks_of": self.stacks_of, "job": self.jobs.shown}
+        wanted = {"stacks_of": self.stacks_of, "over": self.sweep.job}
+        answer = {"outcome": "running", "job": self.jobs.shown, **wanted}
         if self.outcome is not None:
             self.registry.acknowledge(asked.node)
             answer = self.outcome
@@ -122,3 +126,14 @@ class WorkerRoutes:
             return JSONResponse({"error": f"{asked.node} has not checked in"}, status_code=404)
         self.observer.leaving(asked.node, asked.why)
         return JSONResponse({"leaving": True}, status_code=202)
+
+    async def _left_over(self, request: Request) -> Response:
+        """A worker says what it has ended of a job that is over."""
+        from entrypoint.cluster import request_format
+
+        try:
+            told = request_format.query(request_format.LeftOver, request.query_params)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        self.sweep.answer(told.node, told.job, told.left)
+        return JSONResponse({"taken": True})

@@ -47,6 +47,8 @@ LAST_STATUS_SECONDS = 20.0
 LATE_SECONDS = 30.0
 """Seconds past ROLLCALL_GRACE_SECONDS until a stopping job is killed, and again until Ray's silence
 about its end counts as a lost Ray."""
+SWEEP_SECONDS = 5.0
+"""How long to wait for the workers to end what the job has left there."""
 HEAR_SECONDS = 1.0
 """How long to wait for the workers' counts of OOM kills at the end of an attempt."""
 
@@ -130,7 +132,9 @@ class Attempt:
         for work in (self._wait_for_end, self._copy_log):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         self._watch(before)
-        self._end_leftovers("the job, which has ended,")
+        if not self._ray_lost.is_set():  # else the workers end their Ray, and all below it
+            run.control.sweep(plan.submission)
+        self._end_leftovers("the job, which has ended,", SWEEP_SECONDS)
         info, step = self._last_status(), self._step()
         if info.status != "SUCCEEDED":
             run.control.hear_all(HEAR_SECONDS)
@@ -160,12 +164,18 @@ class Attempt:
         lacking = lacking_at_end(end)
         return job_end.sentence(end, lacking) if lacking else ""
 
-    def _end_leftovers(self, whose: str) -> None:
-        """End the processes that outlive a job on this node, and record them."""
-        if left := leftovers.end(self.run.settings):
+    def _end_leftovers(self, whose: str, patience: float = 0.0) -> None:
+        """End the processes that outlive a job on this node; record them, and those of workers.
+
+        `patience`: how long to wait for the workers, in seconds.
+        """
+        own, name = leftovers.end(self.run.settings), self.run.settings.node_name
+        found = {name: own} if own else {}
+        for node, left in (found | self.run.control.left_over(patience)).items():
             self._line.end()
-            sentence = f"{whose} has left {left} on this node: ended"
-            self.run.journal.record("left-over", sentence)
+            where = "this node" if node == name else node
+            sentence = f"{whose} has left {left} on {where}: ended"
+            self.run.journal.record("left-over", sentence, node=node)
 
     def _wait_for_end(self) -> None:
         try:

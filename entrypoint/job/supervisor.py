@@ -197,6 +197,7 @@ class Supervisor:
         submission = f"rollcall-{run.control.incarnation}-{own}{number}"
         run.control.phase = "training"
         run.control.ask_for_stacks(0)
+        run.control.end_sweep()
         added = job.job[len(run.settings.job) + 1 :]
         start = policy.start(resume_from or 0, 0 if named else self._in_memory())
         run.journal.record(

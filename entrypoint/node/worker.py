@@ -25,7 +25,7 @@ from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, log_shipper, ray_node
+from entrypoint.node import actor_logs, log_shipper, ray_node, sweeping
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
@@ -37,6 +37,7 @@ from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
     Inbox,
+    JobOver,
     JoinAgain,
     Message,
     RayEnded,
@@ -269,7 +270,7 @@ class _Membership:
     def _raise_if_over(self) -> None:
         """Raises _OverError if a message has arrived that ends the membership."""
         match self.inbox.take(timeout=0):
-            case None | StacksAsked():  # nothing of a job runs here yet
+            case None | StacksAsked() | JobOver():  # nothing of a job runs here yet
                 return
             case message:
                 raise _OverError(message)
@@ -301,7 +302,7 @@ class _Membership:
             except OSError as error:
                 log.warning("Ray's log cannot be read: %s", errors.describe(error))
                 return RayEnded(1)
-            message = self._next_message()
+            message = self._next_message(client)
             if isinstance(message, StopAsked):
                 return self._leave(client, info.node, message)
             return message
@@ -310,13 +311,20 @@ class _Membership:
         arguments = ray_node.worker_arguments(self.settings, host)
         return RayNode(self.settings, arguments, info, self.token, self.inbox)
 
-    def _next_message(self) -> Message:
-        while isinstance(message := self.inbox.take(), StacksAsked):
-            run, name = RunFiles(self.settings.run_dir), self.settings.node_name
-            run = RunFiles(run.jobs / message.job) if message.job else run
-            stacks.collect(self.settings, stacks.path_of(run, message.attempt, name))
-        assert message is not None
-        return message
+    def _next_message(self, client: ControlClient) -> Message:
+        """Return what ends the membership; do what the head asks about the job meanwhile."""
+        while True:
+            match self.inbox.take():
+                case StacksAsked(attempt, job):
+                    run, name = RunFiles(self.settings.run_dir), self.settings.node_name
+                    run = RunFiles(run.jobs / job) if job else run
+                    stacks.collect(self.settings, stacks.path_of(run, attempt, name))
+                case JobOver() as over:
+                    sweep = partial(sweeping.sweep, self.settings, client, over)
+                    threading.Thread(target=sweep, name="sweep", daemon=True).start()
+                case message:
+                    assert message is not None
+                    return message
 
     def _leave(self, client: ControlClient, node: str, asked: StopAsked) -> Message:
         """Leave once the job has saved and stopped, or after ROLLCALL_GRACE_SECONDS."""

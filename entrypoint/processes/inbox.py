@@ -6,7 +6,7 @@ import os
 import queue
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -86,8 +86,19 @@ class StacksAsked:
     """The submitted job that hangs; "" for the head's own."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobOver:
+    """A job has ended: what it has left on this node is to end, too."""
+
+    submission_id: str
+    at: float = field(default=0.0, compare=False)
+    """When this node heard it, in seconds since 1970."""
+
+
+AboutJob = StacksAsked | JobOver
+"""What a worker hears about the job; its membership goes on."""
 Message = (
-    StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | JoinAgain | WorkerLeaves | StacksAsked
+    StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | JoinAgain | WorkerLeaves | AboutJob
 )
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -7,6 +7,8 @@ memory, ports and GPUs of the next job.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -23,14 +25,23 @@ ENDING_SECONDS = 1.0
 GRACE_SECONDS = 2.0
 LONGEST_COMMAND = 80
 MOST_NAMED = 3
+_WORKING = re.compile(r"ray::(?!IDLE|JobSupervisor)")
+"""The title of a Ray worker that has a task or an actor of a job."""
 
 
-def end(settings: Settings) -> str:
+def end(settings: Settings, born_before: float = math.inf) -> str:
     """End what a job that is over has left on this node; return what it was, or "".
 
-    Ray's own processes stay, and so do Ray's workers, which Ray ends.
+    Ray's own processes stay, and so do Ray's workers, which Ray ends. `born_before`: what has begun
+    later is of the next job; seconds since 1970.
     """
-    return _ended(_strays(settings))
+    return _ended(found for found in _strays(settings) if _born(found) < born_before)
+
+
+def ray_works(settings: Settings, born_before: float) -> bool:
+    """Return whether a Ray worker that was born before then still has a task or an actor."""
+    workers = (found for found in _marked(settings) if _born(found) < born_before)
+    return any(_WORKING.match(" ".join(_command(found))) for found in workers)
 
 
 def end_of_earlier_jobs(settings: Settings) -> str:
@@ -85,8 +96,23 @@ def _ray_job(found: psutil.Process) -> int:
 
 def _name(found: psutil.Process) -> str:
     """Return the process's number and command, which may have secrets; "" if it has ended."""
+    words = " ".join(" ".join(_command(found)).split())[:LONGEST_COMMAND]
+    command = "".join(one if one.isprintable() else "?" for one in words)
     try:
-        command = " ".join(found.cmdline())[:LONGEST_COMMAND]
         return f"{found.pid}: {command}" if found.status() != psutil.STATUS_ZOMBIE else ""
     except psutil.Error:
         return ""
+
+
+def _command(found: psutil.Process) -> list[str]:
+    try:
+        return list(found.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _born(found: psutil.Process) -> float:
+    try:
+        return float(found.create_time())
+    except psutil.Error:
+        return math.inf

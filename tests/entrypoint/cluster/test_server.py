@@ -19,7 +19,14 @@ from entrypoint.cluster import server
 from entrypoint.cluster.client import RefusedError, WrongTokenError
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.net.wait import NotYetError
-from entrypoint.processes.inbox import HeadLost, HeadSaid, JoinAgain, Message, StacksAsked
+from entrypoint.processes.inbox import (
+    HeadLost,
+    HeadSaid,
+    JobOver,
+    JoinAgain,
+    Message,
+    StacksAsked,
+)
 from tests.support.control import TOKEN, VERSIONS, Head, asking, node_info, shared
 from tests.support.waiting import eventually
 
@@ -149,6 +156,48 @@ def test_the_workers_hear_of_which_job_the_stacks_are_wanted(head: Head) -> None
     head.control.jobs.shown = "job-2"
     head.control.ask_for_stacks(1)
     eventually(lambda: said == [StacksAsked(1, "job-2")])
+
+
+def test_every_worker_that_is_heard_says_what_a_job_has_left_on_it(head: Head) -> None:
+    silent = head.client()
+    silent.check_in(node_info("silent", "127.0.0.9"), joined=True)
+    heard: dict[str, list[Message]] = {"a": [], "b": []}
+
+    def watches(name: str, address: str, left: str) -> None:
+        client = head.client()
+        client.check_in(node_info(name, address), joined=True)
+
+        def put(message: Message) -> None:
+            heard[name].append(message)
+            if isinstance(message, JobOver):
+                client.tell_left_over(name, message.submission_id, left)
+
+        client.watch(name, "first", put)
+
+    watches("a", "127.0.0.3", "")
+    watches("b", "127.0.0.4", "1 process (7: sleep)")
+    eventually(lambda: sum(one.asking for one in head.control._registry._entries.values()) == 2)
+    began = time.monotonic()
+    for job in ("rollcall-1", "rollcall-2"):
+        head.control.sweep(job)
+        assert head.control.left_over(timeout=20) == {"b": "1 process (7: sleep)"}
+        head.control.end_sweep()
+    assert time.monotonic() - began < 10
+    assert heard["a"] == heard["b"] == [JobOver("rollcall-1"), JobOver("rollcall-2")]
+    silent.tell_left_over("silent", "rollcall-2", "2 processes (8: a, 9: b)")
+    assert head.control.left_over() == {"silent": "2 processes (8: a, 9: b)"}, "late, and not lost"
+    assert head.control.left_over() == {}
+
+
+def test_a_worker_that_is_heard_and_does_not_answer_is_waited_for_a_short_time(head: Head) -> None:
+    client = head.client()
+    client.check_in(node_info("a"), joined=True)
+    client.watch("a", "first", lambda _: None)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
+    began = time.monotonic()
+    head.control.sweep("rollcall-1")
+    assert head.control.left_over(timeout=1.5) == {}
+    assert 1.4 < time.monotonic() - began < 5
 
 
 def test_an_evicted_worker_is_off_the_roll_and_only_another_machine_may_take_its_name(

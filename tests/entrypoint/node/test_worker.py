@@ -119,7 +119,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
 
 
 def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: Head
 ) -> None:
     written: list[Path] = []
     monkeypatch.setattr(stacks, "collect", lambda settings, path: written.append(path))
@@ -129,6 +129,6 @@ def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
     inbox = Inbox()
     for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
         inbox.put(message)
-    worker._Membership(settings, {}, "token", inbox, services)._next_message()
+    worker._Membership(settings, {}, "token", inbox, services)._next_message(head.client())
     name = "logs/stacks-attempt-{}-gn2.txt"
     assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]

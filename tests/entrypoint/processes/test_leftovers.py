@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,26 @@ def test_what_no_job_has_started_and_what_ray_still_has_is_left_alone(
         parent.kill()
     eventually(lambda: leftovers.end(settings) != "", seconds=10)  # it has lost its parent
     assert ended(of_ray)
+
+
+def test_what_began_after_a_moment_is_of_the_next_job(settings: Settings, starts: Starts) -> None:
+    earlier = starts(RAY_JOB_ID="01000000")
+    time.sleep(1.5)  # the kernel's clock has whole seconds
+    moment = time.time()
+    time.sleep(1.5)
+    later = starts(RAY_JOB_ID="02000000")
+    assert leftovers.end(settings, moment).startswith(f"1 process ({earlier.pid}: ")
+    assert not ended(later)
+
+
+def test_what_is_named_has_neither_line_breaks_nor_control_characters(
+    settings: Settings, starts: Starts
+) -> None:
+    name = 'exec -a "two\n\x1b[2Jlines" sleep 60'
+    words = f"(setsid bash -c '{name}' > /dev/null 2>&1 & echo $! > {{file}}) &"
+    left = starts(words, ROLLCALL_ATTEMPT="1")
+    eventually(lambda: left.name() == "sleep")
+    assert leftovers.end(settings) == f"1 process ({left.pid}: two ?[2Jlines 60)"
 
 
 def test_while_a_job_runs_only_what_earlier_jobs_have_left_is_ended(
