@@ -152,44 +152,16 @@ def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
 def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
     """Return `parts` groups of nearly equal sums: they differ by at most the longest sample.
 
-    The largest differencing method (Karmarkar and Karp 1982) for several parts: the two
-    most uneven partitions are merged until one is left: the fullest group of the one goes with the
-    emptiest of the other. A merged partition is never more uneven than both were.
+    Longest first (Graham 1969, LPT): each sample goes to the group that is the emptiest so far,
+    of equal groups to the first.
     """
-    if not len(lengths):
-        return [np.empty(0, dtype=np.int64) for _ in range(parts)]
-    heap = [_Partition.of(index, int(length), parts) for index, length in enumerate(lengths)]
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        widest = heapq.heappop(heap)
-        heapq.heapreplace(heap, widest.merged(heap[0]))
-    return [np.array(sorted(members), dtype=np.int64) for _, members in heap[0].groups]
-
-
-@dataclass(frozen=True, slots=True)
-class _Partition:
-    groups: list[tuple[int, list[int]]]
-    """(sum, members) of each group, the fullest first."""
-    first: int
-    """The smallest of all members."""
-
-    @classmethod
-    def of(cls, index: int, length: int, parts: int) -> _Partition:
-        return cls([(length, [index])] + [(0, []) for _ in range(parts - 1)], index)
-
-    def __lt__(self, other: _Partition) -> bool:
-        """The most uneven sorts first; a tie is broken by `first`, so the order is unique."""
-        return (-self._spread, self.first) < (-other._spread, other.first)
-
-    @property
-    def _spread(self) -> int:
-        return self.groups[0][0] - self.groups[-1][0]
-
-    def merged(self, other: _Partition) -> _Partition:
-        pairs = zip(self.groups, reversed(other.groups), strict=True)
-        groups = [(total + more, members + added) for (total, members), (more, added) in pairs]
-        first = min(self.first, other.first)
-        return _Partition(sorted(groups, key=lambda group: -group[0]), first)
+    groups: list[list[int]] = [[] for _ in range(parts)]
+    emptiest = [(0, part) for part in range(parts)]
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        total, part = emptiest[0]
+        groups[part].append(index)
+        heapq.heapreplace(emptiest, (total + int(lengths[index]), part))
+    return [np.array(sorted(members), dtype=np.int64) for members in groups]
 
 
 @dataclass(frozen=True, slots=True)
