@@ -110,7 +110,7 @@ def _do(call: cli.Invocation) -> int:
             from entrypoint.commands import plan
 
             settings_or_error = _settings_or_error(environ, call.arguments)
-            return plan.main(settings_or_error, call.as_json, call.planned)
+            return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)
     if call.command in cli.REMOTE:
         return _ask(call, environ)
     from entrypoint.commands import node_shell

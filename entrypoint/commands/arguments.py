@@ -211,6 +211,11 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     add("--gpus", metavar="N", help="GPUs of each node: 8, or node by node 8,8,4")
     add("--gpu-memory", metavar="SIZE", help="memory of each GPU, such as 80GB")
     add("--memory", metavar="SIZE", help="memory of each node's CPUs, such as 1000GB")
+    add(
+        "--cost",
+        action="store_true",
+        help="also estimate the seconds of a step, and what takes them",
+    )
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

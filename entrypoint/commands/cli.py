@@ -67,6 +67,8 @@ class Invocation:
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variables that a stage and the flags of `plan` stand for."""
     planned: PlannedNodes = LIKE_THIS_ONE
+    shows_cost: bool = False
+    """`plan` also estimates the seconds of a step."""
 
 
 HELP = Invocation("help")
@@ -172,7 +174,7 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
 
 CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
 NODE_FLAGS = ("--help", "--version", WAIT)
-PLAN_FLAGS = (*NODE_FLAGS, "--json", *CLUSTER_FLAGS)
+PLAN_FLAGS = (*NODE_FLAGS, "--json", "--cost", *CLUSTER_FLAGS)
 UNKNOWN = re.compile(r"(--[\w-]+): unknown flag\. See --help")
 
 
@@ -203,7 +205,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
             if not equals and not words:
                 raise UsageError(f"{name} has no value, as in {name} 8")
             given[name] = value if equals else words.pop(0)
-        elif name not in ("--json", "--"):
+        elif name not in ("--json", "--cost", "--"):
             job.append(name + equals + value)
     gpus = _numbers("--gpus", given.get("--gpus", ""))
     nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
@@ -212,6 +214,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     return replace(
         _start("plan", tuple(job)),
         as_json="--json" in rest,
+        shows_cost="--cost" in rest,
         variables=(
             ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})
             | ({"ROLLCALL_NUM_GPUS": str(gpus[0])} if gpus else {})

@@ -88,14 +88,18 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
 
 
 def main(
-    settings: Settings | SettingsError, as_json: bool, other: PlannedNodes = LIKE_THIS_ONE
+    settings: Settings | SettingsError,
+    as_json: bool,
+    other: PlannedNodes = LIKE_THIS_ONE,
+    *,
+    cost: bool = False,
 ) -> int:
-    """Print the plan; return 64 if there are faults."""
+    """Print the plan, with the `cost` of a step or without; return 64 if there are faults."""
     row = plan(settings, other)
     if as_json:
         print(json.dumps(row, indent=2))
     else:
-        _print_text(row)
+        _print_text(row, cost=cost)
     return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
 
 
@@ -192,7 +196,7 @@ def _waits(settings: Settings) -> str:
     return "waits for rollcall submit" if settings.waits_for_jobs else ""
 
 
-def _print_text(row: dict[str, Any]) -> None:
+def _print_text(row: dict[str, Any], *, cost: bool) -> None:
     """Print one fact a line, with what decided it; warnings and faults go to standard error."""
     if row["role"] is not None:
         lines = [
@@ -201,7 +205,8 @@ def _print_text(row: dict[str, Any]) -> None:
             if name not in ("sources", "warnings", "faults", "layout")
             and row[name] not in (None, "")
         ]
-        _print_table(lines + _layout_lines(row["layout"]))
+        layout = row["layout"]
+        _print_table(lines + _layout_lines(layout) + (_cost_lines(layout) if cost else []))
     for warning in row["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
@@ -230,6 +235,17 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]
         lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
     return lines + [(key, layout[key], "") for key in ("note", "idle") if layout[key]]
+
+
+def _cost_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return the estimated seconds of a step, and its terms; none for other recipes' jobs."""
+    if layout is None or "cost" not in layout:
+        return [("cost", "unknown", "only the builtin trainer's steps are estimated")]
+    if (known := layout["cost"]) is None:
+        return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
+    terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())
+    passes = f"{known['passes']} of up to {known['tokens_a_pass']} tokens for an update of a rank"
+    return [("cost", f"{known['seconds']:.1f} s a step", terms), ("passes", passes, "")]
 
 
 def _places(nodes: Sequence[str]) -> str:

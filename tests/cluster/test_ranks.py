@@ -123,6 +123,19 @@ def test_sharding_does_not_matter(
     )
 
 
+def test_zero_stage_1_reduces_gradients_once_an_update_and_stage_2_after_every_pass(
+    benches: Benches, model: Path
+) -> None:
+    """A step has two updates, each of three passes on a rank: six samples of two ranks."""
+    of_stage = {}
+    for stage in (1, 2):
+        benches[2].call_ranks(
+            Workbench.build, "policy", settings(model, Sharding(zero_stage=stage))
+        ).result()
+        of_stage[stage] = benches[2].call_ranks(Workbench.reduced, 1).result()[0]
+    assert of_stage == {1: pytest.approx(2, abs=0.1), 2: pytest.approx(7, abs=0.1)}
+
+
 @pytest.mark.parametrize("adam_offload", [False, True])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whole(

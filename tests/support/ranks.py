@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
@@ -83,6 +86,21 @@ class Workbench:
         before = self._score()
         metrics = [self._actor.update(experience(step), step) for step in steps]
         return Said(before, metrics, self._score())
+
+    def reduced(self, step: int) -> float:
+        """Elements that `all_reduce` adds up in a step, for each of the model's."""
+        counted = 0
+        known = dist.all_reduce
+
+        def counting(tensor: Tensor, *args: Any, **options: Any) -> Any:
+            nonlocal counted
+            counted += tensor.numel()
+            return known(tensor, *args, **options)
+
+        with mock.patch.object(dist, "all_reduce", counting):
+            self._actor.update(experience(step), step)
+        elements: int = sum(one.numel() for one in self._actor._model.parameters())
+        return counted / elements
 
     def held(self) -> float:
         """The share of its model's elements that this rank holds."""

@@ -289,10 +289,9 @@ def _scores_rollouts(config: Config) -> bool:
 
 
 def _activations(config: Config, size: ModelSize) -> int:
-    longest = config.longest_sample
-    tokens = config.train.train_max_tokens_per_gpu
-    if not config.train.use_dynamic_batch:
-        tokens = config.train.micro_train_batch_size * longest
+    tokens = config.train.micro_train_batch_size * config.longest_sample
+    if config.train.use_dynamic_batch:  # a longer sample has a pass of its own
+        tokens = max(config.train.train_max_tokens_per_gpu, config.longest_sample)
     layer = _layer(config, size, tokens)
     seen = _seen(config, size, tokens, trained=not config.freeze_visual_encoder)
     if not config.gradient_checkpointing:
@@ -324,7 +323,7 @@ def _forward(config: Config, size: ModelSize) -> int:
     """Returns the activations of a pass that keeps nothing: those at a layer's widest place."""
     tokens = config.micro_rollout_batch_size * config.longest_sample
     if config.train.use_dynamic_batch:
-        tokens = config.scoring_tokens
+        tokens = max(config.scoring_tokens, config.longest_sample)
     wide = (3 if size.gated else 2) * size.intermediate
     seen = _seen(config, size, tokens, trained=False)
     return _width(config) * tokens * (4 * size.hidden + wide) + seen

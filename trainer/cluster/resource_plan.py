@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
+from trainer.cluster.auto_layout import cost
 from trainer.cluster.bin_packing import Assignment, pack
+from trainer.cluster.model_size import known_size
 from trainer.config import layout
 from trainer.config.layout import ResourcePool, Role, RoleProcesses
 
@@ -84,9 +86,23 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
             for group in pool.groups
         ],
         "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
+        "cost": _cost(config, found),
         "shortfalls": list(found.shortfalls),
         "note": found.note,
         "idle": idle(found, offers),
+    }
+
+
+def _cost(config: Config, found: Assignment) -> dict[str, Any] | None:
+    """Returns the estimated seconds of a step; None on CPUs, or if a model's size is unknown."""
+    step = cost.of_step(config, found.layout, known_size) if found.on_gpus else None
+    if step is None:
+        return None
+    return {
+        "seconds": step.seconds,
+        "terms": asdict(step),
+        "passes": cost.passes_an_update(config),
+        "tokens_a_pass": cost.tokens_a_pass(config),
     }
 
 

@@ -273,6 +273,8 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"--train_batch_size {config.train.train_batch_size} is less than the "
             f"{config.policy_ranks} ranks of the policy: some have nothing to learn from"
         )
+    if config.train.use_dynamic_batch:
+        yield from _budget_warnings(config, given)
     if config.runs_ahead and "is_correction_level" not in given:
         yield (
             "--async_train: samples of older policies are corrected by --is_correction_level "
@@ -284,6 +286,21 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         yield "--hub_model_id without HF_TOKEN: the hub takes the model only from who is logged in"
     if config.kl.has_reference and "kl_estimator" in given:
         yield from _estimator_advice(config)
+
+
+def _budget_warnings(config: Config, given: Set[str]) -> Iterator[str]:
+    longest = config.longest_sample
+    budgets = {
+        "train_max_tokens_per_gpu": config.train.train_max_tokens_per_gpu,
+        "rollout_max_tokens_per_gpu": config.scoring_tokens,
+    }
+    for flag, tokens in budgets.items():
+        if flag in given and tokens < longest:
+            yield (
+                f"--{flag} {tokens} is less than the {longest} tokens of the longest sample, which "
+                f"has a pass of its own and needs that memory: give at least {longest}, or lower "
+                "--generate_max_len"
+            )
 
 
 def _template_warnings(config: Config) -> Iterator[str]:

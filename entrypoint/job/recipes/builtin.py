@@ -50,8 +50,8 @@ KEPT: Mapping[tuple[str, ...], str] = {
 
 
 LESS_MEMORY = MemoryAdvice(
-    gpu="lower --micro_train_batch_size, --micro_rollout_batch_size or"
-    " --vllm_gpu_memory_utilization, or raise --zero_stage",
+    gpu="lower --train_max_tokens_per_gpu (without --use_dynamic_batch --micro_train_batch_size and"
+    " --micro_rollout_batch_size) or --vllm_gpu_memory_utilization, or raise --zero_stage",
     node="lower --micro_rollout_batch_size",
 )
 

@@ -28,6 +28,7 @@ ELASTIC = (
     *("--colocate_all_models", "--actor_num_nodes", "2", "--actor_num_gpus_per_node", "8"),
     *("--vllm_num_engines", "8", "--vllm_tensor_parallel_size", "2"),
 )
+LONG = ("--generate_max_len", "16384")
 SMALL = (
     *("--colocate_actor_ref", "--actor_num_nodes", "1", "--actor_num_gpus_per_node", "8"),
     *("--critic_num_nodes", "1", "--critic_num_gpus_per_node", "4"),
@@ -152,11 +153,11 @@ def test_gpus_that_the_flags_leave_out_are_named(tmp_path: Path) -> None:
 def test_savings_that_a_layout_by_flags_gets_are_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes = Nodes(tmp_path, ["--", *SMALL, "--pretrain", "owner/model-7B"])
+    nodes = Nodes(tmp_path, ["--", *SMALL, *LONG, "--pretrain", "owner/model-7B"])
     nodes.rendezvous.complete()
     nodes.rendezvous.complete()
     (event,) = nodes.journal.events("layout-warning")
-    assert "gets --zero_stage 2" in event["sentence"]
+    assert "gets --gradient_checkpointing true" in event["sentence"]
     (line,) = [row for row in caplog.records if row.message == event["sentence"]]
     assert line.levelname == "WARNING"
 

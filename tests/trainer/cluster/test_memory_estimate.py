@@ -170,6 +170,18 @@ def test_an_update_under_zero_copies_the_gradients_to_fp32(
     assert update == pytest.approx(weights + optimizer + gradients + reference + copies)
 
 
+def test_a_sample_that_is_longer_than_the_budget_of_tokens_counts_whole(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize
+) -> None:
+    lengths = {"prompt_max_len": 1024, "generate_max_len": 7168, "use_dynamic_batch": True}
+    short, equal, twice = (
+        phases(tiny.config(run_dir, **SHARED, **lengths, train_max_tokens_per_gpu=tokens))
+        for tokens in (16, 8192, 16_384)
+    )
+    assert short == equal
+    assert all(twice[phase] > equal[phase] for phase in ("forward", "update"))
+
+
 def test_a_reward_model_that_scores_an_evaluation_does_so_beside_the_engines(
     tiny: Tiny, run_dir: Path, seven_billion: ModelSize
 ) -> None:

@@ -187,6 +187,15 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"ema_beta": 0.9}, "--ema_beta", "--enable_ema"),
     ({"train_max_tokens_per_gpu": 9}, "--train_max_tokens_per_gpu", "--use_dynamic_batch"),
     ({"use_dynamic_batch": True}, "--micro_train_batch_size", "by tokens"),
+    (
+        {
+            "use_dynamic_batch": True,
+            "micro_train_batch_size": None,
+            "train_max_tokens_per_gpu": 3,
+        },
+        "--train_max_tokens_per_gpu 3",
+        "a pass of its own",
+    ),
     ({"lr_scheduler": "constant", "lr_warmup_ratio": 0.1}, "--lr_warmup_ratio", "no warm-up"),
     ({"lr_scheduler": "linear", "min_lr_ratio": 0.2}, "--min_lr_ratio", "cosine_with_min_lr"),
     ({"eval_steps": 2}, "--eval_steps", "--eval_dataset"),

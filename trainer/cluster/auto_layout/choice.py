@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from contract.resources import NodeResources
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
 from trainer.cluster.auto_layout.memory_fit import FILLED, HOST_FILLED
-from trainer.cluster.auto_layout.savings import PASSES, SAVERS
+from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
 from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
 from trainer.cluster.model_size import known_size
 from trainer.config.config import declared_flags
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trainer.cluster.memory_estimate import SizeOf
     from trainer.config.config import Config
 
+FREE = ("--zero_stage", "1")
+"""Saves memory, and moves no more bytes than stage 0."""
 LENGTHS = ("prompt_max_len", "generate_max_len")
 
 
@@ -62,7 +64,8 @@ def complete(
 def warnings(words: Sequence[str], given: Set[str]) -> tuple[str, ...]:
     """Returns a warning if `words` save memory in a layout that the user decided by flags."""
     pairs = zip(words[::2], words[1::2], strict=True)
-    added = [f"{name} {value}" for name, value in pairs if name.removeprefix("--") in SAVERS]
+    slower = (pair for pair in pairs if pair != FREE and pair[0].removeprefix("--") in SAVERS)
+    added = [" ".join(pair) for pair in slower]
     if not added or not given & SIZED:
         return ()
     return (
@@ -173,7 +176,8 @@ def _of_host(best: Candidate) -> str:
 
 def _lower(best: Candidate) -> str:
     declared = declared_flags()
-    values = {name: declared[name].value_in(best.config) for name in (*PASSES, *LENGTHS)}
+    passes = (TOKENS,) if best.config.train.use_dynamic_batch else PASSES
+    values = {name: declared[name].value_in(best.config) for name in (*passes, *LENGTHS)}
     return "lower " + _or([f"--{name} ({value})" for name, value in values.items() if value > 1])
 
 

@@ -1,0 +1,87 @@
+"""The estimated seconds of a step: each term by hand, and what every means to save memory costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny_run import Tiny
+from trainer.cluster.auto_layout import cost
+from trainer.cluster.auto_layout.cost import StepCost
+from trainer.cluster.model_size import ModelSize
+from trainer.config import layout
+
+PSI = 7_000_000_000
+SIZE = ModelSize(PSI, hidden=4096, layers=32, intermediate=11_008, heads=32, key_heads=8)
+GRPO = {
+    **{"advantage_estimator": "group_norm", "init_kl_coef": 0, "bf16": True},
+    **{"colocate_all_models": True, "actor_num_gpus_per_node": 8, "vllm_num_engines": 8},
+    **{"rollout_batch_size": 64, "n_samples_per_prompt": 8, "train_batch_size": 512},
+    **{"prompt_max_len": 1000, "generate_max_len": 3000, "micro_train_batch_size": None},
+    **{"use_dynamic_batch": True, "train_max_tokens_per_gpu": 16_000, "max_epochs": 1},
+}
+TOKENS = 512 * 2000 / 8
+"""Of a rank's samples in a step, each of half of the longest length."""
+PASSES = 8
+
+
+def of_step(tiny: Tiny, run_dir: Path, **flags: Any) -> StepCost:
+    config = tiny.config(run_dir, **{**GRPO, **flags})
+    found = cost.of_step(config, layout.of(config), lambda model: SIZE)
+    assert found is not None
+    return found
+
+
+def test_each_term_is_what_its_formula_says(tiny: Tiny, run_dir: Path) -> None:
+    found = of_step(tiny, run_dir)
+    assert found.arithmetic == pytest.approx(6 * PSI * TOKENS / cost.FLOPS)
+    assert found.passes == pytest.approx(PASSES * (32 * cost.START + 6 * PSI / cost.READ))
+    assert found.gradients == pytest.approx(8 * PSI / cost.INSIDE)
+    assert found.moves == 0
+    assert found.seconds == pytest.approx(sum(asdict(found).values()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "term", "more"),
+    [
+        ({"gradient_checkpointing": True}, "arithmetic", 2 * PSI * TOKENS / cost.FLOPS),
+        ({"zero_stage": 1}, "gradients", -2 * PSI / cost.INSIDE),
+        ({"zero_stage": 2}, "gradients", (PASSES * 4 - 6) * PSI / cost.INSIDE),
+        ({"zero_stage": 3}, "gradients", (PASSES * 8 - 8) * PSI / cost.INSIDE),
+        ({"deepspeed_enable_sleep": True}, "moves", 2 * (2 + 12 / 8) * PSI / cost.PCIE),
+        ({"init_kl_coef": 0.1, "use_kl_loss": True}, "arithmetic", 2 * PSI * TOKENS / cost.FLOPS),
+        ({"max_epochs": 2}, "arithmetic", 8 * PSI * TOKENS / cost.FLOPS),  # and scores before
+        (
+            {"init_kl_coef": 0.1, "use_kl_loss": True, "ref_reward_offload": True},
+            "moves",
+            2 * PSI / cost.PCIE,
+        ),
+        ({"lora_rank": 8}, "arithmetic", -2 * PSI * TOKENS / cost.FLOPS),
+    ],
+)
+def test_a_means_costs_its_bytes_or_its_arithmetic(
+    tiny: Tiny, run_dir: Path, flags: dict[str, Any], term: str, more: float
+) -> None:
+    plain, made = of_step(tiny, run_dir), of_step(tiny, run_dir, **flags)
+    assert asdict(made)[term] - asdict(plain)[term] == pytest.approx(more)
+
+
+def test_nodes_apart_reduce_gradients_over_the_network(tiny: Tiny, run_dir: Path) -> None:
+    near = of_step(tiny, run_dir)
+    apart = of_step(tiny, run_dir, actor_num_nodes=8, actor_num_gpus_per_node=1)
+    assert apart.gradients / near.gradients == pytest.approx(cost.INSIDE / cost.BETWEEN)
+
+
+def test_passes_of_fewer_tokens_are_more(tiny: Tiny, run_dir: Path) -> None:
+    wide, narrow = (
+        of_step(tiny, run_dir, train_max_tokens_per_gpu=tokens) for tokens in (64_000, 4000)
+    )
+    assert narrow.passes == pytest.approx(16 * wide.passes)
+
+
+def test_a_model_of_unknown_size_has_no_cost(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, **GRPO)
+    assert cost.of_step(config, layout.of(config), lambda model: None) is None
