@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-THOUGHTS_END = "</think>"
+THOUGHTS = re.compile(
+    r"(?P<end></(?:seed:)?think(?:ing)?>|</(?:thoughts?|reasoning)>|\[/THINK\]|◁/think▷"
+    r"|<\|end_of_thought\|>|<\|channel\|>final<\|message\|>)"
+    r"|<(?:seed:)?think(?:ing)?>|<(?:thoughts?|reasoning)>|\[THINK\]|◁think▷"
+    r"|<\|begin_of_thought\|>|<\|channel\|>analysis<\|message\|>"
+)
+"""Where thoughts begin or end, in the marks of several families of models."""
 ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
 BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 """Beginnings of boxes, and braces; an escaped one is none."""
@@ -14,9 +20,21 @@ SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;]")
 
 def final_part(completion: str) -> str:
     """Return the text in the last `<answer>` after the thoughts; without tags all that follows."""
-    after = completion.rpartition(THOUGHTS_END)[2]
+    after = after_thoughts(completion)
     tagged = ANSWER.findall(after)
     return (tagged[-1] if tagged else after).strip()
+
+
+def after_thoughts(completion: str) -> str:
+    """Return what follows the last end of thoughts; without one, the whole text."""
+    ends = [found.end() for found in THOUGHTS.finditer(completion) if found["end"]]
+    return completion[ends[-1] :] if ends else completion
+
+
+def before_thoughts(text: str) -> str:
+    """Return what precedes thoughts that do not end."""
+    begun = THOUGHTS.search(text)
+    return text[: begun.start()] if begun else text
 
 
 def last_boxed(text: str) -> str | None:

@@ -1,80 +1,118 @@
-"""Multiple choice: the letter that a completion, or a label, decides for."""
+"""Multiple choice: the letter that a completion, or a label, decides for.
+
+A text becomes a shape, one character for each word (`choice_shape.py`). The rules below are
+patterns of shapes: what decides for a letter, and what takes a decision back.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
-from env.rewards.answers import final_part, last_boxed
+from env.rewards.answers import before_thoughts, final_part, last_boxed
+from env.rewards.choice_shape import Shape, plain, shape
 from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
 
-COMMAND = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathsf|bf|rm|mbox)\s*\{([^{}]*)\}"
-)
-MARKUP = re.compile(
-    r"\\[()\[\],;! ]|\\?\$|\*+|`+|__|~|[\"“”]|\\(?:quad|qquad|displaystyle)\b|^#+ ", re.MULTILINE
-)
-ENCLOSED = re.compile(r"[(\[{<（【]\s*([A-Za-z])\s*[.:]?\s*[)\]}>）】]|'([A-Z])'")
-LETTER = (
-    r"(?<![A-Za-z0-9\\])(?:\((?P<enclosed>[A-Za-z])\)"
-    r"|(?P<bare>[A-Za-z])(?![A-Za-z0-9'’_^]|-\w|\s*[=<>+]))"
-)
-"""Of a choice: no part of a word, and no variable of a formula."""
-ALONE = re.compile(rf"\s*(?:(?:option|choice|answer)\s+)?{LETTER}[.)\]:]?\s*", re.IGNORECASE)
-LEAD = re.compile(rf"\s*(?:(?:option|choice|answer)\s*)?{LETTER}", re.IGNORECASE)
-FILLER = (
-    r"(?:(?:therefore|thus|hence|clearly|indeed|obviously|likely|most|probably|simply|definitely|"
-    r"actually|then|just|so|the|be|option|choice|letter|answer|statement|alternative)\b[\s,:]*){0,6}"
-)
-MARK = (
-    r"(?:\b(?:answers?|ans|choice|option|solution|response|selection|pick|verdict|r[ée]ponse|antwort|"
-    r"(?:correct|right|best)\s+\w+|that is (?:correct|right|true|best))\b\.?"
-    r"|答案|选项|选择|正确的是)"
-)
-ABOUT = r"(?:\s+(?:to|for|of|here|in|that|which)\b[^.:\n]{0,80}?)?"
-IS = (
-    r"(?:is|are|was|would be|must be|should be|has to be|will be|remains"
-    r"|[=:：为是→]|->|=>|\s[-–—]\s)"
-)
-STATED = (
-    rf"{MARK}(?:\s+(?:choice|option|letter|left))?{ABOUT}(?:(?:\s*{IS})+\s*|\s*\n\s*){FILLER}{LETTER}",
-    rf"{LETTER}(?:[.:)]\s*[^.\n]{{0,40}}?)?\s+(?:is|would be|must be|seems|appears|has to be)\s+"
-    rf"(?:(?:to|be|the|clearly|indeed|therefore|thus|only|most|likely|probably|definitely)\s+)*"
-    r"(?:correct|right|best|answer|true|accurate|appropriate|choice|valid)\b",
-    r"(?:\b(?:choose|chose|choosing|select(?:ed|ing)?|pick(?:ed|ing)?|go(?:ing)? with|answer|"
-    rf"opt(?:ing)? for|settle on|take)\b|\bans\.|选[：:]?)\s*{FILLER}{LETTER}",
-    r"(?:\b(?:so|therefore|thus|hence|it'?s|it’s|it is|must be|that'?s|actually|"
-    r"leaves(?: us)?(?: with)?|leads?(?: (?:me|us))? to)\b|=>|→|∴)[\s,:]*"
-    rf"{FILLER}{LETTER}(?=\s*(?:[.!\n]|$))",
-)
-"""How a text says which letter it decides for."""
-STATEMENTS = [re.compile(pattern, re.IGNORECASE) for pattern in STATED]
+
+class Rank(IntEnum):
+    """How firmly a text decides: of the firmest decisions the last one counts."""
+
+    TENTATIVE = 1
+    APPROVED = 2
+    CONCLUDED = 3
+    STATED = 4
+
+
+class Decision(NamedTuple):
+    """For a letter; for several, which is none: ''."""
+
+    rank: Rank
+    place: int
+    letter: str
+
+
+STOPS = ".!?;n"
+LETTER = "(?P<letter>[LEl])"
+IS = "[iwh:]+"
+SMALL = "[fo(t,np:]{0,6}"
+IN = r"[^.!?;nLElrk]"
+"""A word of the same sentence, and no letter."""
+END = r"(?=[.!,;n)cjd]|$)"
+STATED = [
+    rf"a{IN}{{0,14}}?{IS}n?{SMALL}{LETTER}",  # the answer to … is (B)
+    rf"a[n-]+{SMALL}{LETTER}{END}",  # a heading, and B below it
+    rf"af?o?{LETTER}(?=i?(?:[.n]|$))",  # answer B
+    rf"v[fi:(,]{{0,3}}n?{SMALL}{LETTER}",  # I choose B
+    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?{IS}[fhp]{{0,4}}a",  # B is the best answer
+    rf"p[oa]?[_fm]{{0,4}}{IS}n?{SMALL}{LETTER}",  # the correct one is B
+    rf"{LETTER}i[^.!?;nLElxzk]{{0,4}}v",  # B is what I would choose
+    rf"t{LETTER}f?p?a",  # making B the answer
+    rf"{LETTER}[?],?p(?=[.!,n]|$)",  # Is it B? Yes.
+    rf"{LETTER}t(?=[.!n]|$)",  # B it is
+    rf"b[_fi:n]{{0,5}}{LETTER}",  # the answers are B and C
+]
+CONCLUDED = [
+    rf"a{IN}{{0,10}}?{IS}[^.!?;nLElk]{{1,16}}(?P<letter>E)",  # … is 12 cm (B)
+    rf"a{IN}{{0,10}}?{IS}[^.!?;nLElk]{{1,8}},o?{LETTER}(?=[.!;n]|$)",  # … is 12 cm, B
+    rf"[oy]{IN}{{1,10}}i[^.!?;nLElk,]{{0,4}}[:,]?{LETTER}{END}",  # the option that reads 12 cm is B
+    rf"[str][strfyi:,(n]{{0,5}}o?i?{LETTER}{END}",  # so B.
+    rf"[.!?]o?{LETTER}(?=!|[.]?n|[.]?$)|[?]o?(?P<reply>[LEl])(?=[.,]|$)",  # A sentence, B.
+    rf"[ge]f{{0,2}}[ao]?{LETTER}|[i:]f?o(?P<named>[LEl]){END}",  # which is option B
+    rf"yf?o?{LETTER}(?=[ip_])|y[f_m]{{1,5}}(?P<named>E)",  # only B fits; only the dolphin (B)
+    rf"(?:xf?[LEl],?j?){{1,9}}[:-]{LETTER}{END}",  # not A, not C: B
+    rf"Tf?o?{LETTER}",  # ✓ B
+    rf"{LETTER}[^.!?;nLElxz]{{0,12}}T",  # B: 12 cm ✓
+]
+APPROVED = [
+    rf"{LETTER}o?[fi:]{{0,3}}[pe]",  # B is correct
+    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?{IS}[fh]{{0,4}}p",  # B, 12 cm, is correct
+    rf"{LETTER}[_t][f_]{{0,3}}p",  # B gives the correct order
+    rf"zo?{IS}f?{LETTER}",  # the false statement is B
+    rf"h[,:f]{{0,2}}{LETTER}(?=[.!?,n]|$)",  # probably B
+]
+RANKED = {Rank.STATED: STATED, Rank.CONCLUDED: CONCLUDED, Rank.APPROVED: APPROVED}
+RULES = [(rank, re.compile(rule)) for rank, rules in RANKED.items() for rule in rules]
 NEAR = 60
-"""Characters around a letter that are looked at."""
-REJECTED = re.compile(
-    r"(?:\b(?:not|wrong|incorrect|false|never|eliminated?)|n't|n’t)\s+\w*\s*$", re.IGNORECASE
+"""Words around a decision that are looked at."""
+DENIED = re.compile(r"x[^,:;i]{0,4}$")
+"""Before a decision: I do not think that."""
+DENIED_INSIDE = re.compile(r"x[^LEl]*$")
+"""Before the letter: the answer is not."""
+REFUTED = re.compile(r"[i:]?[fw]{0,3}(?:x(?![fo]{0,2}[LEl])|z|r)|,?d[fit]{0,4}[qz]")
+"""Behind a letter: is wrong; but that is an error."""
+OTHERS = re.compile(r"q[^sd]*$")
+"""Before a letter: many think that; not: many think so, but."""
+SUPPOSED = re.compile(r"k[^sd,]*$")
+"""Before a decision: if; not: if so, then."""
+BACK = re.compile(r"(?:^|[.!?n,(-])r")
+"""A clause that takes back what was said before it."""
+ANOTHER = re.compile(r"(?:(?:,?j|,|-)f?o?|(?=E))(?P<letter>[LEl])(?![iwxzt:])")
+"""A second letter behind the first, of which nothing else is said: no decision."""
+ONE_BEFORE = re.compile(r"[LEl](?:,?j|-)f?o?$")
+ONE_LISTED = re.compile(r"[^LEl]{0,20}?n[LEl]|[^LEl]{0,3}?[j,]f?[LEl]")
+"""Further letters in the lines below, or in a row."""
+LETTERS = "[LEl](?:[,jo]{1,3}[LEl]){0,9}"
+REJECTED = re.compile(rf"[xz]f{{0,2}}o?{LETTERS}|{LETTERS}[^.!?;nLEl]{{0,12}}?[xzr]|[LEl][?]r")
+"""Not A, B or C; A and B are wrong; A? No."""
+NAMED = re.compile(rf"(?:(?<!n)o|(?<=n)o(?=[LEl][^:.)n-])|(?=E)){LETTER}")
+"""A letter that is one of a choice, and does not head a paragraph."""
+LEADS = re.compile(
+    rf"(?:^[aofi:(]{{0,4}}|n){LETTER}(?:(?=[.!);:,n(cdj-]|$)|(?<=L)(?=m)|(?<=E))"
+    r"|n[ao](?P<named>[LEl])(?=[.):n-]|$)"
 )
-REFUTED = re.compile(
-    r"\s+(?:is|was|are|seems|looks|can)\s*(?:n't|n’t|not|wrong|incorrect|false|too)\b",
-    re.IGNORECASE,
+"""A line that begins with a letter: B, B) 12 cm, option B: 12 cm."""
+ALONE = re.compile(rf"(?:^|n){LETTER}[.)]?(?=n|$)")
+"""A line that is a letter."""
+OPTION = re.compile(r"^\(?([A-Z])[).:]+[^\S\n]*(\S.*)$", re.MULTILINE)
+ANSWER_TEXT = re.compile(r"\banswer\s*(?:is|:)\s*:?\s*([^\n]+)", re.IGNORECASE)
+NEXT_QUESTION = re.compile(
+    r"(?<=\S)\s*\n\s*[*#]*(?:Question|Q|Problem|Exercise|Example)\b\s*\d*[*\s]*(?:[.:)]|\n).*",
+    re.DOTALL,
 )
-ANOTHER = re.compile(
-    r"\s*(?:,|/|&|\bor\b|\band\b)+\s*(?:option|choice)?\s*\(?"
-    r"(?:[AI]\b(?!\s+[a-z])|[B-HJ-Z]\b(?!\s+(?:is|was|would|has|can)\b))(?!['’])"
-)
-"""A second letter beside the first: no decision."""
-ENDS = re.compile(
-    r"\s*(?:$|[.:;,!?)\n、。，]|[-–—]+\s)"
-    r"|\s+(?:because|since|as|for|due|which|is|was|and|rather|instead|\()",
-    re.IGNORECASE,
-)
-"""What follows a letter, and no article or pronoun."""
-PRONOUNS = frozenset("AI")
-"""Letters that are words, too."""
-NUMBER = re.compile(r"\s+\d")
-LISTED = re.compile(r"^\s*\(?([A-Z])[).:]\s", re.MULTILINE)
-MENTIONED = re.compile(r"\b(?:option|choice)\s+\(?([A-Z])\b|\(([A-Z])\)")
+"""What a model that does not stop writes behind its answer."""
 
 
 def score(requests: Sequence[RewardRequest]) -> list[Score]:
@@ -86,78 +124,128 @@ def chosen(completion: str) -> str | None:
     """Return the letter that a text decides for; None if it decides for none or several.
 
     A box comes first, then the last statement ("the answer is B"), then a letter that the text
-    begins or ends with, then the only letter that is named as a choice.
+    begins or ends with, then the only letter that is named and not rejected.
     """
-    text = final_part(completion)
+    text = before_thoughts(final_part(completion)).strip()
+    first = NEXT_QUESTION.sub("", text, count=1)
+    if first != text and (letter := chosen(first)):
+        return letter
     boxed = last_boxed(text)
-    text = plain(text if boxed is None else boxed)
-    if alone := ALONE.fullmatch(text):
-        return _letter(alone)
-    if statements := sorted(_statements(text)):
-        return statements[-1][1] or None
-    return label_letter(text) or _last_line(text) or _only_mentioned(text)
+    if boxed is not None:
+        inside = shape(plain(boxed))
+        if any(inside.letters):
+            return _decided(inside)
+    return _decided(shape(plain(text))) or _by_text(text, boxed)
 
 
 def label_letter(label: str) -> str | None:
     """Return the letter that an answer begins with: `B`, `(b)`, `B. 12 cm`; None if it has none."""
-    text = plain(label)
-    found = LEAD.match(text)
-    if found is None or not _is_letter(found) or len(set(LISTED.findall(text))) > 1:
+    found = _leading(shape(plain(label)))
+    return found[0] if found and len(set(found)) == 1 else None
+
+
+def _decided(text: Shape) -> str | None:
+    decisions = sorted(_decisions(text))
+    firm = [one for one in decisions if one.rank > Rank.TENTATIVE]
+    if back := [found.end() for found in BACK.finditer(text.kinds)]:
+        firm = [one for one in firm if one.place >= back[-1]] or firm
+    if firm:
+        approved = {one.letter for one in firm if one.rank is Rank.APPROVED}
+        if firm[-1].rank is Rank.APPROVED and len(approved) > 1:
+            return None
+        return firm[-1].letter or None
+    lines = _leading(text)
+    if len(set(lines)) == 1:
+        return lines[-1]
+    if decisions:
+        letters = {one.letter for one in decisions}
+        return letters.pop() or None if len(letters) == 1 else None
+    return _left(text)
+
+
+def _decisions(text: Shape) -> Iterator[Decision]:
+    for rank, rule in RULES:
+        for found in rule.finditer(text.kinds):
+            if _holds(text.kinds, found):
+                yield _decision(text, rank, found)
+    alone = [found.start("letter") for found in ALONE.finditer(text.kinds)]
+    if len({text.letters[place] for place in alone}) == 1:
+        yield Decision(Rank.STATED, alone[-1], text.letters[alone[-1]])
+
+
+def _holds(kinds: str, found: re.Match[str]) -> bool:
+    """Return whether what a rule found is said in earnest, neither denied nor asked."""
+    before, inside, rest = _sentence(kinds, found)
+    if DENIED.search(before) or DENIED_INSIDE.search(inside) or REFUTED.match(rest):
+        return False
+    if rest.endswith("?") and not set("h?") & set(found[0]):
+        return False
+    unreal = "k" in before + rest and "w" in inside + found[0] + rest[:2]
+    return not unreal and not OTHERS.search(before + inside)
+
+
+def _decision(text: Shape, rank: Rank, found: re.Match[str]) -> Decision:
+    before, inside, _ = _sentence(text.kinds, found)
+    place = _place(found)
+    letter = text.letters[place]
+    another = ANOTHER.match(text.kinds, place + 1)
+    if another is None and "b" in inside:
+        another = ONE_LISTED.match(text.kinds, place + 1)
+    others = set(text.letters[slice(*another.span())]) if another else set()
+    if others - {letter, ""} or ONE_BEFORE.search(before + inside):
+        letter = ""
+    if SUPPOSED.search(before) or "h" in found[0]:
+        rank = Rank.TENTATIVE
+    return Decision(rank, place, letter)
+
+
+def _sentence(kinds: str, found: re.Match[str]) -> tuple[str, str, str]:
+    """Return a sentence before a match, from there to its letter, and behind the letter."""
+    begin, place = found.start(), _place(found)
+    before = re.split(rf"[{STOPS}]", kinds[max(0, begin - NEAR) : begin])[-1]
+    rest = re.split(rf"(?<=[{STOPS}])", kinds[place + 1 : place + NEAR], maxsplit=1)[0]
+    return before, kinds[begin:place], rest
+
+
+def _place(found: re.Match[str]) -> int:
+    """Return where the letter of a match is: its only group."""
+    return found.start(found.lastgroup or 0)
+
+
+def _leading(text: Shape) -> list[str]:
+    """Return the letters that lines begin with; none unless the first or the last line does."""
+    found = [one for one in LEADS.finditer(text.kinds) if not REFUTED.match(text.kinds, one.end())]
+    if not found or not (found[0].start() == 0 or "n" not in text.kinds[found[-1].end() :]):
+        return []
+    if any(ANOTHER.match(text.kinds, one.end()) for one in found):
+        return []
+    return [text.letters[_place(one)] for one in found]
+
+
+def _left(text: Shape) -> str | None:
+    """Return the only letter that is not rejected, if it is named as a choice."""
+    rejected = {
+        letter
+        for found in REJECTED.finditer(text.kinds)
+        for letter in text.letters[found.start() : found.end()]
+    }
+    left = set(text.letters) - rejected - {""}
+    if len(left) != 1 or "u" in text.kinds:
         return None
-    after = text[found.end() :][:NEAR]
-    if ANOTHER.match(after) or REFUTED.match(after):
-        return None
-    before_number = str(found["bare"]).isupper() and found["bare"] not in PRONOUNS
-    ends = found["enclosed"] or ENDS.match(after) or (before_number and NUMBER.match(after))
-    return _letter(found) if ends else None
+    named = {text.letters[_place(found)] for found in NAMED.finditer(text.kinds)}
+    return left.pop() if left <= named or set(text.kinds) <= set("LE.,n") else None
 
 
-def plain(text: str) -> str:
-    """Return a text without markup; a letter in any brackets is in round ones."""
-    for _ in range(2):
-        text = COMMAND.sub(r"\1", text)
-    text = MARKUP.sub("", text)
-    return ENCLOSED.sub(lambda found: f"({found[1] or found[2]})", text).strip()
+def _by_text(text: str, boxed: str | None) -> str | None:
+    """Return the letter of the one listed option whose text is the answer."""
+    said = [boxed] if boxed is not None else ANSWER_TEXT.findall(text)
+    options = [(letter, _bare(option)) for letter, option in OPTION.findall(plain(text))]
+    found = {letter for letter, option in options if said and option == _bare(said[-1])}
+    return found.pop() if len(found) == 1 and len(dict(options)) > 1 else None
 
 
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield where a statement ends, and its letter; no letter if it has several."""
-    for pattern in STATEMENTS:
-        for found in pattern.finditer(text):
-            place = found.end("enclosed") + 1 if found["enclosed"] else found.end("bare")
-            after, before = (
-                text[place : place + NEAR],
-                text[max(0, found.start() - NEAR) : found.start()],
-            )
-            if REFUTED.match(after) or REJECTED.search(before) or not _is_letter(found, after):
-                continue
-            yield place, "" if ANOTHER.match(after) else _letter(found)
-
-
-def _is_letter(found: re.Match[str], after: str | None = None) -> bool:
-    """Return whether a match is a letter of a choice, and no article, pronoun or variable."""
-    bare = found["bare"]
-    if bare is None:
-        return True
-    after = found.string[found.end() :] if after is None else after
-    return bool(ENDS.match(after)) or (bare.isupper() and bare not in PRONOUNS)
-
-
-def _letter(found: re.Match[str]) -> str:
-    return str(found["enclosed"] or found["bare"]).upper()
-
-
-def _last_line(text: str) -> str | None:
-    """Return the letter that the last of several lines begins with, if they are no list."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) < 2 or len(LISTED.findall(text)) > 1:
-        return None
-    return label_letter(lines[-1])
-
-
-def _only_mentioned(text: str) -> str | None:
-    letters = {one or other for one, other in MENTIONED.findall(text)}
-    return letters.pop() if len(letters) == 1 else None
+def _bare(text: str) -> str:
+    return re.sub(r"[\s.,$]+|\\\w+(?=[{ ])|[{}]", "", plain(text)).lower()
 
 
 def _score(request: RewardRequest) -> Score:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
 from env.rewards import sandbox
-from env.rewards.answers import THOUGHTS_END
+from env.rewards.answers import after_thoughts
 from env.rewards.code_tests import Tests, Trial, read_tests
 from env.rewards.completion import completion_of
 from env.rewards.sandbox import End, Limits, SandboxError
@@ -49,7 +49,7 @@ def code_of(completion: str) -> str | None:
 
     None if there is neither. A block without a language behind the code is often its output.
     """
-    blocks = FENCED.findall(completion.rpartition(THOUGHTS_END)[2] + "\n")
+    blocks = FENCED.findall(after_thoughts(completion) + "\n")
     named = [text for language, text in blocks if language.lower() in PYTHON]
     plain = [text for language, text in blocks if not language]
     return next(reversed(named or plain), None)

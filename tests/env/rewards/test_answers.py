@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from env.registry import RewardSpecError, pure_reward, reward_function
 from env.rewards import choice, mathvista
 from env.rewards import question_answering as qa
+from env.rewards.answers import final_part
+from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 
@@ -57,14 +60,35 @@ STUDY = [
 
 
 def test_at_least_99_of_100_judged_completions_have_the_letter_that_a_reader_sees() -> None:
-    assert len(STUDY) > 300
-    others = [case for case in STUDY if choice.chosen(case["completion"]) != case["letter"]]
-    assert len(others) / len(STUDY) <= 0.01, others
+    def read(case: dict[str, str]) -> str | None:
+        return choice.chosen(completion_of(RewardRequest(case["completion"], "", None)))
+
+    assert len(STUDY) > 900
+    others = [case for case in STUDY if read(case) != case["letter"]]
+    for part in ("set", "style"):
+        cases = Counter(case[part] for case in STUDY)
+        wrong = Counter(case[part] for case in others)
+        assert all(wrong[name] <= max(1, cases[name] // 100) for name in cases), others
     styles = {case["style"] for case in STUDY}
-    for style in styles:
-        cases = sum(case["style"] == style for case in STUDY)
-        assert sum(case["style"] == style for case in others) <= max(1, cases // 100)
     assert {"qwen", "llama", "deepseek", "gemma", "mistral-gpt"} <= styles
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("<think>", "</think>"),
+        ("<thinking>", "</thinking>"),
+        ("<reasoning>", "</reasoning>"),
+        ("[THINK]", "[/THINK]"),
+        ("◁think▷", "◁/think▷"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ],
+)
+def test_thoughts_are_no_answer_in_the_marks_of_any_family(begin: str, end: str) -> None:
+    assert final_part(f"{begin}The answer is A.{end} B") == "B"
+    assert choice.chosen(f"{begin}The answer is A.{end} B") == "B"
+    assert choice.chosen(f"{begin}The answer is A. But") is None
 
 
 WRAPPED = r"\text{(B)} \boxed{B} $\mathrm{B}$ B b (B) (b) B. $B$ [B] {B} **B** Answer:B"
@@ -79,7 +103,8 @@ def test_labels_and_completions_have_one_reader(label: str) -> None:
 
 def test_a_policy_that_repeats_itself_costs_the_choice_no_time() -> None:
     begun = time.process_time()
-    for text in ("The answer is A or ", "(", "A ", "answer ", "so the ", r"\text{", "Answer:\n"):
+    repeated = ["The answer is A or ", "(", "A ", "answer ", "so the ", r"\text{", "Answer:\n"]
+    for text in [*repeated, "A, ", "if ", "选项", "not A, ", "**", "\n", "(A) wrong "]:
         choice.chosen(text * 10_000)
     assert time.process_time() - begun < 3.0
 
