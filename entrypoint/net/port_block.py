@@ -48,12 +48,12 @@ class PortBlock:
             lock.close()
 
 
-def why_not(port: int) -> str | None:
+def why_not(port: int) -> OSError | None:
     """Why this process cannot listen on `port`, with IPv4 and IPv6; None if it can."""
     return _why_not(socket.AF_INET, port) or _why_not(socket.AF_INET6, port)
 
 
-def _why_not(family: socket.AddressFamily, port: int) -> str | None:
+def _why_not(family: socket.AddressFamily, port: int) -> OSError | None:
     try:
         with socket.socket(family) as listener:
             # As servers do: a connection that is still closing does not keep the port.
@@ -62,7 +62,7 @@ def _why_not(family: socket.AddressFamily, port: int) -> str | None:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(("", port))
     except OSError as error:
-        return None if error.errno in NO_IPV6 else error.strerror or str(error)
+        return None if error.errno in NO_IPV6 else error
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from contract.background import in_background
@@ -31,6 +31,8 @@ class Result:
     evidence: str
     remedy: str
     seconds: float
+    exit_code: ExitCode = ExitCode.UNFIT
+    """The node's exit code if this stops it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Check:
     timeout: float = 5.0
     """Seconds after which the probe counts as hanging, which fails the check."""
     exit_code: ExitCode = ExitCode.UNFIT
-    """The node's exit code if this check stops it."""
+    """The node's exit code if this check stops it, with a fault that does not pass by itself."""
     loads: bool = False
     """Whether the check loads the machine, and so runs after the others."""
 
@@ -95,7 +97,7 @@ class Check:
         except TimeoutError:
             evidence = f"the probe gave no answer within {self.timeout:g} s"
             remedy = f"find out what hangs behind the question: {self.question}"
-            return Result(self.name, Verdict.FAIL, evidence, remedy, self.timeout)
+            return Result(self.name, Verdict.FAIL, evidence, remedy, self.timeout, self.exit_code)
 
     def _ask(self, context: Context) -> Result:
         started = time.monotonic()
@@ -105,7 +107,8 @@ class Check:
             evidence = f"the probe could not tell: {type(error).__name__}: {error}"
             finding = Finding(Verdict.WARN, evidence)
         seconds = round(time.monotonic() - started, 3)
-        return Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds)
+        code = ExitCode.RETRY if finding.passes else self.exit_code
+        return Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,6 @@ class Report:
 
     mode: PreflightMode
     results: Sequence[Result] = ()
-    exit_codes: dict[str, ExitCode] = field(default_factory=dict)
-    """Check to the node's exit code if it fails."""
 
     @property
     def verdict(self) -> Verdict:
@@ -133,11 +134,12 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The node's exit code: 73 for its run directory, 75 for ports, else 76; 0: continue."""
+        """The node's exit code, 0: continue; 75 only if every fault may pass by itself."""
         if self.mode is not PreflightMode.STRICT or not self.fails:
             return ExitCode.FINISHED
-        # 73 wins: it says more, and another node would not help.
-        return min(self.exit_codes.get(result.name, ExitCode.UNFIT) for result in self.fails)
+        # 73 wins: it says more than 76, and another node would not help.
+        codes = sorted({result.exit_code for result in self.fails} - {ExitCode.RETRY})
+        return codes[0] if codes else ExitCode.RETRY
 
     def _with(self, verdict: Verdict) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.verdict is verdict)
@@ -145,5 +147,10 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict.value,
-            "checks": [asdict(result) for result in self.results],
+            "checks": [_as_dict(result) for result in self.results],
         }
+
+
+def _as_dict(result: Result) -> dict[str, Any]:
+    """Return what programs read; the exit code is the node's."""
+    return {key: value for key, value in asdict(result).items() if key != "exit_code"}

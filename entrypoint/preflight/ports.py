@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from contract.exit_codes import ExitCode
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
@@ -23,6 +23,8 @@ from entrypoint.processes import process, services
 from entrypoint.processes.fork_server import client as fork_server
 
 FEWEST_WORKER_PORTS = 16
+FIRST_OF_USERS = 1024
+"""Ports below need a right."""
 ENDING_SECONDS = 2.0
 """Seconds for a killed process to release its ports. Meanwhile its owner cannot be seen."""
 
@@ -50,15 +52,18 @@ def _look(context: Context) -> Finding:
     needed = _needed(settings, head=isinstance(context.role, Head))
     if clash := _clash(settings, context.machine.proc):
         return clash
-    busy = {port: reason for port in needed if (reason := why_not(port)) is not None}
-    if busy:
-        return _judge_busy(busy, needed, context)
+    errors = {port: error for port in needed if (error := why_not(port)) is not None}
+    if refused := {port: one for port, one in errors.items() if isinstance(one, PermissionError)}:
+        return _judge_refused(refused, needed)
+    if errors:
+        return _judge_busy(errors, needed, context)
     first, last = settings.worker_ports
     rest = range(first + DAEMON_PORTS, last + 1)
     free = sum(why_not(port) is None for port in rest)
     evidence = f"{len(needed)} ports and {free} of {len(rest)} worker ports are free"
     if free < FEWEST_WORKER_PORTS:
-        return Finding(Verdict.FAIL, evidence, "set ROLLCALL_WORKER_PORTS to a free range")
+        remedy = "set ROLLCALL_WORKER_PORTS to a free range"
+        return Finding(Verdict.FAIL, evidence, remedy, passes=True)
     variables = {**dict.fromkeys(rest, "ROLLCALL_WORKER_PORTS"), **needed}
     return lent(variables, context.machine.proc) or Finding(Verdict.PASS, evidence)
 
@@ -128,18 +133,39 @@ def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
     return needed
 
 
-def _judge_busy(busy: dict[int, str], needed: dict[int, str], context: Context) -> Finding:
+def _judge_refused(refused: Mapping[int, OSError], needed: Mapping[int, str]) -> Finding:
+    """Return the failure of ports that this user may not listen on."""
+    evidence = "; ".join(f"{port}: {error.strerror or error}" for port, error in refused.items())
+    user = f"or give user {os.geteuid()} the right to listen there"
+    if max(refused) >= FIRST_OF_USERS:
+        return Finding(Verdict.FAIL, evidence, f"set {_named(refused, needed)}, {user}")
+    above = f"to ports above {FIRST_OF_USERS - 1}"
+    return Finding(Verdict.FAIL, evidence, f"set {_named(refused, needed)} {above}, {user}")
+
+
+def _judge_busy(
+    busy: Mapping[int, OSError], needed: Mapping[int, str], context: Context
+) -> Finding:
     holders = port_holders.holders()
     own, whose = context.own_processes()
-    described = [f"{port}: {_describe(port, reason, holders)}" for port, reason in busy.items()]
-    evidence = "; ".join(described)
+    evidence = "; ".join(f"{port}: {_describe(port, one, holders)}" for port, one in busy.items())
     if all(port in holders and holders[port] in own for port in busy):
         return Finding(Verdict.WARN, f"{evidence}, all {whose}")
-    variables = " and ".join(sorted({needed[port] for port in busy}))
-    return Finding(Verdict.FAIL, evidence, f"end what listens there, or set {variables}")
+    variables = _named(busy, needed)
+    others = process.of_living_nodes()
+    if any(holders.get(port) in others for port in busy):
+        evidence += ": of another Rollcall node on this machine"
+        return Finding(Verdict.FAIL, evidence, f"give each node its own {variables}")
+    remedy = f"end what listens there, or set {variables}"
+    return Finding(Verdict.FAIL, evidence, remedy, passes=True)
 
 
-def _describe(port: int, reason: str, holders: dict[int, int]) -> str:
+def _named(ports: Iterable[int], needed: Mapping[int, str]) -> str:
+    return " and ".join(sorted({needed[port] for port in ports}))
+
+
+def _describe(port: int, error: OSError, holders: Mapping[int, int]) -> str:
+    reason = error.strerror or str(error)
     try:
         return f"{reason}, by {port_holders.name_of(holders[port])}"
     except (KeyError, psutil.Error):
@@ -177,7 +203,6 @@ CHECKS = (
         "are the ports of this node free?",
         ports,
         timeout=10.0,
-        exit_code=ExitCode.RETRY,  # whoever has them may end
     ),
     Check(
         CheckName.HOST_STALE_RAY,

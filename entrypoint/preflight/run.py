@@ -69,7 +69,7 @@ def run_checks(
         wave = [check for check in checks if check.loads is loads and check.name not in results]
         results |= _at_once(wave, context)
     ordered = [results[check.name] for check in checks]
-    return Report(settings.preflight, ordered, {check.name: check.exit_code for check in checks})
+    return Report(settings.preflight, ordered)
 
 
 def examined_whole(settings: Settings) -> bool:

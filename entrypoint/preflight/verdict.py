@@ -28,6 +28,8 @@ class Finding:
     """What was measured, with its unit."""
     remedy: str = ""
     """What to do; empty if there is nothing to do."""
+    passes: bool = False
+    """Whether the fault may pass by itself, so that another start may succeed."""
 
 
 def worst(findings: Sequence[Finding]) -> Finding:

@@ -209,6 +209,17 @@ def entrypoints() -> set[int]:
     return {others[owner] for owner in owners if owner in others}
 
 
+def of_living_nodes() -> set[int]:
+    """The PIDs of this user's other living entrypoints, and of what these have started."""
+    owners: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            owners[process.pid] = process.environ().get(NODE_OWNER, "")
+    living = identity.others()
+    started = {pid for pid, owner in owners.items() if owner in living}
+    return started | {living[owners[pid]] for pid in started}
+
+
 def _carriers(
     mark: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -180,7 +180,11 @@ def test_what_a_killed_node_has_left_is_ended_by_the_next(machine: Machine) -> N
 def test_a_port_of_a_living_node_is_not_taken_for_free_by_a_worker_of_its_name(
     machine: Machine,
 ) -> None:
-    assert ports.ports(Context(WORKER, machine.settings)).verdict is Verdict.FAIL
+    finding = ports.ports(Context(WORKER, machine.settings))
+    assert finding.verdict is Verdict.FAIL
+    assert finding.evidence.endswith(": of another Rollcall node on this machine")
+    assert finding.remedy == "give each node its own ROLLCALL_WORKER_PORTS"
+    assert not finding.passes
     machine.kill_first()
     assert ports.ports(Context(WORKER, machine.settings)).verdict is Verdict.WARN
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -70,7 +71,9 @@ def test_a_port_on_which_anybody_listens_is_passed_over(
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     with listener:
-        assert port_block.why_not(first) == "Address already in use"
+        taken = port_block.why_not(first)
+        assert taken is not None
+        assert taken.errno == errno.EADDRINUSE
         with PortBlock() as one:
             assert one == first + SLOT_PORTS
         with pytest.raises(OSError, match="no 51 successive free ports"):

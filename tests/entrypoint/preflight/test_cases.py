@@ -5,6 +5,7 @@ A check without an entry in CASES fails here: so does none come in untested.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -75,12 +76,15 @@ def limited(limit: int, **given: Any) -> Build:
     return patched(resource, "getrlimit", lambda _: (limit, limit), **given)
 
 
+IN_USE = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 def with_port(number: int | None) -> Build:
     """A node whose Ray port is `number`, or a free one."""
 
     def build(root: Path, patch: pytest.MonkeyPatch) -> Context:
         taken = {number} if number else set()
-        patch.setattr(ports, "why_not", lambda port: "in use" if port in taken else None)
+        patch.setattr(ports, "why_not", lambda port: IN_USE if port in taken else None)
         return context({"ROLLCALL_RAY_PORT": str(number or 6379)})
 
     return build

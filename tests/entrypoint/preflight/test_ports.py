@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -17,10 +18,13 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.net import node_claims
+from entrypoint.net import port_block as port_block_of
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
+from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process
+from tests.support.other_user import as_nobody
 
 HEAD = Head(1, 1, "a test")
 WORKER = Worker("head", "a test")
@@ -145,6 +149,51 @@ def test_processes_of_an_earlier_life_are_seen_and_nobody_elses(
     assert ports.stale_ray(Context(HEAD, settings)).verdict is Verdict.WARN
     other = read_settings({"ROLLCALL_NODE_NAME": f"other-{os.getpid()}"})
     assert ports.stale_ray(Context(HEAD, other)).verdict is Verdict.PASS
+
+
+def ends_with(settings: Settings) -> int:
+    return run_checks(
+        HEAD, settings, [one for one in ports.CHECKS if "ports" in one.name]
+    ).exit_code
+
+
+def test_only_a_port_that_may_become_free_is_worth_another_try(
+    settings: Settings, port_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ends_with(settings) == 0
+    with socket.create_server(("127.0.0.1", settings.ray_port)):
+        assert ends_with(settings) == 75
+    with other_node(f"beside-{port_block}", port_block, port_block + 39):
+        assert ends_with(settings) == 76, "it lives, and has the same settings"
+
+    def refused(port: int) -> OSError | None:
+        denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return denied if port == settings.dashboard_port else port_block_of.why_not(port)
+
+    monkeypatch.setattr(ports, "why_not", refused)
+    finding = found(settings)
+    assert finding.evidence == f"{settings.dashboard_port}: Permission denied"
+    assert finding.remedy.startswith("set ROLLCALL_DASHBOARD_PORT, or give user ")
+    with socket.create_server(("127.0.0.1", settings.ray_port)):
+        assert ends_with(settings) == 76, "the other port may become free, this one may not"
+
+
+def test_a_port_that_needs_a_right_is_no_taken_one() -> None:
+    """As a user without rights sees it: the kernel's own answer, where there is such a user."""
+
+    def looks() -> None:
+        error = port_block_of.why_not(81)
+        finding = ports._judge_refused({81: error or OSError()}, {81: "ROLLCALL_CONTROL_PORT"})
+        raise ValueError(f"{finding.evidence} -> {finding.remedy}")
+
+    first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()
+    if int(first) <= 81:
+        pytest.skip("every user may listen on every port here")
+    said = as_nobody(looks)
+    assert said.startswith(
+        "ValueError: 81: Permission denied -> set ROLLCALL_CONTROL_PORT to ports "
+    )
+    assert "above 1023, or give user " in said
 
 
 HELD = """

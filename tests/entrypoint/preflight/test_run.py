@@ -30,6 +30,7 @@ PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))
 WARNING = Check("t.warns", "?", lambda _: Finding(Verdict.WARN, "low", "add some"))
 FAILING = Check("t.fails", "?", lambda _: Finding(Verdict.FAIL, "none", "buy [one]"))
 SKIPPING = Check("t.skips", "?", lambda _: Finding(Verdict.SKIP, "nothing to look at"))
+PASSING_BY = Check("t.busy", "?", lambda _: Finding(Verdict.FAIL, "taken", "wait", passes=True))
 STORAGE = replace(FAILING, name="t.storage", exit_code=ExitCode.RUN_DIR)
 
 
@@ -101,6 +102,9 @@ def test_a_probe_that_trips_cannot_tell_which_is_a_warning() -> None:
         ((FAILING, WARNING), "fail", 76),
         ((STORAGE, WARNING), "fail", 73),
         ((STORAGE, FAILING), "fail", 73),
+        ((PASSING_BY, WARNING), "fail", 75),
+        ((PASSING_BY, FAILING), "fail", 76),
+        ((PASSING_BY, STORAGE), "fail", 73),
     ],
 )
 def test_the_worst_verdict_is_the_reports_and_decides_how_the_node_ends(
