@@ -11,8 +11,8 @@ from entrypoint.config.parsers import arguments
 from entrypoint.config.variables import ParseError
 
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
-OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+")
-"""OpenRLHF's training modules."""
+OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+|(?:.*/)?openrlhf/cli/train_\w+\.py")
+"""OpenRLHF's training modules, and their files."""
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""
 STEPS_MEANING = (

@@ -35,6 +35,7 @@ from entrypoint.job.recipes.openrlhf_release import (
     PACKAGE,
     is_dotted,
     no_interpreter,
+    not_checked,
     not_rollcalls_python,
     refusals,
 )
@@ -264,11 +265,13 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
         value = command.value(key)
         if value and not working_dir.expanded(value).is_absolute():
             yield f"--{command.given(key)[-1].name} {value} is relative: it is {path}"
+    if unchecked := not_checked(settings, command):
+        yield unchecked
     if command.on_ranks:
         yield from parse_launch(_launch(command)).warnings
     if is_dotted(settings, command) and (old := _flat_names(command)):
         yield f"{old}: spelt as before 0.11, and passed on as OpenRLHF 0.11 spells it"
-    for key, what in NEEDED if command.program[-1] == PPO else ():
+    for key, what in NEEDED if command.module == PPO else ():
         if not command.has(key):
             yield f"--{key} is missing: OpenRLHF cannot start without {what}"
     never = command.has(EVERY) and (command.number(EVERY) or 0) < 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -13,9 +13,11 @@ from pathlib import Path
 from contract.redaction import redact
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job.recipes import openrlhf_flags, openrlhf_words
+from entrypoint.job import working_dir
+from entrypoint.job.recipes import openrlhf_flags
 from entrypoint.job.recipes.installed import brings, package_of, source_of
 from entrypoint.job.recipes.interpreters import (
+    Verdict,
     asked,
     interpreter_for,
     is_own,
@@ -30,7 +32,10 @@ DOTTED_SINCE = (0, 11)
 
 
 def is_dotted(settings: Settings, command: OpenRLHFCommand) -> bool:
-    """Return whether the installed OpenRLHF has 0.11's flags; if none is found, as typed."""
+    """Return whether the OpenRLHF that runs has 0.11's flags; if none is found, as typed."""
+    if command.file:
+        verdict = _verdict(settings, command, ())
+        return command.dotted if verdict is None else any("." in one for one in verdict.options)
     found = _version(settings, command)
     return command.dotted if found is None else _number_of(found) >= DOTTED_SINCE
 
@@ -53,8 +58,8 @@ def no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
         return f"{python} is not there: give the path of a Python"
     if set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
-    module = openrlhf_words.MODULE.fullmatch(command.program[-1])
-    if module and version_in(python, PACKAGE) is None:
+    is_installed = not brings(settings, command.variables, PACKAGE)
+    if command.module and is_installed and version_in(python, PACKAGE) is None:
         on_path = shutil.which(command.python or "python3")
         if slow := unanswered("OpenRLHF", python, on_path):
             return slow
@@ -62,7 +67,7 @@ def no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
         has = f"{others[0]} has it" if others else "the image `cuda` has it"
         return (
             f"{python} has no OpenRLHF, and {has}: give the path of a Python that has it, as in "
-            f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {module[0]}"
+            f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {command.module}"
         )
     return ""
 
@@ -85,19 +90,12 @@ def refusals(
 
     `completed`: the command as the release gets it.
     """
-    python = interpreter_for(command.python, PACKAGE)
-    package = package_of(settings, command.variables, python, PACKAGE)
-    module = openrlhf_words.MODULE.fullmatch(command.program[-1])
-    if package is None or module is None:
-        return
-    release = f"OpenRLHF {_version(settings, command) or ''}".rstrip()
-    if (program := source_of(package, module[0])) is None:
-        programs = sorted(file.stem for file in (package / "cli").glob("train_*.py"))
-        yield f"{release} has no {module[0]}, only {', '.join(programs)}"
-        return
+    if command.module:
+        release = command.file or f"OpenRLHF {_version(settings, command) or ''}".rstrip()
+        yield from _absent(settings, command, release)
     dotted = is_dotted(settings, command)
-    verdict = asked(python, program, (completed if dotted else command).flag_words)
-    if verdict is None:
+    flags = (completed if dotted else command).flag_words
+    if (verdict := _verdict(settings, command, flags)) is None:
         return
     unknown = {word.partition("=")[0] for word in verdict.unknown}
     for flag in command.flags:
@@ -109,3 +107,60 @@ def refusals(
         yield f"{redact(word)} belongs to no flag of {release}: leave it out"
     if verdict.error:
         yield f"{release} refuses the flags: {redact(verdict.error)}"
+
+
+def not_checked(settings: Settings, command: OpenRLHFCommand) -> str:
+    """Return why the flags are checked only when the program starts; "" if they are before."""
+    if not command.module:
+        why = "it is none of OpenRLHF's own programs, openrlhf/cli/train_….py"
+    elif _source(settings, command) is None:
+        if not brings(settings, command.variables, PACKAGE):
+            return ""  # a fault says that it is not there
+        why = "the job may bring its own OpenRLHF"
+    elif _verdict(settings, command, ()) is None:
+        why = "its parser gives no answer"
+    else:
+        return ""
+    return f"{command.program[-1]}: its flags are not checked before it starts, because {why}"
+
+
+def _verdict(settings: Settings, command: OpenRLHFCommand, flags: Sequence[str]) -> Verdict | None:
+    """Return what the parser of the program makes of flags; None if nobody can ask it."""
+    if not command.module or (program := _source(settings, command)) is None:
+        return None
+    return asked(interpreter_for(command.python, PACKAGE), program, flags)
+
+
+def _source(settings: Settings, command: OpenRLHFCommand) -> Path | None:
+    """Return the program's file; None if there is none, or if only the nodes know it."""
+    if command.file:
+        return _here(settings, command.file)
+    package = _package(settings, command)
+    return source_of(package, command.module) if package else None
+
+
+def _package(settings: Settings, command: OpenRLHFCommand) -> Path | None:
+    python = interpreter_for(command.python, PACKAGE)
+    return package_of(settings, command.variables, python, PACKAGE)
+
+
+def _here(settings: Settings, path: str) -> Path | None:
+    """Return a file as the job finds it; None if it is not there, or if only the nodes know it."""
+    environment = settings.runtime_env
+    is_copy = "working_dir" in environment
+    if is_copy and not working_dir.is_local(environment) and not path.startswith("/"):
+        return None
+    file = (working_dir.place(environment) if is_copy else Path.cwd()) / path
+    return file if file.is_file() else None
+
+
+def _absent(settings: Settings, command: OpenRLHFCommand, release: str) -> Iterator[str]:
+    """Yield a sentence if the program is not there."""
+    if _source(settings, command) is not None:
+        return
+    if command.file:
+        if "working_dir" not in settings.runtime_env:
+            yield f"{command.file} is no file in {Path.cwd()}: give its path as the nodes have it"
+    elif package := _package(settings, command):
+        programs = sorted(file.stem for file in (package / "cli").glob("train_*.py"))
+        yield f"{release} has no {command.module}, only {', '.join(programs)}"

@@ -16,6 +16,8 @@ from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 
 PPO = "openrlhf.cli.train_ppo_ray"
 MODULE = re.compile(r"openrlhf\.cli\.(?P<name>\w+)")
+FILE = re.compile(r"(?:.*/)?openrlhf/cli/(?P<name>\w+)\.py")
+"""A module of OpenRLHF that is started by its file's path."""
 ON_RANKS = re.compile(r"(?:.*[./])?train_(?:sft|rm|dpo|prm|kto|kd|ppo)(?:\.py)?")
 """Programs that run once for each GPU of all nodes; the others use Ray."""
 DIRECTORY, OUTPUT, EVERY = "ckpt.path", "ckpt.output_dir", "ckpt.save_steps"
@@ -46,6 +48,17 @@ class OpenRLHFCommand:
         """A Python as it was typed, or the one beside a launcher with a path; else None."""
         beside = python_of(self.launcher)
         return self.interpreter or (beside if "/" in beside else None)
+
+    @property
+    def module(self) -> str:
+        """OpenRLHF's module, also of one that is started by its file; "" for another program."""
+        found = [pattern.fullmatch(self.program[-1]) for pattern in (MODULE, FILE)]
+        return next((f"openrlhf.cli.{match['name']}" for match in found if match), "")
+
+    @property
+    def file(self) -> str:
+        """The path of a program that is started by it; "" for a module."""
+        return "" if self.program[0] in ("-m", "--module") else self.program[-1]
 
     @property
     def on_ranks(self) -> bool:
@@ -149,10 +162,9 @@ def parse(words: Sequence[str]) -> OpenRLHFCommand:
 def faults(command: OpenRLHFCommand) -> list[str]:
     """Return a sentence for each word that cannot work under supervision."""
     found = [f"{word} belongs to no flag: give --name value" for word in command.strange]
-    module = MODULE.fullmatch(command.program[-1])
-    if module and not module["name"].startswith("train_"):
+    if command.module and not command.module.startswith("openrlhf.cli.train_"):
         found.append(f"{command.program[-1]} is no training: give a module openrlhf.cli.train_…")
-    elif module and command.launcher and command.ppo:
+    elif command.module and command.launcher and command.ppo:
         found.append(
             f"{PurePath(command.launcher[0]).name} starts {command.program[-1]} once for each "
             "GPU, and it runs once and uses Ray: leave the launcher out"

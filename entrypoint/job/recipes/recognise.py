@@ -13,6 +13,7 @@ from entrypoint.config.parsers import BUILTIN, OURS, STAGES, SUPERVISED
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import verl_words
 from entrypoint.job.recipes.torchrun import script_place, starts_all_nodes
+from entrypoint.job.recipes.trl_words import OTHERS
 from entrypoint.job.recipes.typed_words import PYTHON, unwrapped
 from trainer.cluster.launch.words import LaunchError, parse
 
@@ -57,8 +58,9 @@ def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:
 
 def _knowing(words: Sequence[str]) -> tuple[str, ...]:
     """Return the recipes that know the program, the likeliest first."""
-    if PurePath(next(iter(variables_before(words)[1]), "")).name == "trl":
-        return ("trl",)
+    first = variables_before(words)[1]
+    if PurePath(next(iter(first), "")).name == "trl":
+        return () if OTHERS.intersection(first[1:2]) else ("trl",)
     typed = variables_before(unwrapped(words)[0])[1]
     program = _program(typed)
     if program[:1] == ["-m"] and verl_words.MODULES.fullmatch(program[-1]):

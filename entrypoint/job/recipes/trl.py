@@ -74,6 +74,8 @@ class Trl(TorchRun):
         if (scripts := _scripts(settings)) is None:
             return (_no_trl(_python(settings)),)
         script = _script(settings, scripts)
+        if script and script.name in trl_words.OTHERS:
+            return (f"trl {script.name} trains nothing: run it with ROLLCALL_RECIPE=command",)
         if script and script.name not in scripts:
             known = ", ".join(sorted(scripts))
             return (f"trl has no training script {script.name}: it has {known}",)
@@ -83,7 +85,7 @@ class Trl(TorchRun):
         except LaunchError as error:
             return error.faults
         found += [*_no_rollcall(telling.python), *_faults_of_arguments(settings)]
-        return [*found, *_unknown_flags(settings, script)]
+        return [*found, *_unknown_flags(settings, _own_script(settings, scripts))]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return [*super().warnings(_launched(settings)), *_warnings(settings)]
@@ -167,6 +169,14 @@ def _script(settings: Settings, scripts: Collection[str]) -> Script | None:
     return trl_words.script_of(variables_before(settings.job)[1], scripts)
 
 
+def _own_script(settings: Settings, scripts: Collection[str]) -> Script | None:
+    """Return TRL's own script also if a launcher or a Python starts it."""
+    if script := _script(settings, scripts):
+        return script
+    launch = parse(settings.job)
+    return trl_words.script_in((*launch.program, *launch.arguments), scripts)
+
+
 def _launched(settings: Settings) -> Settings:
     """Return settings whose job has the words of the launch."""
     script = _script(settings, _scripts(settings) or ())
@@ -196,6 +206,21 @@ def _unknown_flags(settings: Settings, script: Script | None) -> Iterator[str]:
     directory, variables = _trl(settings), variables_before(settings.job)[0]
     if script and directory and not brings(settings, variables, "trl"):
         yield from trl_flags.unknown(directory, script.name, script.arguments)
+
+
+def _not_checked(settings: Settings) -> Iterator[str]:
+    """Yield why the flags of TRL's own script are checked only when it starts."""
+    scripts, directory = _scripts(settings) or (), _trl(settings)
+    script = _own_script(settings, scripts)
+    if script is None or script.name not in scripts or directory is None:
+        return
+    if brings(settings, variables_before(settings.job)[0], "trl"):
+        why = "the job may bring its own TRL"
+    elif trl_flags.flags_of(directory, script.name) is None:
+        why = "the installed TRL has them in a form that is not read"
+    else:
+        return
+    yield f"trl {script.name}: its flags are not checked before it starts, because {why}"
 
 
 def _argument(settings: Settings, name: str) -> str | None:
@@ -270,6 +295,7 @@ def _warnings(settings: Settings) -> Iterator[str]:
         yield "--save_strategy no: without checkpoints, each attempt begins at step 1"
     if (_argument(settings, "save_only_model") or "").lower() == "true":
         yield "--save_only_model true: checkpoints have no optimizer, so a resumed run differs"
+    yield from _not_checked(settings)
     if not settings.shares_run_dir:
         yield f"all ranks write checkpoints and read them: all nodes must share --{OUTPUT}"
 

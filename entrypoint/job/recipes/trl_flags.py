@@ -21,18 +21,22 @@ OWN = frozenset({"config", "help"})
 def unknown(package: Path, script: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each flag that the script lacks; none if its flags cannot be read.
 
-    As argparse does, a beginning that only one flag has stands for that flag.
+    As argparse does, a beginning that only one flag has stands for that flag. A flag has either
+    underscores or hyphens.
     """
     if (known := flags_of(package, script)) is None:
         return
+    spelt = {f"--{one}": one for name in known for one in (name, name.replace("_", "-"))}
     for word in arguments:
-        typed = word.partition("=")[0]
-        name = typed.removeprefix("--").replace("-", "_")
-        if not typed.startswith("--") or name in known:
+        typed, equals, value = word.partition("=")
+        if typed == "--config" and equals:
+            yield f"{word}: TRL reads its file's name from the next word: give --config {value}"
+        if not typed.startswith("--") or typed in spelt:
             continue
-        begun = [one for one in known if one.startswith(name)]
+        begun = {name.replace("-", "_") for one, name in spelt.items() if one.startswith(typed)}
         if len(begun) == 1:
             continue
+        name = typed.removeprefix("--").replace("-", "_")
         near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
         hint = f": did you mean --{near[0]}?" if near else ": leave it out"
         yield f"{typed} is no flag of the installed TRL's script {script}{hint}"
@@ -71,7 +75,8 @@ def _class_in(package: Path, name: str) -> ast.ClassDef | None:
 def _files(package: Path) -> dict[str, Path]:
     """Return each class of TRL, and of transformers' arguments, with its file."""
     arguments = package.parent / "transformers" / "training_args.py"
-    files = [*package.rglob("*.py"), *([arguments] if arguments.is_file() else [])]
+    files = sorted(package.rglob("*.py"), key=lambda file: "experimental" not in file.parts)
+    files += [arguments] if arguments.is_file() else []  # the last one of a name counts
     return {name: file for file in files for name in CLASS.findall(file.read_text())}
 
 

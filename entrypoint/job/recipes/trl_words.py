@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,10 @@ WITH_VALUE = frozenset(
 )
 WITHOUT_VALUE = frozenset({"multi_gpu", "use_deepspeed", "use_fsdp", "same_network", "cpu"})
 """Flags of `accelerate launch` that `trl sft …` takes between those of the script."""
+OTHERS = frozenset({"env", "vllm-serve"})
+"""Commands of `trl` that train nothing."""
+SCRIPT = re.compile(r"trl\.scripts\.(\w+)|(?:.*/)?trl/scripts/(\w+)\.py")
+"""One of TRL's own scripts, as a module or as a file."""
 LAUNCHER = "accelerate.commands.launch"
 """The module of `accelerate launch`."""
 
@@ -50,6 +55,16 @@ def script_of(words: Sequence[str], known: Collection[str]) -> Script | None:
         else:
             arguments.append(word)
     return Script(name, tuple(flags), tuple(arguments))
+
+
+def script_in(program: Sequence[str], known: Collection[str]) -> Script | None:
+    """Return TRL's own script of a program that a launcher or a Python starts; None if none is."""
+    for place, word in enumerate(program):
+        if (found := SCRIPT.fullmatch(word)) and (name := found[1] or found[2]) in known:
+            return Script(name, (), tuple(program[place + 1 :]))
+        if word.startswith("--"):
+            break
+    return None
 
 
 def with_file(script: Script, file: Mapping[str, object]) -> Script:

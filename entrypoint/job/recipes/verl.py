@@ -163,22 +163,44 @@ def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) ->
 
     `overrides`: those of the command as it will run.
     """
-    if command.program[-2:-1] != ("-m",):
+    module, top = command.program[-1], _top(command)
+    python = interpreter_for(command.interpreter, PACKAGE)
+    if not top:
         return
-    module, python = command.program[-1], interpreter_for(command.interpreter, PACKAGE)
-    verl = package_of(settings, command.variables, python, PACKAGE)
-    top = module.partition(".")[0]
-    if top not in (PACKAGE, RECIPES):
-        return
-    own = verl if top == PACKAGE else package_of(settings, command.variables, python, top)
-    if own is None:
+    if (own := package_of(settings, command.variables, python, top)) is None:
         if top != PACKAGE and not brings(settings, command.variables, top):
             yield f"{python} finds no {top}, and so no {module}: give a working_dir that has it"
         return
+    verl = package_of(settings, command.variables, python, PACKAGE)
     if (program := source_of(own, module)) is None:
         yield f"{own} has no {module}: give a module that this release has"
     elif verl is not None:
         yield from verl_keys.strange(program, verl, overrides)
+
+
+def _top(command: VerlCommand) -> str:
+    """Return the package of the module that runs; "" if it is none of verl's."""
+    top = command.program[-1].partition(".")[0] if command.program[-2:-1] == ("-m",) else ""
+    return top if top in (PACKAGE, RECIPES) else ""
+
+
+def _not_checked(settings: Settings, command: VerlCommand) -> str:
+    """Return why the keys are checked only when the program starts; "" if they are before."""
+    python, top = interpreter_for(command.interpreter, PACKAGE), _top(command)
+    verl = package_of(settings, command.variables, python, PACKAGE)
+    own = package_of(settings, command.variables, python, top) if top else None
+    program = source_of(own, command.program[-1]) if own else None
+    if not top:
+        why = "it is no module of verl"
+    elif verl is None or program is None:
+        if not brings(settings, command.variables, top):
+            return ""  # a fault says that it is not there
+        why = "the job may bring its own verl"
+    elif not verl_keys.is_checked(program, verl, command.overrides):
+        why = "only Hydra puts this configuration together"
+    else:
+        return ""
+    return f"{command.program[-1]}: its keys are not checked before it starts, because {why}"
 
 
 def _directory(settings: Settings, command: VerlCommand) -> Path:
@@ -221,6 +243,8 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
+    if unchecked := _not_checked(settings, command):
+        yield unchecked
     directory, given = _directory(settings, command), command.value(DIRECTORY)
     if given and not working_dir.expanded(given).is_absolute():
         yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"

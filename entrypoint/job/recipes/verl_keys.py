@@ -18,6 +18,13 @@ from entrypoint.job.recipes.verl_words import OVERRIDE
 
 ENGINE = "model_engine"
 """The only choice of parts that has generated files of its own."""
+NAME, PATH, MORE = "name", "path", "more"
+OPTIONS = {
+    **dict.fromkeys(("--config-name", "-cn"), NAME),
+    **dict.fromkeys(("--config-path", "-cp"), PATH),
+    **dict.fromkeys(("--config-dir", "-cd"), MORE),
+}
+"""Hydra's options of files: the primary one's name and directory, and one more directory."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml takes 12 ms for the configuration of verl, and the loader in Python 90 ms."""
 
@@ -45,21 +52,24 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
             yield f"{key} is no key of this verl: {hint}"
 
 
+def is_checked(program: Path, package: Path, overrides: Sequence[str]) -> bool:
+    """Return whether `strange` knows the keys."""
+    return _configuration(program, package, overrides) is not None
+
+
 def _configuration(program: Path, package: Path, words: Sequence[str]) -> Mapping[str, Any] | None:
     """Return the keys with their defaults; None if only Hydra can put them together."""
-    named = _named_in(program)
-    if named is None:
+    named, options = _named_in(program), _options(words)
+    if named is None or options is None:
         return None
     directory, name = named
+    given, overrides = options
+    directory = program.parent / given.get(PATH, directory)
+    name = given.get(NAME, name).removesuffix(".yaml")
     engine = ""
-    for word in words:
+    for word in overrides:
         option, _, value = word.partition("=")
-        if option in ("--config-name", "--config-path"):
-            name = value.removesuffix(".yaml") if option == "--config-name" else name
-            directory = directory if option == "--config-name" else program.parent / value
-        elif word.startswith("-"):
-            return None
-        elif option == ENGINE:
+        if option == ENGINE:
             engine = value
         elif (
             "@" in option or "/" in option or ("." not in option and (directory / option).is_dir())
@@ -69,7 +79,28 @@ def _configuration(program: Path, package: Path, words: Sequence[str]) -> Mappin
         name = name.replace("ppo_", f"ppo_{engine}_", 1)
         if not (directory / f"_generated_{name}.yaml").is_file():
             return None
-    return _loaded([directory, package / "trainer" / "config"], name)
+    if "/" in name or "://" in given.get(PATH, ""):
+        return None
+    more = [Path.cwd() / given[MORE]] if MORE in given else []
+    return _loaded([directory, *more, package / "trainer" / "config"], name, package)
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
+    """Return what Hydra's options of files say, and the other words; None with another option."""
+    given: dict[str, str] = {}
+    rest: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if option in OPTIONS:
+            given[OPTIONS[option]] = value if equals else "".join(left[:1])
+            left = left if equals else left[1:]
+        elif word.startswith("-"):
+            return None
+        else:
+            rest.append(word)
+    return given, rest
 
 
 def _named_in(program: Path) -> tuple[Path, str] | None:
@@ -83,24 +114,34 @@ def _named_in(program: Path) -> tuple[Path, str] | None:
     return None
 
 
-def _loaded(places: Sequence[Path], name: str) -> dict[str, Any] | None:
+def _loaded(places: Sequence[Path], name: str, package: Path) -> dict[str, Any] | None:
     """Return the configuration of this name in the first place that has it."""
     for place in places:
-        for file in (place / f"_generated_{name}.yaml", place / f"{name}.yaml"):
+        is_verls = place.resolve().is_relative_to(package.resolve())
+        whole = [place / f"_generated_{name}.yaml"] if is_verls else []  # a copy may be changed
+        for file in (*whole, place / f"{name}.yaml"):
             if file.is_file():
-                row = yaml.load(file.read_text(), LOADER)
-                return _composed(row, places) if isinstance(row, dict) else None
+                row = _row_of(file)
+                return _composed(row, places, package) if isinstance(row, dict) else None
     return None
 
 
-def _composed(row: dict[str, Any], places: Sequence[Path]) -> dict[str, Any] | None:
+def _row_of(file: Path) -> Any:
+    """Return a file's content; None if it cannot be read."""
+    try:
+        return yaml.load(file.read_text(), LOADER)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+
+
+def _composed(row: dict[str, Any], places: Sequence[Path], package: Path) -> dict[str, Any] | None:
     """Return a file's keys on those of the files that its `defaults` name."""
     own = {key: value for key, value in row.items() if key not in ("defaults", "hydra")}
     made: dict[str, Any] = {}
     for part in row.get("defaults") or ["_self_"]:
         if not isinstance(part, str):
             return None
-        more = own if part == "_self_" else _loaded(places, part)
+        more = own if part == "_self_" else _loaded(places, part, package)
         if more is None:
             return None
         made = _merged(made, more)

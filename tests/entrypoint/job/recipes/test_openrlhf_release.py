@@ -10,6 +10,7 @@ import pytest
 
 from entrypoint.job.recipes import interpreters
 from entrypoint.job.recipes.openrlhf import RECIPE
+from entrypoint.job.recipes.recognise import recipe_of
 from tests.support.interpreters import python_beside
 from tests.support.openrlhf_parser import PACKAGE, options
 from tests.support.openrlhf_recipe import SHORT, settings
@@ -132,3 +133,69 @@ def test_a_release_that_the_job_brings_is_not_judged_by_the_installed_one(
     assert faults(tmp_path, python, f"{strange} 9", ROLLCALL_RUNTIME_ENV=brought) == []
     (fault,) = faults(tmp_path, python, f"{strange} 9 --nope", ROLLCALL_RUNTIME_ENV=brought)
     assert fault == "--nope is no flag of OpenRLHF: leave it out"
+
+
+FILE = f"{PACKAGE}/cli/train_ppo_ray.py"
+
+
+def of_file(run: Path, python: str, file: str, flags: str, **environ: str) -> list[str]:
+    given = settings(run, python, file, *SHORT[2:], *shlex.split(flags), **environ)
+    return [*RECIPE.faults(given)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--actor.adam.lr 1e-6 --ds.zero_stage 3", ""),
+        ("--zero_stage 3 --adam_betas 0.9 0.95 --flash_attn", ""),
+        ("--rollout.batchsize 8", "did you mean --rollout.batch_size?"),
+        ("--ds.zero_stage three", "refuses the flags: argument --ds.zero_stage: invalid int"),
+    ],
+)
+def test_a_program_that_is_started_by_its_file_is_judged_by_the_parser_in_it(
+    tmp_path: Path, python: str, flags: str, expected: str
+) -> None:
+    found = of_file(tmp_path, python, FILE, flags)
+    assert [expected in one for one in found] == [True] * bool(expected)
+    assert recipe_of([python, FILE, "--actor.model_name_or_path", "m"]) == "openrlhf"
+    assert recipe_of(["deepspeed", str(PACKAGE / "cli/train_sft.py")]) == "openrlhf"
+
+
+def test_a_file_of_an_older_release_gets_the_flags_that_it_has(
+    tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openrlhf/cli").mkdir(parents=True)
+    (tmp_path / "openrlhf/cli/train_ppo_ray.py").write_text(
+        "import argparse\nif __name__ == '__main__':\n    p = argparse.ArgumentParser()\n"
+        "    for name in ('pretrain', 'prompt_data', 'reward_pretrain', 'ckpt_path', 'save_path',\n"
+        "                 'save_steps'):\n"
+        "        p.add_argument(f'--{name}')\n    p.parse_args()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ("--pretrain", "m", "--prompt_data", "d", "--reward_pretrain", "r")
+    given = settings(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", *words)
+    assert list(RECIPE.faults(given)) == []
+    argv = RECIPE.command(given, None).argv
+    assert "--pretrain" in argv
+    assert not any(word.startswith("--actor.") for word in argv)
+    given = settings(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", *words, "--warp", "1")
+    (fault,) = RECIPE.faults(given)
+    assert fault == "--warp is no flag of openrlhf/cli/train_ppo_ray.py: leave it out"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, python: str) -> None:
+    (fault,) = of_file(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", "")
+    assert "openrlhf/cli/train_ppo_ray.py is no file in" in fault
+
+
+def test_what_is_not_judged_is_told(tmp_path: Path, python: str) -> None:
+    def told(*words: str, **environ: str) -> list[str]:
+        found = RECIPE.warnings(settings(tmp_path, *words, **environ))
+        return [one for one in found if "not checked" in one]
+
+    assert told(python, FILE, *SHORT[2:]) == told(python, "-m", PPO, *SHORT[2:]) == []
+    (mine,) = told(python, "examples/my_ppo.py", *SHORT[2:])
+    assert mine.startswith("examples/my_ppo.py: its flags are not checked before it starts")
+    brought = json.dumps({"pip": ["openrlhf"]})
+    (sentence,) = told(python, "-m", PPO, *SHORT[2:], ROLLCALL_RUNTIME_ENV=brought)
+    assert "the job may bring its own OpenRLHF" in sentence

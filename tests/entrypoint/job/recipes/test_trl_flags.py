@@ -19,6 +19,10 @@ assert SPEC.submodule_search_locations
 PACKAGE = Path(SPEC.submodule_search_locations[0])
 
 
+SCRIPTS = ("distillation", "dpo", "grpo", "kto", "reward", "rloo", "sft")
+"""What the locked release trains with."""
+
+
 def faults(run: Path, words: str, **more: str) -> list[str]:
     given = {"ROLLCALL_RECIPE": "trl", "ROLLCALL_RUN_DIR": str(run), **more}
     return [*RECIPE.faults(read_settings(given, shlex.split(words)))]
@@ -26,7 +30,7 @@ def faults(run: Path, words: str, **more: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_flags_are_those_of_the_released_parser() -> None:
-    for script in ("sft", "dpo", "reward", "grpo", "rloo"):
+    for script in SCRIPTS:
         parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
         released = {name.lstrip("-").replace("-", "_") for name in parser._option_string_actions}
         ours = flags_of(PACKAGE, script)
@@ -40,9 +44,13 @@ def test_the_flags_are_those_of_the_released_parser() -> None:
     [
         "trl sft --model_name_or_path m --dataset_name d --learning-rate 2e-5 --bf16 true",
         "trl dpo --accelerate_config zero3 --num_processes 8 --model_name_or_path m --beta=0.1",
-        "trl grpo --model_name m --reward_funcs a b --use_vllm --no-shuffle_dataset",
-        "trl sft --config=/dev/null --model_name_or_path m",
+        "trl grpo --model_name m --reward_funcs a b --use_vllm --no-shuffle-dataset",
+        "trl sft --config /dev/null --model_name_or_path m",
         "trl reward --model_name_or_path m",
+        "trl kto --model_name_or_path m --desirable_weight 1 --undesirable_weight=1.5 --use_peft",
+        "trl distillation --model_name_or_path m --teacher_model_name_or_path t --max_steps 5",
+        "-m trl.scripts.kto --model_name_or_path m --beta 0.1",
+        "accelerate launch --num_processes 2 -m trl.scripts.kto --model_name_or_path m",
     ],
 )
 def test_a_command_that_the_parser_takes_is_accepted(tmp_path: Path, words: str) -> None:
@@ -61,6 +69,16 @@ def test_a_command_that_the_parser_takes_is_accepted(tmp_path: Path, words: str)
             "--warp is no flag of the installed TRL's script",
         ),
         ("trl sft --model_name_or_path m --reward_funcs=a", "script sft: leave it out"),
+        ("trl kto --model_name_or_path m --desirable_wieght 1", "did you mean --desirable_weight?"),
+        ("trl distillation --warp 1", "no flag of the installed TRL's script distillation"),
+        ("trl grpo --no-shuffle_dataset", "did you mean --no_shuffle_dataset?"),
+        ("trl sft --config=/dev/null", "give --config /dev/null"),
+        ("-m trl.scripts.kto --warp 1", "no flag of the installed TRL's script kto"),
+        ("torchrun --nproc-per-node 2 -m trl.scripts.rloo --warp 1", "TRL's script rloo"),
+        ("accelerate launch -m trl.scripts.kto --warp 1", "TRL's script kto"),
+        (f"accelerate launch {PACKAGE}/scripts/dpo.py --warp 1", "TRL's script dpo"),
+        ("trl gkd --warp 1", "trl has no training script gkd: it has distillation, dpo, grpo, kto"),
+        ("trl vllm-serve --model m", "trl vllm-serve trains nothing"),
         ("trl dpo --model_name_or_path m --lora-rank 8", "--lora-rank is no flag of the installed"),
     ],
 )
@@ -75,6 +93,17 @@ def test_a_trl_that_the_job_brings_is_not_judged_by_the_installed_one(tmp_path: 
     brought = '{"pip": ["trl"]}'
     words = "trl sft --model_name_or_path m --warp 9"
     assert faults(tmp_path, words, ROLLCALL_RUNTIME_ENV=brought) == []
+
+
+def test_what_is_not_judged_is_told(tmp_path: Path) -> None:
+    def told(words: str, **more: str) -> list[str]:
+        given = {"ROLLCALL_RECIPE": "trl", "ROLLCALL_RUN_DIR": str(tmp_path), **more}
+        found = RECIPE.warnings(read_settings(given, shlex.split(words)))
+        return [one for one in found if "not checked" in one]
+
+    assert told("trl kto --model_name_or_path m") == []
+    (sentence,) = told("trl kto --warp 1", ROLLCALL_RUNTIME_ENV='{"pip": ["trl"]}')
+    assert sentence.startswith("trl kto: its flags are not checked before it starts, because")
 
 
 def test_no_flag_is_judged_where_a_class_cannot_be_found(tmp_path: Path) -> None:

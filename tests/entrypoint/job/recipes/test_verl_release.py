@@ -92,6 +92,62 @@ def test_what_hydra_refuses_is_named_before_anything_starts(
     assert bool(found) == bool(fault)
 
 
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A directory with configurations of one's own."""
+    config = ROOT / ".oracles/verl/trainer/config"
+    (tmp_path / "mine.yaml").write_text(
+        f"hydra: {{searchpath: ['file://{config}']}}\ndefaults: [ppo_trainer, _self_]\n"
+        "data: {mykey: 1}\n"
+    )
+    (tmp_path / "part.yaml").write_text("defaults: [{actor: dp_actor}, _self_]\n")
+    (tmp_path / "copy").mkdir()
+    for name in ("_generated_ppo_trainer.yaml", "ppo_trainer.yaml"):  # a copy that was changed
+        shutil.copy(config / name, tmp_path / "copy")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--config-path {} --config-name mine data.mykey=3 data.train_batch_size=3", ""),
+        ("--config-path={} --config-name=mine.yaml data.mykeyy=3", "did you mean data.mykey?"),
+        ("-cp {} -cn mine trainer.zz=2", "trainer.zz is no key of this verl"),
+        ("--config-dir {} --config-name mine data.mykey=3", ""),
+        ("--config-dir={} --config-name=mine data.train_bs=3", "data.train_bs is no key"),
+        ("--config-dir {} data.train_bs=3", "data.train_bs is no key"),
+        ("--config-name ppo_megatron_trainer data.zz=1", "data.zz is no key of this verl"),
+        ("-cn ppo_megatron_trainer actor_rollout_ref.actor.megatron.param_offload=True", ""),
+    ],
+)
+def test_keys_of_ones_own_configuration_are_judged(
+    tmp_path: Path, python: str, mine: Path, words: str, fault: str
+) -> None:
+    found = faults(tmp_path, python, f"{MAIN} {words.format(mine)}")
+    assert [fault in one for one in found] == [True] * bool(fault)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--config-path {} --config-name part data.zz=1",
+        "--config-path {}/copy data.zz=1",
+        "--config-path {} --config-name absent data.zz=1",
+        "--config-path {} --config-name sub/mine data.zz=1",
+        "--config-name ppo_trainer actor@actor_rollout_ref.actor=megatron_actor data.zz=1",
+    ],
+)
+def test_a_configuration_that_is_not_judged_is_told(
+    tmp_path: Path, python: str, mine: Path, words: str
+) -> None:
+    given = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    settings = read_settings(given, [python, "-m", MAIN, *words.format(mine).split()])
+    assert list(RECIPE.faults(settings)) == []
+    assert any("its keys are not checked before it starts" in x for x in RECIPE.warnings(settings))
+    judged = read_settings(given, [python, "-m", MAIN, "trainer.nnodes=2"])
+    assert not any("not checked" in one for one in RECIPE.warnings(judged))
+
+
 def test_a_verl_that_the_job_brings_is_not_judged_by_the_installed_one(
     tmp_path: Path, python: str
 ) -> None:
