@@ -88,5 +88,5 @@ def outcome(loss: LossPart, of: Tensor, entropy: Tensor | None) -> Outcome:
         loss.value.item(),
         gradient(of),
         None if entropy is None or entropy.grad is None else gradient(entropy),
-        loss.metrics,
+        {name: float(value) for name, value in loss.metrics.items()},
     )

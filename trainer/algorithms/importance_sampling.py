@@ -29,13 +29,6 @@ class Correction:
     log_ratio: Tensor
     """[N] log π_trainer − log π_engine"""
 
-    def totals(self) -> dict[str, float]:
-        """Return metrics as sums over tokens."""
-        return {
-            "vllm_kl": -self.log_ratio.sum().item(),
-            "is_filter_ratio": self.outside.sum().item(),
-        }
-
 
 def correct(old: Tensor, rollout: Tensor, rows: Tensor, settings: CorrectionSettings) -> Correction:
     """Return the weights of tokens with log-probabilities `old` (trainer) and `rollout` (engine).

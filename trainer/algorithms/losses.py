@@ -31,8 +31,11 @@ KL_WEIGHT_LIMIT = 10.0
 class LossPart:
     value: Tensor
     """Scalar with a gradient; summed over micro-batches."""
-    metrics: dict[str, float]
-    """Parts of token means; summed over micro-batches and ranks."""
+    metrics: dict[str, Tensor]
+    """Parts of token means, [] in fp64; summed over micro-batches and ranks.
+
+    They stay on the device: reading a number would wait for all kernels before it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +83,14 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
         surrogate = correction.weights * surrogate
     value = -(surrogate * inputs.weights).sum()
     metrics = {
-        "policy_loss": value.item(),
-        "ppo_clip_ratio": (clipped < free).sum().item() * inputs.metric_weight,
-        "ppo_kl": (inputs.old_log_probs - inputs.log_probs).sum().item() * inputs.metric_weight,
-        "ratio": ratio.sum().item() * inputs.metric_weight,
+        "policy_loss": _total(value),
+        "ppo_clip_ratio": _total(clipped < free) * inputs.metric_weight,
+        "ppo_kl": _total(inputs.old_log_probs - inputs.log_probs) * inputs.metric_weight,
+        "ratio": _total(ratio) * inputs.metric_weight,
     }
     if correction is not None:
-        metrics |= {
-            name: total * inputs.metric_weight for name, total in correction.totals().items()
-        }
+        metrics["vllm_kl"] = -_total(correction.log_ratio) * inputs.metric_weight
+        metrics["is_filter_ratio"] = _total(correction.outside) * inputs.metric_weight
     penalty, penalties = _penalties(inputs, objective)
     return LossPart(value + penalty, metrics | penalties)
 
@@ -115,23 +117,23 @@ def _correction(inputs: PolicyInputs, objective: PolicyObjective) -> Correction 
 
 def _penalties(
     inputs: PolicyInputs, objective: PolicyObjective
-) -> tuple[Tensor | float, dict[str, float]]:
+) -> tuple[Tensor | float, dict[str, Tensor]]:
     """Return what KL and entropy add to the loss, and their metrics."""
     total: Tensor | float = 0.0
     metrics = {}
     if inputs.kl_coef:
         reference = _needed(inputs.ref_log_probs, "ref_log_probs")
         estimate = kl(inputs.log_probs, reference, objective.kl.estimator)
-        metrics["kl"] = estimate.sum().item() * inputs.metric_weight
+        metrics["kl"] = _total(estimate) * inputs.metric_weight
         if objective.kl.unbiased_gradient:
             estimate = _with_gradient_of_kl(estimate, inputs, reference)
         term = (estimate * inputs.weights).sum()
         total = total + inputs.kl_coef * term
-        metrics["kl_loss"] = term.item()
+        metrics["kl_loss"] = _total(term)
     if objective.loss.entropy_loss_coef is not None:
         entropy = _needed(inputs.entropy, "entropy")
         total = total - objective.loss.entropy_loss_coef * (entropy * inputs.weights).sum()
-        metrics["entropy"] = entropy.sum().item() * inputs.metric_weight
+        metrics["entropy"] = _total(entropy) * inputs.metric_weight
     return total, metrics
 
 
@@ -157,9 +159,9 @@ def value_loss(inputs: ValueInputs, value_clip: float) -> LossPart:
     error, clipped_error = (values - returns) ** 2, (clipped - returns) ** 2
     value = 0.5 * (torch.max(clipped_error, error) * inputs.weights).sum()
     metrics = {
-        "critic_loss": value.item(),
-        "values": values.sum().item() * inputs.metric_weight,
-        "value_clip_ratio": (clipped_error > error).sum().item() * inputs.metric_weight,
+        "critic_loss": _total(value),
+        "values": _total(values) * inputs.metric_weight,
+        "value_clip_ratio": _total(clipped_error > error) * inputs.metric_weight,
     }
     return LossPart(value, metrics)
 
@@ -175,6 +177,10 @@ def _with_gradient_of_kl(estimate: Tensor, inputs: PolicyInputs, reference: Tens
     weight = drift.exp().clamp(max=KL_WEIGHT_LIMIT).detach()
     surrogate = weight * log_ratio**2 / 2
     return estimate.detach() + surrogate - surrogate.detach()
+
+
+def _total(tensor: Tensor) -> Tensor:
+    return tensor.detach().sum(dtype=torch.float64)
 
 
 def _needed(tensor: Tensor | None, name: str) -> Tensor:

@@ -46,6 +46,8 @@ class LossBatch:
         return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0)
 
 
+LOSS = "loss"
+"""What is minimised, as the policy's metrics have only its parts."""
 LossOf = Callable[[LossBatch], LossPart]
 
 
@@ -133,15 +135,17 @@ class LearnerEngine:
         return {name: value / updates for name, value in totals.items()}
 
     def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
-        metrics: dict[str, float] = defaultdict(float)
+        sums: dict[str, Tensor] = {}
         learning_rate = self._strategy.learning_rate
         for micro, last in self._micro_batches(experience, rows):
             loss = loss_of(micro)
-            if not math.isfinite(loss.value.item()):
-                raise TrainingError(f"the {self._role}'s loss is {loss.value.item()}")
             self._strategy.backward(loss.value, last=last)
-            for name, value in loss.metrics.items():
-                metrics[name] += value
+            for name, value in {LOSS: loss.value.detach().double(), **loss.metrics}.items():
+                sums[name] = sums[name] + value if name in sums else value
+        # Read once for all passes: each reading waits for the device.
+        metrics = dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))
+        if not math.isfinite(total := metrics.pop(LOSS)):
+            raise TrainingError(f"the {self._role}'s loss is {total}")
         norm = self._strategy.step()
         if self._average:
             self._average.update(self._strategy.updated())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.learners import (
     Build,
@@ -59,6 +60,29 @@ def test_an_update_is_the_same_however_it_is_cut_into_micro_batches(tiny: Tiny) 
     # Adam turns the sum's last bits into visible, but small differences.
     assert largest_difference(results[0], results[1]) < 1e-4
     assert largest_difference(results[0], results[2]) < 1e-4
+
+
+class Readings(TorchDispatchMode):
+    """Counts how often Python reads a number of a tensor, which waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("role", [policy, critic])
+def test_numbers_are_read_once_an_update_and_not_in_each_pass(tiny: Tiny, role: Build) -> None:
+    counts = []
+    for micro in (4, 1):
+        actor = role(tiny, micro_train_batch_size=micro)
+        with Readings() as readings:
+            actor.update(experience(), step=1)
+        counts.append(readings.count)
+    assert counts[0] == counts[1]
 
 
 def test_a_sample_without_a_reward_has_no_part_in_an_update(tiny: Tiny) -> None:
