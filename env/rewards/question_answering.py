@@ -15,8 +15,10 @@ from env.types import RewardRequest, Score
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-NUMBER = re.compile(r"[^\w.−-]*([−-]?)[^\w.]*(\d{1,3}(?:,\d{3})+|\d*)(\.\d+)?\W*", re.ASCII)
-"""A word that is a number, with signs and punctuation around it."""
+NUMBER = re.compile(r"([^\w.]*+)(\d{1,3}(?:,\d{3})+|\d*)(\.\d+)?\W*", re.ASCII)
+"""A word that is a number, with signs and punctuation around it.
+
+What stands before it is never tried again (`*+`): a policy may write thousands of brackets."""
 PARTS = ("target", "answers", "answer", "text", "ground_truth")
 """Where a label that is a JSON object has its answers: Search-R1's and SQuAD's names first."""
 
@@ -83,7 +85,8 @@ def _word(word: str) -> str:
     if not found or not (found[2] or found[3]):
         return word.translate(PUNCTUATION)
     decimals = (found[3] or "").rstrip("0").rstrip(".")
-    return f"{'-' if found[1] else ''}{found[2].replace(',', '') or '0'}{decimals}"
+    sign = "-" if "-" in found[1] or "−" in found[1] else ""
+    return f"{sign}{found[2].replace(',', '') or '0'}{decimals}"
 
 
 def _score(request: RewardRequest, *, by_f1: bool) -> Score:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from env.rewards import arithmetic, gsm8k
+from env.rewards import arithmetic, choice, form, gsm8k, mathematics, mathvista, question_answering
 from env.rewards.completion import completion_of
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.repository import ROOT
@@ -36,6 +37,38 @@ def test_special_tokens_around_the_text_do_not_count(start: str, end: str) -> No
 @pytest.mark.parametrize("tag", ["<|end_of_thought|>", "</search>", "<|tool_call_end|>"])
 def test_a_tag_at_the_end_is_the_policys_word(tag: str) -> None:
     assert completion_of(RewardRequest(f"Q: 19{tag}<|im_end|>\n", "Q: ")) == f"19{tag}"
+
+
+SIGNS = (
+    "(",
+    "{",
+    "\\",
+    "-",
+    "$",
+    "1,",
+    "1",
+    " ",
+    "</s>",
+    "<|im_end|>",
+    "[PAD] ",
+    "\\boxed{",
+    "<answer>",
+)
+READERS: tuple[RewardFunction, ...] = (
+    *(arithmetic.exact, choice.score, form.make(), gsm8k.score, mathematics.exact),
+    *(mathvista.score, question_answering.exact_match, question_answering.f1),
+)
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_policy_that_repeats_one_sign_costs_no_second(sign: str) -> None:
+    """A pattern that tries each of them again takes minutes, and the training waits."""
+    said = sign * (10_000 // len(sign))
+    begun = time.process_time()
+    for reward in READERS:
+        for label, completion in ((said, "7"), ("7", f"{said}x"), ("7", f"7 {said}.")):
+            score(reward, completion, label)
+    assert time.process_time() - begun < 5.0
 
 
 @given(st.integers(0, 999), st.text(alphabet="0123456789+=- x", max_size=6))
