@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 TYPES = "dataclass_types"
-CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+TRANSFORMERS = "transformers"
+MOST_IMPORTS = 10
+"""From one file to the next, until the class itself."""
 OWN = frozenset({"config", "help"})
 """Flags of TRL's parser itself."""
 
@@ -47,8 +48,8 @@ def flags_of(package: Path, script: str) -> frozenset[str] | None:
     """Return the names of a script's flags; None if a class of them cannot be found."""
     file = package / "scripts" / f"{script}.py"
     named = [
-        name.id
-        for node in ast.walk(ast.parse(file.read_text()))
+        (file, name.id)
+        for node in ast.walk(_tree(file))
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == TYPES
         if isinstance(node.value, ast.Tuple)
         for name in node.value.elts
@@ -56,28 +57,53 @@ def flags_of(package: Path, script: str) -> frozenset[str] | None:
     ]
     fields: set[str] = set()
     while named:
-        found = _class_in(package, named.pop())
+        place, found = _class_in(*named.pop(), package)
         if found is None or not all(isinstance(base, ast.Name) for base in found.bases):
             return None
-        named += [base.id for base in found.bases if isinstance(base, ast.Name)]
+        named += [(place, base.id) for base in found.bases if isinstance(base, ast.Name)]
         fields |= set(_flags_in(found))
     return frozenset(fields | OWN) if fields else None
 
 
-def _class_in(package: Path, name: str) -> ast.ClassDef | None:
-    if (file := _files(package).get(name)) is None:
+def _class_in(file: Path, name: str, package: Path) -> tuple[Path, ast.ClassDef | None]:
+    """Return the class that a name means in a file, and its own file: imports are followed.
+
+    TRL has several classes of one name, so that the name alone does not say which.
+    """
+    for _ in range(MOST_IMPORTS):
+        tree = _tree(file)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return file, node
+        imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+        froms = ((node, alias) for node in imports for alias in node.names)
+        found = next(((n, a.name) for n, a in froms if (a.asname or a.name) == name), None)
+        place = found and _module(file, found[0], package)
+        if found is None or place is None:
+            break
+        file, name = place, found[1]
+    return file, None
+
+
+def _module(file: Path, node: ast.ImportFrom, package: Path) -> Path | None:
+    """Return the file that an import of this file names; None if it is of another package."""
+    names = node.module.split(".") if node.module else []
+    if node.level:
+        directory = file.parents[node.level - 1]
+    elif names[0] in (package.name, TRANSFORMERS):
+        directory = package.parent
+    else:
         return None
-    tree = ast.parse(file.read_text()).body
-    return next(node for node in tree if isinstance(node, ast.ClassDef) and node.name == name)
+    if names == [TRANSFORMERS]:
+        names.append("training_args")  # of 1,000 modules, the one with their arguments
+    place = directory.joinpath(*names)
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return next((one for one in files if one.is_file()), None)
 
 
 @cache
-def _files(package: Path) -> dict[str, Path]:
-    """Return each class of TRL, and of transformers' arguments, with its file."""
-    arguments = package.parent / "transformers" / "training_args.py"
-    files = sorted(package.rglob("*.py"), key=lambda file: "experimental" not in file.parts)
-    files += [arguments] if arguments.is_file() else []  # the last one of a name counts
-    return {name: file for file in files for name in CLASS.findall(file.read_text())}
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def _flags_in(of: ast.ClassDef) -> Iterator[str]:

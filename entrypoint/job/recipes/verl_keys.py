@@ -27,6 +27,8 @@ OPTIONS = {
 """Hydra's options of files: the primary one's name and directory, and one more directory."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml takes 12 ms for the configuration of verl, and the loader in Python 90 ms."""
+UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, yaml.YAMLError)
+"""What reading a damaged source or configuration raises; a configuration may contain itself."""
 
 
 def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[str]:
@@ -34,9 +36,9 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
 
     `program`: the source of the module that runs; `package`: the directory of its verl.
     """
-    if (keys := _configuration(program, package, overrides)) is None:
+    if (read := _read(program, package, overrides)) is None:
         return
-    known = [*_names(keys)]
+    keys, known = read
     for word in overrides:
         match = OVERRIDE.fullmatch(word)
         if match is None or match["sign"] == "++" or match["key"] == ENGINE:
@@ -54,7 +56,18 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
 
 def is_checked(program: Path, package: Path, overrides: Sequence[str]) -> bool:
     """Return whether `strange` knows the keys."""
-    return _configuration(program, package, overrides) is not None
+    return _read(program, package, overrides) is not None
+
+
+def _read(
+    program: Path, package: Path, words: Sequence[str]
+) -> tuple[Mapping[str, Any], list[str]] | None:
+    """Return the keys with their defaults, and all names of keys; None if they are not known."""
+    try:
+        keys = _configuration(program, package, words)
+        return None if keys is None else (keys, [*_names(keys)])
+    except UNREADABLE:
+        return None  # the job itself says what is wrong with its files
 
 
 def _configuration(program: Path, package: Path, words: Sequence[str]) -> Mapping[str, Any] | None:
@@ -121,24 +134,17 @@ def _loaded(places: Sequence[Path], name: str, package: Path) -> dict[str, Any] 
         whole = [place / f"_generated_{name}.yaml"] if is_verls else []  # a copy may be changed
         for file in (*whole, place / f"{name}.yaml"):
             if file.is_file():
-                row = _row_of(file)
+                row = yaml.load(file.read_text(), LOADER)
                 return _composed(row, places, package) if isinstance(row, dict) else None
     return None
-
-
-def _row_of(file: Path) -> Any:
-    """Return a file's content; None if it cannot be read."""
-    try:
-        return yaml.load(file.read_text(), LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None
 
 
 def _composed(row: dict[str, Any], places: Sequence[Path], package: Path) -> dict[str, Any] | None:
     """Return a file's keys on those of the files that its `defaults` name."""
     own = {key: value for key, value in row.items() if key not in ("defaults", "hydra")}
     made: dict[str, Any] = {}
-    for part in row.get("defaults") or ["_self_"]:
+    parts = row.get("defaults") or ["_self_"]
+    for part in parts if isinstance(parts, list) else [parts]:
         if not isinstance(part, str):
             return None
         more = own if part == "_self_" else _loaded(places, part, package)

@@ -110,3 +110,23 @@ def test_no_flag_is_judged_where_a_class_cannot_be_found(tmp_path: Path) -> None
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/own.py").write_text("dataclass_types = (Absent, Config)\n")
     assert flags_of(tmp_path, "own") is None
+
+
+def test_of_several_classes_of_one_name_the_imports_say_which(tmp_path: Path) -> None:
+    """As TRL's ScriptArguments, which the server of vLLM has too."""
+    package = tmp_path / "trl"
+    files = {
+        "__init__.py": "if TYPE_CHECKING:\n    from .scripts import Config as Config\n",
+        "scripts/__init__.py": "from .utils import Own as Config\n",
+        "scripts/utils.py": "from ..base import Base\nclass Own(Base):\n    right: int\n",
+        "scripts/a_server.py": "class Config:\n    wrong: int\n",
+        "scripts/z_server.py": "class Config:\n    wrong: int\n",
+        "base.py": "TEXT = '''\nclass Base: wrong = 1\n'''\nclass Base:\n    beside: int\n",
+        "scripts/own.py": "from trl import Config\ndataclass_types = (Config,)\n",
+        "scripts/circle.py": "from .circle import Config\ndataclass_types = (Config,)\n",
+    }
+    for name, text in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    assert flags_of(package, "own") == frozenset({"right", "beside", "config", "help"})
+    assert flags_of(package, "circle") is None

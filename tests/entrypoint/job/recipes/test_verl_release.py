@@ -166,6 +166,36 @@ def test_a_verl_that_the_job_brings_is_not_judged_by_the_installed_one(
     assert fault.startswith("trainer.zz is no key of this verl")
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("main_ppo.py", b"import hydra\ndef main(:\n"),
+        ("main_ppo.py", b"# \xff\n"),
+        ("main_ppo.py", b"\0"),
+        ("config/ppo_trainer.yaml", b"trainer:\n\tnnodes: 1\n"),
+        ("config/ppo_trainer.yaml", b"\xff\xfe: 1\n"),
+        ("config/ppo_trainer.yaml", b"defaults: [ppo_trainer]\ntrainer: {}\n"),
+        ("config/ppo_trainer.yaml", b"defaults: 5\ntrainer: {}\n"),
+        ("config/ppo_trainer.yaml", b"trainer: &it\n  itself: *it\n"),
+        ("config/ppo_trainer.yaml", b"1: 2\ntrainer: {}\n"),
+    ],
+)
+def test_a_file_of_a_checkout_that_cannot_be_read_is_for_the_job_to_refuse(
+    tmp_path: Path, python: str, file: str, content: bytes
+) -> None:
+    trainer = tmp_path / "checkout/verl/trainer"
+    (trainer / "config").mkdir(parents=True)
+    shutil.copy(ROOT / ".oracles/verl/trainer/main_ppo.py", trainer)
+    (trainer / "config/ppo_trainer.yaml").write_text("trainer: {nnodes: 1}\n")
+    brought = json.dumps({"working_dir": str(tmp_path / "checkout")})
+    words = f"{MAIN} trainer.zz=1"
+    found = faults(tmp_path, python, words, ROLLCALL_RUNTIME_ENV=brought)
+    assert any(one.startswith("trainer.zz is no key of this verl") for one in found)
+    (trainer / file).write_bytes(content)
+    found = faults(tmp_path, python, words, ROLLCALL_RUNTIME_ENV=brought)
+    assert [one for one in found if "no key of this verl" not in one] == []
+
+
 def test_search_r1_s_copy_has_keys_of_its_own(tmp_path: Path) -> None:
     trainer = tmp_path / "site/verl/trainer"
     (trainer / "config").mkdir(parents=True)
