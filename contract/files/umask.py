@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 
-def _now() -> int:
-    """Return the umask of this process, without a moment in which it is another."""
-    found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1], 8) if found else 0o022
+def current(status: Path = Path("/proc/self/status")) -> int:
+    """Return the umask of this process, if possible without a moment in which it is another."""
+    with suppress(OSError):
+        if found := re.search(r"^Umask:\s*([0-7]+)", status.read_text(), re.MULTILINE):
+            return int(found[1], 8)
+    mask = os.umask(0o077)  # no other system says it: meanwhile, new files are for this user alone
+    os.umask(mask)
+    return mask
 
 
-_AT_START = _now()
+_AT_START = current()
 
 
 def restore() -> None:

@@ -81,9 +81,9 @@ class Rendezvous:
     """The flags and the idle GPUs of the newest event of the layout."""
     _told_warnings: set[str] = field(init=False, default_factory=set)
     _unseen_since: float | None = None
+    """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
     _impatient: int = 0
     """How often in a row Ray was restarted because it did not list nodes."""
-    """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
 
     def __post_init__(self) -> None:
         self.job = self.run.settings

@@ -129,6 +129,8 @@ class Curves:
             file.seek(self._offset)
             data = file.read(READ_BYTES)
         whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) == READ_BYTES:
+            whole = data  # damage, such as a power cut's zeros: no row is as long
         begin = 0
         while begin < len(whole):
             end = whole.find(b"\n", begin + PART_BYTES) + 1 or len(whole)

@@ -35,6 +35,18 @@ def test_files_that_are_written_under_another_umask(tmp_path: Path, mode: int, o
     assert {path.stat().st_mode for path in written.values()} == {mode}
 
 
+@pytest.mark.parametrize("status", ["Name:\tpython\n", None])
+def test_a_system_that_does_not_show_the_umask_is_asked_for_it(
+    tmp_path: Path, mode: int, status: str | None
+) -> None:
+    """As gVisor, and macOS, which has no /proc."""
+    if status is not None:
+        (tmp_path / "status").write_text(status)
+    os.umask(0o027)
+    assert [umask.current(tmp_path / "status") for _ in range(2)] == [0o027, 0o027]
+    assert umask.current() == 0o027
+
+
 def test_a_run_whose_reward_function_sets_a_umask(tiny: Tiny, run_dir: Path, mode: int) -> None:
     def reward(requests):  # type: ignore[no-untyped-def]
         os.umask(0o777)

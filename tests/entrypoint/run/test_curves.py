@@ -55,6 +55,17 @@ def test_of_a_very_long_run_some_rows_are_parsed_and_all_evaluations(tmp_path: P
     assert [value for value in answer["series"]["eval/accuracy"] if value is not None] == [0.5]
 
 
+def test_megabytes_of_zeros_hide_no_later_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    zeros = "\0" * (2 * curves.READ_BYTES + 10)
+    path.write_text(f"{lines(1, 2)}{zeros}\n{lines(4, 5)}")
+    known = Curves(path)
+    answer = known.rows()
+    while answer["more"]:
+        answer = known.rows()
+    assert rewards(answer) == {1: 1.0, 2: 2.0, 4: 4.0, 5: 5.0}
+
+
 def test_a_reader_gets_only_what_it_has_not(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(lines(1, 2))
