@@ -49,6 +49,8 @@ def through(
             continue
         except BaseException:
             client.close()
+            if way is not None:
+                way.client.close()
             raise
         if way is not None:
             way.client.close()

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from entrypoint.cluster import server
+from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import sockets, wait
 from entrypoint.node import unfit, worker
+from entrypoint.node.way_in import through
 from entrypoint.preflight import network
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
@@ -152,6 +155,23 @@ def test_of_two_that_answer_the_one_of_the_heads_ray_is_taken(
         named("127.0.0.2", "127.0.0.4", "127.0.0.3")
         _, used = stayed_at(settings_of(tmp_path, head), monkeypatch)
     assert used == [("127.0.0.3", "127.0.0.1")]
+
+
+def test_no_connection_stays_open_if_the_second_address_refuses_the_node() -> None:
+    opened: dict[str, ControlClient] = {}
+
+    def door(host: str) -> tuple[ControlClient, NodeInfo]:
+        opened[host] = ControlClient(host, 1, TOKEN)
+        return opened[host], NodeInfo(node="w1", address=host, versions={})
+
+    def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
+        if info.address == "127.0.0.2":
+            raise RefusedError("another run")
+        return CheckedIn("a", "127.0.0.2")
+
+    with pytest.raises(RefusedError):
+        through(["127.0.0.1", "127.0.0.2"], door, check_in)
+    assert [client._http.is_closed for client in opened.values()] == [True, True]
 
 
 def test_a_head_whose_ray_is_out_of_reach_is_told_what_to_set(
