@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,6 +66,7 @@ def run(command: Command) -> None:
     common = arguments.of_trainer(flags, largest, world, cpu=device.type == "cpu")
     with _process_group_ended():
         made = make_arguments(flags, common)  # it begins the process group
+        _use_one_gpu(made, command.stage)
         if flags.zero_stage:
             _join_deepspeed()
         tokenizer = _tokenizer(flags)
@@ -89,6 +91,18 @@ def run(command: Command) -> None:
         resume = flags.resume_from_checkpoint
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         _export(trainer, tokenizer, flags)
+
+
+def _use_one_gpu(made: Any, stage: str) -> None:
+    """Keep the Trainer from torch's DataParallel, which cuts a pass after its rows are counted."""
+    if (count := made.n_gpu) > 1:
+        print(
+            f"warning: one process uses one of the {count} GPUs: `rollcall {stage} …` and "
+            f"`torchrun --nproc-per-node {count} -m trainer.supervised {stage} …` use all",
+            file=sys.stderr,
+            flush=True,
+        )
+        made._n_gpu = 1
 
 
 def _with_local_models(flags: StageFlags) -> StageFlags:
