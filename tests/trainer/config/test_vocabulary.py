@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import b64encode
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceTrainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.tiny_run import Tiny, to_argv
@@ -92,6 +95,14 @@ def test_a_token_that_stands_for_an_image_needs_no_row(model: Path) -> None:
             "vocab.json": {"a": 0},
             "tokenizer_config.json": {"added_tokens_decoder": {"7": {"content": "c"}}},
         },
+        {
+            "tekken.json": {
+                "config": {"default_num_special_tokens": 2, "default_vocab_size": 8},
+                "vocab": [
+                    {"rank": rank, "token_str": str(rank), "token_bytes": ""} for rank in range(20)
+                ],
+            }
+        },
     ],
 )
 @pytest.mark.parametrize(("rows", "fits"), [(8, True), (7, False)])
@@ -102,6 +113,59 @@ def test_every_kind_of_vocabulary_is_read(
         (tmp_path / name).write_text(json.dumps(content))
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": rows}}))
     assert (unreadable_tokens(tmp_path, tmp_path) is None) is fits
+
+
+def sentencepiece(kind: str) -> bytes:
+    """A model of 60 pieces, as SentencePiece's own trainer writes it."""
+    sums = [f"{a}+{b}={a + b} hello world the quick" for a in range(60) for b in range(30)]
+    made = BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(sums), model_writer=made, vocab_size=60, model_type=kind
+    )
+    return made.getvalue()
+
+
+TIKTOKEN = b"".join(b64encode(bytes([byte])) + f" {byte}\n".encode() for byte in range(256))
+
+
+@pytest.mark.parametrize(
+    ("content", "config", "size"),
+    [
+        (sentencepiece("bpe"), {"tokenizer_class": "LlamaTokenizer"}, 60),
+        (sentencepiece("unigram"), {"tokenizer_class": "GemmaTokenizer"}, 60),
+        (sentencepiece("bpe"), {"tokenizer_class": "LlamaTokenizer", "pad_token": "[PAD]"}, 61),
+        (TIKTOKEN, {"tokenizer_class": "PreTrainedTokenizerFast"}, 256),
+        (TIKTOKEN, {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}, 257),
+    ],
+)
+def test_a_tokeniser_without_json_is_counted_as_transformers_loads_it(
+    tmp_path: Path, content: bytes, config: dict[str, Any], size: int
+) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for rows in (size, size - 1):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+        said = unreadable_tokens(tmp_path, tmp_path)
+        assert bool(said) is (rows < size)
+    assert "has 1 token without a row" in (said or "")
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert max(loaded.get_vocab().values()) >= size - 1
+
+
+def test_a_cut_file_of_pieces_is_no_fault_here(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece("bpe")[:-7])
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1}))
+    unreadable_tokens(tmp_path, tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\xff")
+    assert unreadable_tokens(tmp_path, tmp_path) is None
+
+
+def test_a_named_token_that_no_vocabulary_has_is_counted(model: Path) -> None:
+    change(model / "tokenizer_config.json", pad_token="[PAD]")
+    said = unreadable_tokens(model, model)
+    assert "'[PAD]'" in (said or "")
+    rows = json.loads((model / "config.json").read_text())["vocab_size"]
+    assert AutoTokenizer.from_pretrained(model).pad_token_id == rows
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"model": 3}', '{"model": {"vocab": [1]}}'])
