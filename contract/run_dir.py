@@ -119,6 +119,11 @@ class RunFiles:
         return self.root / ".origin.json"
 
     @property
+    def models(self) -> Path:
+        """Has size and digest of the weights that the job names: a run goes on with no others."""
+        return self.root / ".models.json"
+
+    @property
     def servers(self) -> Path:
         """Names the servers that have answered the run: what they refuse later is an outage."""
         return self.root / ".servers.json"

@@ -17,7 +17,6 @@ from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, FailureClass
 from entrypoint.job.failures.hang import HangWatch
-from entrypoint.job.model_digests import ModelDigests
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.rendezvous import (
@@ -33,6 +32,7 @@ from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.store import StoreError
+from trainer.config.model_digests import ModelDigests, OtherModelError
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Outcome:
                 code = ExitCode.UNREACHABLE
             case StorageLostError() | FilesGoneError() | StoreError():
                 code = ExitCode.RUN_DIR
-            case UnplaceableError() | ArgumentsError() | OtherRunError():
+            case UnplaceableError() | ArgumentsError() | OtherRunError() | OtherModelError():
                 code = ExitCode.USAGE
             case RayFailedError():
                 code = error.exit_code
@@ -152,7 +152,7 @@ class Supervisor:
             )
 
     def _compare_models(self) -> None:
-        """Raises ArgumentsError if a model has other weights than the run was begun with."""
+        """Raises OtherModelError if a model has other weights than the run was begun with."""
         run = self.run
         begun = bool(run.recipe.latest(run.settings) or self._step())
         with suppress(FilesGoneError):  # the attempt says it, and waits

@@ -28,6 +28,7 @@ HISTORY = (
     ".layouts",
     ".servers.json",
     ".origin.json",
+    ".models.json",
     "run.json",
 )
 """Files of the run directory, besides checkpoints, that the store has too. run.json comes last."""

@@ -78,6 +78,28 @@ def test_bad_usage_is_one_message_and_64(
     assert "Traceback" not in message
 
 
+def test_other_weights_end_a_run_that_has_no_head_once_it_has_finished_a_step(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tiny.model, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    for _ in range(2):  # before the first step, any model may be given
+        with pytest.raises(AssertionError, match="a cluster was started"):
+            end_of(tiny, run_dir, pretrain=tmp_path / "model")
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    told = Progress(step=1, total_steps=2, samples=8, attempt=1)
+    told.write(RunFiles(run_dir).progress)
+    assert end_of(tiny, run_dir, pretrain=tmp_path / "model") == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"--pretrain {tmp_path / 'model'} has other weights than the run was begun with" in said
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, pretrain=tmp_path / "model")
+
+
 def test_a_damaged_model_ends_before_a_cluster_is_asked_for(
     tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,17 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         )
 
     @property
+    def models(self) -> dict[str, str]:
+        """Flag that names a model → directory, or name on the hub."""
+        rewards = self.reward_pretrain.split(",") if self.has_reward_model else []
+        found = {
+            "--pretrain": self.pretrain,
+            "--critic_pretrain": self.critic_pretrain if self.has_critic else "",
+            **{f"--reward_pretrain ({n})": name.strip() for n, name in enumerate(rewards, 1)},
+        }
+        return {flag: name for flag, name in found.items() if name}
+
+    @property
     def samples_per_step(self) -> int:
         return self.rollout_batch_size * self.n_samples_per_prompt
 

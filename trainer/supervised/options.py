@@ -305,6 +305,12 @@ class StageFlags(  # from the last concern to the first: a dataclass takes its b
         return self._place(self.save_path)
 
     @property
+    def models(self) -> dict[str, str]:
+        """Flag that names a model → directory, or name on the hub."""
+        found = {"--pretrain": self.pretrain, "--ref_pretrain": getattr(self, "ref_pretrain", "")}
+        return {flag: name for flag, name in found.items() if name}
+
+    @property
     def checkpoints(self) -> Path:
         """The directory of the checkpoints."""
         if self.ckpt_path is None and self.run_dir is not None:

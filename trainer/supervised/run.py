@@ -19,6 +19,7 @@ from trl.trainer.utils import global_then_local_main_first
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
+from trainer.config.model_digests import ModelDigests, OtherModelError
 from trainer.config.schema import ConfigError, Fault
 from trainer.models import hf_export, hub, lora
 from trainer.models.loading import prepare_process
@@ -35,6 +36,7 @@ EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     ConfigError: ExitCode.USAGE,
     PromptError: ExitCode.USAGE,
     UnfitModelError: ExitCode.USAGE,
+    OtherModelError: ExitCode.USAGE,
     hub.HubUnreachableError: ExitCode.UNREACHABLE,
     hub.HubError: ExitCode.USAGE,
     TrainingError: ExitCode.JOB_FAILED,
@@ -53,6 +55,7 @@ def run(command: Command) -> None:
     if faults := list(batches.faults(command.flags, world)):
         raise ConfigError(faults)
     flags = _with_local_models(command.flags)
+    _compare_models(command.flags)
     if flags != command.flags and (faults := list(content_faults(flags))):
         raise ConfigError(faults)  # of a model of the hub
     # TRL's buffer of logits, [tokens, 32768], is touched at its vocabulary's columns alone.
@@ -103,6 +106,14 @@ def _use_one_gpu(made: Any, stage: str) -> None:
             flush=True,
         )
         made._n_gpu = 1
+
+
+def _compare_models(flags: StageFlags) -> None:
+    """Raise OtherModelError if a model has other weights than the run was begun with."""
+    if flags.run_dir and os.environ.get("RANK", "0") == "0":
+        flags.run_dir.mkdir(parents=True, exist_ok=True)
+        begun = flags.resume_from_checkpoint is not None
+        ModelDigests(RunFiles(flags.run_dir)).compare(flags.models, begun=begun)
 
 
 def _with_local_models(flags: StageFlags) -> StageFlags:

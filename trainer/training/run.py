@@ -10,10 +10,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import why_absent
 from contract.journal import append_event, attempt_number, journal_writer
 from contract.lease import SupersededError
+from contract.manifest import lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from contract.run_dir import write_atomically
 from contract.stop import Stopped, StopRequest
@@ -40,6 +42,7 @@ from trainer.config import first_rows, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.installed import engine_faults, model_faults
+from trainer.config.model_digests import ModelDigests, OtherModelError
 from trainer.metrics import model_card
 from trainer.metrics.callbacks import Callback
 from trainer.models import hub, hub_push
@@ -61,6 +64,7 @@ EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     RewardRejected: ExitCode.USAGE,
     ResumeError: ExitCode.USAGE,
     UnfitModelError: ExitCode.USAGE,
+    OtherModelError: ExitCode.USAGE,
     NotSharedError: ExitCode.USAGE,
     placement.LayoutError: ExitCode.USAGE,
     hub.HubUnreachableError: ExitCode.UNREACHABLE,
@@ -86,6 +90,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     """
     given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
+    _compare_models(config)
     config = with_local_data(config)
     keep_servers_in(config.files.servers)
     prompts = data.load(with_small_files(config))
@@ -238,9 +243,7 @@ def hub_models(config: Config) -> list[str]:
 
 
 def _models(config: Config) -> Sequence[str]:
-    reward = reward_models.names(config) if config.has_reward_model else ()
-    critic = [config.critic_pretrain] if config.has_critic else []
-    return [*dict.fromkeys(name for name in (config.pretrain, *critic, *reward) if name)]
+    return [*dict.fromkeys(config.models.values())]
 
 
 def with_local_data(config: Config) -> Config:
@@ -337,6 +340,15 @@ def _check_directories(config: Config, placed: Placement) -> None:
             )
 
 
+def _compare_models(config: Config) -> None:
+    """Raises OtherModelError if a model has other weights than the run was begun with."""
+    lease.check(lease.mine())
+    files, told = config.files, Progress.read(config.files.progress)
+    ours = lineage_of(files)
+    saved = newest_checkpoint(config.checkpoints, checksums=False, lineage=ours)
+    ModelDigests(files).compare(config.models, begun=bool(saved or (told and told.step)))
+
+
 def is_here(path: Path) -> bool:
     """Returns whether this node sees the file."""
     return path.exists()
@@ -352,6 +364,7 @@ def _fetched(config: Config, placed: Placement) -> Config:
         return config
     print(f"Fetching {', '.join(names)} to the nodes that do not have them yet.", flush=True)
     found = list(placement.on_each_node(placed, fetch_models, config).values())
+    _compare_models(config)
     here = with_local_models(config, found[0])
     if faults := engine_faults(here):
         raise UnfitModelError("\n".join(faults))

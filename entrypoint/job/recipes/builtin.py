@@ -166,14 +166,7 @@ class Builtin:
         return "; ".join(["The new one holds for all steps that are still to be made", *kept])
 
     def models(self, settings: Settings) -> Mapping[str, str]:
-        config = _parsed(settings)
-        rewards = config.reward_pretrain.split(",") if config.has_reward_model else []
-        named = {
-            "--pretrain": config.pretrain,
-            "--critic_pretrain": config.critic_pretrain if config.has_critic else "",
-            **{f"--reward_pretrain ({n})": name for n, name in enumerate(rewards, 1)},
-        }
-        return {flag: name for flag, name in named.items() if name}
+        return _parsed(settings).models
 
     def model_place(self, settings: Settings) -> Path:
         from trainer.config.parse import unchecked

@@ -126,9 +126,7 @@ class Supervised(TorchRun):
         return unchecked(stage, flags, settings.run_dir).exported
 
     def models(self, settings: Settings) -> Mapping[str, str]:
-        flags = _command(settings).flags
-        named = {"--pretrain": flags.pretrain, "--ref_pretrain": getattr(flags, "ref_pretrain", "")}
-        return {flag: name for flag, name in named.items() if name}
+        return _command(settings).flags.models
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         return of_script

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised.__main__ import main
 
@@ -82,3 +83,25 @@ def test_both_answers_may_begin_with_the_prompt(
     decode = trainers[0].processing_class.decode
     assert decode(row["prompt_ids"]).replace(" ", "") == "1+1="
     assert decode(row["rejected_ids"], skip_special_tokens=True) == "3"
+
+
+def test_another_reference_is_refused_where_a_run_without_a_head_goes_on(
+    tiny: Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reference, run = tmp_path / "reference", tmp_path / "run"
+    shutil.copytree(tiny.model, reference)
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(run))
+    given: dict[str, Any] = {"ref_pretrain": reference, "max_steps": 2, "save_steps": 1}
+    trained(tiny, tmp_path, **given)
+    model = AutoModelForCausalLM.from_pretrained(reference)
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-3)
+    model.save_pretrained(reference)
+    checkpoint = RunFiles(run).checkpoints / "checkpoint-1"
+    flags = {"pretrain": tiny.model, "dataset": tmp_path / "pairs.jsonl", "prompt_key": "prompt"}
+    words = to_argv({**flags, **given, "resume_from_checkpoint": checkpoint})
+    assert main(["dpo", *words]) == ExitCode.USAGE
+    assert f"--ref_pretrain {reference} has other weights than" in capsys.readouterr().err

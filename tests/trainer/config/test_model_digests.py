@@ -13,14 +13,19 @@ from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job import model_digests
-from entrypoint.job.model_digests import BLOCK_BYTES, BLOCKS, ModelDigests, offsets
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.base import ArgumentsError
 from entrypoint.job.recipes.command import AnyCommand
 from tests.support.tiny_job import tiny_job
 from tests.support.world import DIED, World, ends
+from trainer.config import model_digests
+from trainer.config.model_digests import (
+    BLOCK_BYTES,
+    BLOCKS,
+    ModelDigests,
+    OtherModelError,
+    offsets,
+)
 
 LARGE = BLOCKS * BLOCK_BYTES + 12_345
 
@@ -29,7 +34,6 @@ LARGE = BLOCKS * BLOCK_BYTES + 12_345
 def run(tmp_path: Path) -> RunFiles:
     files = RunFiles(tmp_path / "run")
     files.root.mkdir()
-    files.run.write_text('{"run_id": "a"}')
     return files
 
 
@@ -51,9 +55,8 @@ def test_other_weights_of_the_same_size_are_named(run: RunFiles, tmp_path: Path,
     pretrain, reward = model(tmp_path / "p", name=name), model(tmp_path / "r", b"r" * 500)
     compare(run, begun=False, pretrain=pretrain, reward_pretrain=reward)
     compare(run, pretrain=pretrain, reward_pretrain=reward)
-    assert json.loads(run.run.read_text())["run_id"] == "a"
     model(tmp_path / "p", b"v" * 1000, name)
-    with pytest.raises(ArgumentsError) as caught:
+    with pytest.raises(OtherModelError) as caught:
         compare(run, pretrain=pretrain, reward_pretrain=reward)
     assert str(caught.value).startswith(f"--pretrain {pretrain} has other weights than the run was")
     assert "reward_pretrain" not in str(caught.value)
@@ -69,7 +72,7 @@ def test_the_same_weights_may_lie_elsewhere(run: RunFiles, tmp_path: Path) -> No
 def test_before_the_first_step_another_model_may_be_given(run: RunFiles, tmp_path: Path) -> None:
     compare(run, begun=False, pretrain=model(tmp_path / "p"))
     compare(run, begun=False, pretrain=model(tmp_path / "q", b"q" * 1000))
-    with pytest.raises(ArgumentsError):
+    with pytest.raises(OtherModelError):
         compare(run, pretrain=tmp_path / "p")
 
 
@@ -78,10 +81,10 @@ def test_what_is_not_known_yet_is_kept_and_what_is_away_is_not_asked(
 ) -> None:
     """A run of an older version has no digests; a name on the hub may not be here yet."""
     compare(run, pretrain=model(tmp_path / "p"), critic_pretrain=tmp_path / "away")
-    assert list(json.loads(run.run.read_text())["models"]) == ["--pretrain"]
+    assert list(json.loads(run.models.read_text())) == ["--pretrain"]
     compare(run, pretrain=tmp_path / "away")
     model(tmp_path / "p", b"v" * 1000)
-    with pytest.raises(ArgumentsError):
+    with pytest.raises(OtherModelError):
         compare(run, pretrain=tmp_path / "p")
 
 
@@ -100,8 +103,30 @@ def test_a_name_on_the_hub_is_its_directory_in_the_cache(
     model(snapshot)
     compare(run, begun=False, pretrain=Path("org/m"))
     model(snapshot, b"v" * 1000)
-    with pytest.raises(ArgumentsError, match="--pretrain org/m has other weights"):
+    with pytest.raises(OtherModelError, match="--pretrain org/m has other weights"):
         compare(run, pretrain=Path("org/m"))
+
+
+def test_what_an_earlier_version_has_kept_in_run_json_counts(run: RunFiles, tmp_path: Path) -> None:
+    compare(run, begun=False, pretrain=model(tmp_path / "p"))
+    run.run.write_text(json.dumps({"run_id": "a", "models": json.loads(run.models.read_text())}))
+    run.models.unlink()
+    compare(run, pretrain=tmp_path / "p")
+    with pytest.raises(OtherModelError):
+        compare(run, pretrain=model(tmp_path / "q", b"v" * 1000))
+
+
+def test_a_damaged_file_counts_as_absent_and_a_deleted_run_directory_is_left_alone(
+    run: RunFiles, tmp_path: Path
+) -> None:
+    run.models.write_text("{")
+    compare(run, pretrain=model(tmp_path / "p"))
+    with pytest.raises(OtherModelError):
+        compare(run, pretrain=model(tmp_path / "q", b"v" * 1000))
+    run.models.unlink()
+    run.root.rmdir()
+    compare(run, pretrain=tmp_path / "p")
+    assert not run.root.exists()
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCKS * BLOCK_BYTES, LARGE, 5 * 10**9])
@@ -195,7 +220,6 @@ class NamesModel(AnyCommand):
 
 
 def test_a_run_whose_model_is_replaced_between_two_attempts_ends_with_64(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
     model(tmp_path / "model")
 
     def replaces(world: World) -> JobInfo:

@@ -2,6 +2,9 @@
 
 The trained models go on with the newest step's weights. The reference of the KL, frozen weights
 behind adapters and reward models are read again from their directories at each start.
+
+A head compares them before each attempt, for every recipe that names models. The trainer compares
+them too, as it may run without a head, and again once it has fetched models of the hub.
 """
 
 from __future__ import annotations
@@ -16,17 +19,20 @@ from pathlib import Path
 from contract.files import stored_json
 from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
-from entrypoint.job.recipes.base import ArgumentsError
 from trainer.config.model_files import cached
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 BLOCKS, BLOCK_BYTES = 64, 16 << 10
 """What is read of a file: a megabyte, spread over it. A fine-tuning changes all weights."""
 KEY = "models"
-"""Of run.json."""
+"""Of run.json, where earlier versions have them."""
 
 Row = dict[str, int | str]
 State = tuple[tuple[str, int, int], ...]
+
+
+class OtherModelError(Exception):
+    """Models have other weights than the run was begun with; a sentence names them."""
 
 
 @dataclass(slots=True)
@@ -40,23 +46,33 @@ class ModelDigests:
         """Compare the named models with those that the run has begun with; keep them first.
 
         `models`: flag → directory, or name on the hub. `begun`: the run has finished a step.
-        Raises ArgumentsError if weights differ, OSError.
+        Raises OtherModelError if weights differ, OSError.
         """
-        try:
-            row = stored_json.json_object(self.files.run)
-        except FileNotFoundError:
-            row = None
-        if row is None:
-            return  # it was deleted, or damaged, under a living head
-        before = row.get(KEY) if begun else None
-        before = before if isinstance(before, dict) else {}
+        if not self.files.root.is_dir():
+            return  # it was deleted under a living head
+        kept = self._kept()
+        before = kept if begun else {}
         now = {flag: found for flag, name in models.items() if (found := self._of(name))}
         others = [flag for flag, found in now.items() if before.get(flag, found) != found]
         if others:
-            raise ArgumentsError("; ".join(_refusal(flag, models[flag]) for flag in others))
+            raise OtherModelError("; ".join(_refusal(flag, models[flag]) for flag in others))
         known = {**now, **before}
-        if known != row.get(KEY, {}):
-            write_atomically(self.files.run, json.dumps({**row, KEY: known}, indent=1) + "\n")
+        if known != kept:
+            write_atomically(self.files.models, json.dumps(known, indent=1) + "\n")
+
+    def _kept(self) -> dict[str, object]:
+        """Return what the run has kept; a damaged file counts as absent."""
+        try:
+            return stored_json.json_object(self.files.models) or {}
+        except FileNotFoundError:
+            return self._kept_earlier()
+
+    def _kept_earlier(self) -> dict[str, object]:
+        try:
+            earlier = (stored_json.json_object(self.files.run) or {}).get(KEY)
+        except FileNotFoundError:
+            return {}
+        return earlier if isinstance(earlier, dict) else {}
 
     def _of(self, name: str) -> Row | None:
         """Return size and digest of a model's weights; None if they are not on this disk."""
@@ -110,7 +126,7 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 def _refusal(flag: str, name: str) -> str:
     return (
-        f"{flag} {name} has other weights than the run was begun with (run.json): the run would go "
+        f"{flag} {name} has other weights than the run was begun with: the run would go "
         "on beside another reference, reward or frozen model. Give the model of that run, or "
         "another ROLLCALL_RUN_DIR"
     )
