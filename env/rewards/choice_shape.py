@@ -44,7 +44,7 @@ TOKEN = re.compile(
     | (?P<number>\d[\d.,]*(?<![.,]))
     | (?P<eastern>{"|".join(map(re.escape, EASTERN))}|[{EAST}])
     | (?P<word>[^\W\d_{EAST}][^\W_{EAST}]*(?:['.-][^\W_{EAST}]+)*'?)
-    | (?P<arrow>[-=]+>)
+    | (?P<arrow>[-=]{1,3}>)
     | (?P<lines>\s*\n\s*)
     | (?P<sign>[{"".join(map(re.escape, SIGN))}])""",
     re.VERBOSE,
@@ -62,7 +62,7 @@ MARKUP = [
     (r"\\checkmark\b|^\s*[-*]?\s*\[[xX]\]", "✓ "),
     (r"^\s*[-*]?\s*\[ \]", "✗ "),
     *[(r"\\(?:text|math|bf|rm|it|sf|mbox|underline|emph)[a-z]*\s*\{([^{}]*)\}", r"\1")] * 2,
-    (r"~~[^~\n]*~~|(?s:<(s|del)>.*?</\1>)", " "),
+    (r"~~[^~\n]*~~|<(s|del)>[^<\n]*</\1>", " "),
     (r"</?(?:b|i|u|p|em|br|sub|sup|span|strong|code|mark|div|center)\b[^<>]*>", " "),
     (r"(?i:<[a-z_ ]*(?:answer|choice|option)[a-z_ ]*>)|\\f?boxed\s*\{", "\nanswer: "),
     (r"^[^\S\n]*(?:(?:[-*•>·]|#+)[^\S\n]+)+|^```.*$", ""),

@@ -10,10 +10,14 @@ from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
 
 MARK = "####"
+WRAPPED = re.compile(
+    r"(?:\s|\\(?:boxed|text[a-z]*|math[a-z]*|[(\[])?|[*_`\"'$({\[])*\$?(?=[-+−$€£.\d])"
+)
+"""What may stand around the number: bold, a box, formula marks, brackets, quotes."""
 NUMBER = re.compile(
     r"""\s* (?P<sign>[-+−]?) \s* [$€£]? \s* (?P<minus>-?)
     (?P<digits> \d{1,3} (?:,\d{3})+ (?:\.\d+)? | \d+ (?:\.\d+)? | \.\d+ )
-    (?! \d | [.,]\d | e[-+]?\d | [^\S\n]* [-+*/×^=:] [^\S\n]* \d )  # no date, no sum""",
+    (?! \d | [.,]\d | e[-+]?\d | [^\S\n]* [-+*/×^:] [^\S\n]* \d )  # no date, no sum""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
@@ -33,10 +37,11 @@ def gold_answer(label: str) -> Decimal | None:
 def final_answer(completion: str) -> Decimal | None:
     """The number behind the last `####`; None where there is none.
 
-    Words may follow it ("#### 72 clips"), none may stand before it.
+    Words may follow it ("#### 72 clips"), none may stand before it; marks may ("#### **72**").
     """
     _, mark, rest = completion.rpartition(MARK)
-    found = NUMBER.match(rest) if mark else None
+    wrapped = WRAPPED.match(rest)
+    found = NUMBER.match(rest, wrapped.end() if wrapped else 0) if mark else None
     return _decimal(found) if found else None
 
 

@@ -21,12 +21,18 @@ LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 STATED = re.compile(r"(?:answer|therefore)(?:\s+is)?\s*:?\s*(.+)", re.IGNORECASE)
 OPERATORS = re.compile(r"[+*/^=<>±×÷√]|(?<![A-Za-z]{2})[-−](?=[\w(])")
 """What words have none of: `x+1` is not `x-1`."""
+OPERATION = re.compile(r"\s*[-+−]\s")
+PART = re.compile(r"(?:[\w.+*/^<>±×÷√(-]|\bnot\s*|n't\s*)$")
+"""Before a number that is part of a word or a formula, or denied."""
 LIST = re.compile(r"\[(.+)\]|\((.+,.+)\)", re.DOTALL)
 MOST_PLACES = 100
 """A label with more decimal places has none that count."""
 EXACT = Context(prec=5000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 """Differences of numbers of thousands of digits, none of which raises."""
-WRAPPER = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}|\$|\\[()\[\]]")
+WRAPPER = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}|\$|\\[()\[\]]|\*\*|__|`")
+DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+CLAUSE = re.compile(r"[,.](?!\d)|[;\n]")
+"""Ends the answer where a reason or a confirmation follows: Yes, it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +139,20 @@ def _is_right(gold: Gold, completion: str, answer: str) -> bool:
         return len(items) == len(gold.items) and all(
             _is_right(one, item, item) for one, item in zip(gold.items, items, strict=True)
         )
+    says = any(_same_words(gold.answer, one) for one in (answer, CLAUSE.split(answer)[0]))
     if gold.letter is not None:
         letter = chosen(completion)
-        return letter == gold.letter or (
-            letter is None and normalised(answer) == normalised(gold.answer)
-        )
+        return letter == gold.letter or (letter is None and says)
     if gold.number is not None:
         number = _number(answer)
+        number = _only_number(answer) if number is None else number
         return number is not None and _same(gold, gold.number, number)
-    return normalised(answer) == normalised(gold.answer) and (
-        OPERATORS.findall(answer) == OPERATORS.findall(gold.answer)
+    return says
+
+
+def _same_words(gold: str, answer: str) -> bool:
+    return normalised(answer) == normalised(gold) and (
+        OPERATORS.findall(answer) == OPERATORS.findall(gold)
     )
 
 
@@ -168,5 +178,15 @@ def _number(text: str) -> Decimal | None:
         return None
 
 
+def _only_number(text: str) -> Decimal | None:
+    """Return the number of a sentence that has one: There are 2 objects."""
+    found = [one for one in NUMBER.finditer(text) if re.search(r"\d", one[0])]
+    if len(found) != 1 or OPERATION.match(found[0][0]):
+        return None
+    begin = found[0].end() - len(found[0][0].lstrip())
+    return None if PART.search(text[:begin]) else _number(text[begin:])
+
+
 def _bare(text: str) -> str:
+    text = DEGREE.sub("°", text)
     return WRAPPER.sub(lambda found: found[1] or "", text).strip().rstrip(".").strip()

@@ -19,6 +19,8 @@ NUMBER = re.compile(r"([^\w.]*+)(\d{1,3}(?:,\d{3})+|\d*)(\.\d+)?\W*", re.ASCII)
 """A word that is a number, with signs and punctuation around it.
 
 What stands before it is never tried again (`*+`): a policy may write thousands of brackets."""
+PARTED = re.compile(r"(?<=\d)(?:[/:–—-]|,(?!\d{3}(?!\d)))(?=\d)")
+"""Between two numbers: a fraction, a time, a score or a range is no longer number."""
 PARTS = ("target", "answers", "answer", "text", "ground_truth")
 """Where a label that is a JSON object has its answers: Search-R1's and SQuAD's names first."""
 
@@ -36,10 +38,11 @@ def f1(requests: Sequence[RewardRequest]) -> list[Score]:
 def normalised(text: str) -> str:
     """Return lower-case words with one space between, without punctuation and articles.
 
-    Numbers keep sign and decimal point, unlike in SQuAD, where 3.5 is 35. A text of nothing but
-    articles keeps them, one of nothing but punctuation too: no text equals the empty one.
+    Numbers keep sign and decimal point, and are parted where a mark parts them, unlike in SQuAD,
+    where 3.5 is 35 and 10:30 is 1030. A text of nothing but articles keeps them, one of nothing
+    but punctuation too: no text equals the empty one.
     """
-    words = " ".join(map(_word, text.lower().split()))
+    words = " ".join(map(_word, PARTED.sub(" ", text.lower()).split()))
     kept = ARTICLES.sub(" ", words), words, text.lower()
     return next((found for one in kept if (found := " ".join(one.split()))), "")
 

@@ -104,7 +104,19 @@ def test_labels_and_completions_have_one_reader(label: str) -> None:
 def test_a_policy_that_repeats_itself_costs_the_choice_no_time() -> None:
     begun = time.process_time()
     repeated = ["The answer is A or ", "(", "A ", "answer ", "so the ", r"\text{", "Answer:\n"]
-    for text in [*repeated, "A, ", "if ", "选项", "not A, ", "**", "\n", "(A) wrong "]:
+    for text in [
+        *repeated,
+        "A, ",
+        "if ",
+        "选项",
+        "not A, ",
+        "**",
+        "\n",
+        "(A) wrong ",
+        "<s>",
+        "-----",
+        "=====",
+    ]:
         choice.chosen(text * 10_000)
     assert time.process_time() - begun < 3.0
 

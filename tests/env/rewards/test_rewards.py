@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from env.registry import reward_function
 from env.rewards import arithmetic, choice, form, gsm8k, mathematics, mathvista, question_answering
 from env.rewards.completion import completion_of
 from env.types import RewardFunction, RewardRequest, Score
@@ -25,6 +26,23 @@ WHOLE = ROOT.parent / "shared" / "data" / "gsm8k"
 def score(reward: RewardFunction, completion: str, label: str | None, prompt: str = "?") -> Score:
     (score,) = reward([RewardRequest(prompt + completion, prompt, label)])
     return score
+
+
+VERDICTS = [
+    json.loads(line)
+    for line in (ROOT / "tests" / "data" / "verdicts.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize("verifier", sorted({case["verifier"] for case in VERDICTS}))
+def test_labels_and_answers_have_the_verdict_that_a_person_gave(verifier: str) -> None:
+    """`null` in the data is a label without an answer: a failure. Upstream's verdicts: oracles."""
+    cases = [case for case in VERDICTS if case["verifier"] == verifier]
+    assert len(cases) >= 25
+    for case in cases:
+        got = score(reward_function(verifier), case["completion"], case["label"])
+        assert got.ok == (case["reward"] is not None), case
+        assert not got.ok or got.reward == pytest.approx(case["reward"]), case
 
 
 @pytest.mark.parametrize("end", ["", "<eos>", "<eos><pad><pad>", "</s>", "<|im_end|>\n", " "])
