@@ -44,7 +44,7 @@ TOKEN = re.compile(
     | (?P<number>\d[\d.,]*(?<![.,]))
     | (?P<eastern>{"|".join(map(re.escape, EASTERN))}|[{EAST}])
     | (?P<word>[^\W\d_{EAST}][^\W_{EAST}]*(?:['.-][^\W_{EAST}]+)*'?)
-    | (?P<arrow>[-=]{1,3}>)
+    | (?P<arrow>[-=]{1, 3}>)
     | (?P<lines>\s*\n\s*)
     | (?P<sign>[{"".join(map(re.escape, SIGN))}])""",
     re.VERBOSE,
