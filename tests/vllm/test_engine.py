@@ -163,6 +163,24 @@ def test_a_completion_follows_its_seed_whatever_is_written_beside_it(engine: HFE
     assert len({tuple(completion.tokens) for completion in of_one_prompt}) == 2
 
 
+def test_vllm_builds_an_output_for_each_completion_and_not_for_each_token(
+    engine: HFEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine import output_processor
+
+    built = []
+    real = output_processor.RequestOutput
+
+    def counted(**fields: Any) -> Any:
+        built.append(fields["request_id"])
+        return real(**fields)
+
+    monkeypatch.setattr(output_processor, "RequestOutput", counted)
+    completions = engine.generate(requests(1, 2), SAMPLING)
+    assert sum(len(one.tokens) for one in completions) > 2 * len(completions)
+    assert len(built) == len(completions)
+
+
 def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:
     written = engine.generate([Request("1+1=", tuple(range(32)))], SAMPLING)
     stop = engine._texts.tokenizer.eos_token_id

@@ -41,8 +41,8 @@ def warnings(config: Config) -> Iterator[str]:
     yield from _source(config).warnings
     if config.rollout_engine == "vllm" and not config.vllm.enable_prefix_caching:
         yield (
-            "an episode without --enable_prefix_caching: vLLM computes the whole context again for "
-            "each reply"
+            "episodes with --enable_prefix_caching false: vLLM computes the whole context again "
+            "for each reply"
         )
 
 

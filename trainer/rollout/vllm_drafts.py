@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from trainer.rollout import vllm_images
 from trainer.rollout.tokenizer_io import Texts, TokenRow
-from trainer.types import FinishedRollout, IntArray, Key, PartialRollout
+from trainer.types import FinishedRollout, Key, PartialRollout
 
 
 @dataclass(slots=True)
@@ -20,24 +21,19 @@ class _UnderWay:
     """The rollout as it was added."""
     version: int
     """Version of the policy that generates the new tokens."""
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    state: str
+    """vLLM's own name of the request, by which its output processor keeps the new tokens."""
     checked: int = 0
     """The first tokens in which stop strings were looked for."""
 
-    def written(self) -> IntArray:
-        """Return all tokens so far: those that it was added with, and the new ones."""
-        return np.concatenate([self.partial.tokens, np.array(self.tokens, dtype=np.int64)])
-
-    def current(self) -> PartialRollout:
+    def with_new(self, tokens: Sequence[int], log_probs: Sequence[float]) -> PartialRollout:
+        """Return the rollout with the tokens that vLLM has added to it."""
         before = self.partial
         return replace(
             before,
-            tokens=self.written(),
-            log_probs=np.concatenate(
-                [before.log_probs, np.array(self.log_probs, dtype=np.float32)]
-            ),
-            versions=np.concatenate([before.versions, np.full(len(self.tokens), self.version)]),
+            tokens=np.concatenate([before.tokens, np.array(tokens, dtype=np.int64)]),
+            log_probs=np.concatenate([before.log_probs, np.array(log_probs, dtype=np.float32)]),
+            versions=np.concatenate([before.versions, np.full(len(tokens), self.version)]),
         )
 
 
@@ -58,13 +54,14 @@ class PartialRollouts:
         """Add a rollout. `params`: vLLM's sampling parameters for the rest of the rollout."""
         from vllm.sampling_params import RequestOutputKind
 
-        params.output_kind = RequestOutputKind.DELTA
+        # An output for each request and token would keep this thread longer than a GPU decodes.
+        params.output_kind = RequestOutputKind.FINAL_ONLY
         name = f"rollout-{next(self._numbers)}"
         tokens = [*self._texts.tokens(partial), *partial.tokens.tolist()]
         images = self._texts.images(partial)
         prompt = vllm_images.engine_input(self._engine.renderer, tokens, images)
-        self._engine.add_request(name, prompt, params)
-        self._under_way[name] = _UnderWay(partial, version)
+        state = self._engine.add_request(name, prompt, params)
+        self._under_way[name] = _UnderWay(partial, version, state)
 
     def go_on(self, seconds: float) -> list[FinishedRollout]:
         """Decode for `seconds`, or until no rollout is left. Return the finished rollouts."""
@@ -72,13 +69,10 @@ class PartialRollouts:
         ended = []
         while self._under_way:
             for output in self._engine.step():
-                (written,) = output.outputs
-                rollout = self._under_way[output.request_id]
-                rollout.tokens += written.token_ids
-                rollout.log_probs += written.logprobs.logprobs
-                if output.finished:
-                    del self._under_way[output.request_id]
-                    ended.append(self._ended(rollout, written.finish_reason == "stop"))
+                (whole,) = output.outputs
+                rollout = self._under_way.pop(output.request_id)
+                made = rollout.with_new(whole.token_ids, whole.logprobs.logprobs)
+                ended.append(self._ended(made, whole.finish_reason == "stop"))
             if time.monotonic() >= deadline:
                 break
         return [*ended, *self._stopped()]
@@ -90,16 +84,21 @@ class PartialRollouts:
             context = rollout.partial.context
             if context is None or not context.stops:
                 continue
-            tokens = rollout.written()  # a weight update may divide a stop string
-            if self._texts.stop(tokens, context.stops, rollout.checked) is not None:
+            made = self._current(rollout)  # a weight update may divide a stop string
+            if self._texts.stop(made.tokens, context.stops, rollout.checked) is not None:
                 self._engine.abort_request([name])
                 del self._under_way[name]
-                ended.append(self._ended(rollout, by_stop=True))
-            rollout.checked = len(tokens)
+                ended.append(self._ended(made, by_stop=True))
+            rollout.checked = len(made.tokens)
         return ended
 
     def partials(self) -> list[PartialRollout]:
-        return [rollout.current() for rollout in self._under_way.values()]
+        return [self._current(rollout) for rollout in self._under_way.values()]
+
+    def _current(self, rollout: _UnderWay) -> PartialRollout:
+        state = self._engine.output_processor.request_states[rollout.state]
+        log_probs = state.logprobs_processor.logprobs.logprobs
+        return rollout.with_new(state.detokenizer.output_token_ids, log_probs)
 
     def withdraw(self) -> list[PartialRollout]:
         """Remove all rollouts from the engine, and return them with their tokens so far."""
@@ -108,8 +107,7 @@ class PartialRollouts:
         self._under_way.clear()
         return partials
 
-    def _ended(self, rollout: _UnderWay, by_stop: bool) -> FinishedRollout:
-        partial = rollout.current()
+    def _ended(self, partial: PartialRollout, by_stop: bool) -> FinishedRollout:
         row = TokenRow(partial.tokens, partial.log_probs, by_stop, partial.versions)
         row = self._texts.cut(row, partial)
         (completion,) = self._texts.completions([self._texts.tokens(partial)], [row])

@@ -64,7 +64,8 @@ class Intake:
     def commit(self, version: int) -> None:
         self._llm.finish_weight_update(str(version))
         self.under_way = False
-        self._llm.reset_prefix_cache()  # it has results of the old weights
+        if not self._llm.reset_prefix_cache():
+            raise EngineFailedError("vLLM keeps keys and values of the old weights in its cache")
 
     @property
     def version(self) -> int:

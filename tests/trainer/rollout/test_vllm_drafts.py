@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from env.episodes.types import Context
@@ -13,6 +15,17 @@ from trainer.types import PartialRollout
 
 
 class _Engine:
+    """Keeps the new tokens of one request as vLLM's output processor does."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        state = SimpleNamespace(
+            detokenizer=SimpleNamespace(output_token_ids=tokens),
+            logprobs_processor=SimpleNamespace(
+                logprobs=SimpleNamespace(logprobs=[0.0] * len(tokens))
+            ),
+        )
+        self.output_processor = SimpleNamespace(request_states={"state-0": state})
+
     def step(self) -> list[object]:
         return []
 
@@ -32,9 +45,8 @@ def test_a_stop_string_that_a_weight_update_divides_ends_its_rollout_at_once(tin
         versions=np.zeros(len(before), dtype=np.int64),
         context=Context(tokens=tuple(texts.prompt("7=")), limit=20, stops=("30=",)),
     )
-    rollouts = PartialRollouts(_Engine(), texts)
-    zeros = [0.0] * len(after)
-    rollouts._under_way["rollout-0"] = _UnderWay(begun, 1, after.tolist(), zeros)
+    rollouts = PartialRollouts(_Engine(after.tolist()), texts)
+    rollouts._under_way["rollout-0"] = _UnderWay(begun, 1, "state-0")
     (ended,) = rollouts.go_on(0)
     assert ended.completion.text == "12+30="
     assert rollouts.left == frozenset()

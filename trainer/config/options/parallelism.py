@@ -170,11 +170,11 @@ class VLLMSettings:
         help="free the engines' memory while training",
     )
     enable_prefix_caching: bool = flag(
-        False,
+        True,
         name="enable_prefix_caching",
         group=VLLM,
         dotted="enable_prefix_caching",
-        help="keep the caches of prefixes that prompts share",
+        help="keep the keys and values of what prompts share, as the samples of one prompt do",
     )
     enforce_eager: bool = flag(
         False,

@@ -143,5 +143,6 @@ KEPT: Mapping[str, str] = {
     "ckpt_path": "in the run directory",
     "save_path": "in the run directory",
     "wandb_project": "rollcall",
+    "enable_prefix_caching": "the samples of a prompt share its keys and values",
 }
 """Our flags whose default differs from OpenRLHF 0.11's, and stays ours: why."""
