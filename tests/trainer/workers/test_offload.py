@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from env.types import RewardRequest
 from tests.support.engines import settings as engine_settings
@@ -22,6 +22,7 @@ from tests.support.tiny_run import Tiny
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import lora
+from trainer.models.loading import on_device
 from trainer.models.settings import RewardSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
@@ -49,6 +50,20 @@ def test_a_reference_that_is_offloaded_gives_its_memory_back_after_each_pass(
     for _ in range(2):
         actor.log_probs(experience().sequences)
     assert len(given_back) == 3 * offload
+
+
+@pytest.mark.parametrize("scores", [torch.inference_mode, torch.no_grad])
+def test_a_frozen_model_goes_to_the_device_and_is_never_copied_back(scores: Any) -> None:
+    """A copy back would fail here: a tensor on `meta` has no numbers."""
+    model = nn.BatchNorm1d(3).requires_grad_(False)
+    tied = nn.ModuleList([model, model])
+    before = {name: (one.data_ptr(), one.clone()) for name, one in tied.state_dict().items()}
+    for _ in range(2):
+        with scores(), on_device(tied, torch.device("meta")):
+            assert {one.device.type for one in tied.state_dict().values()} == {"meta"}
+        for name, one in tied.state_dict().items():
+            place, numbers = before[name]
+            assert (one.data_ptr(), one.tolist()) == (place, numbers.tolist())
 
 
 @pytest.mark.parametrize("offload", [True, False])
