@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -24,3 +25,15 @@ _AT_START = current()
 def restore() -> None:
     """Have the files that are made from now on get the modes that they would have had at first."""
     os.umask(_AT_START)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Restore the umask behind the block, in which a user's function runs.
+
+    Meanwhile other threads may write: what writes a run's files restores it before, too.
+    """
+    try:
+        yield
+    finally:
+        restore()

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
 from contract.files import umask
 from contract.files.append import append_line
+from contract.manifest import WrittenFile
 from contract.progress import Phase, PhaseFile
 from contract.run_dir import write_atomically
+from env.types import RewardRequest, Score
 from tests.support.tiny_run import GRPO, Tiny, share_of, train
+from trainer.checkpoint import head_files
+from trainer.checkpoint.file_store import FileStore
+from trainer.models import hf_export
+from trainer.models.loading import load_causal_lm
+from trainer.rollout.rewards import TimedReward
 
 
 @pytest.fixture
@@ -33,6 +43,44 @@ def test_files_that_are_written_under_another_umask(tmp_path: Path, mode: int, o
     os.umask(own)
     PhaseFile(written["phase"]).write(Phase(1, 1, "step"))
     assert {path.stat().st_mode for path in written.values()} == {mode}
+
+
+@pytest.mark.parametrize("own", [0o777, 0o077])
+def test_files_that_ranks_write_under_another_umask(
+    tiny: Tiny, tmp_path: Path, mode: int, own: int
+) -> None:
+    folder = tmp_path.stat().st_mode | 0o055
+    model = load_causal_lm(str(tiny.model), torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tiny.model)
+    os.umask(own)
+    hf_export.write(model, tokenizer, tmp_path / "hf")
+    os.umask(own)
+    with head_files.writing(tmp_path / "hf") as out:
+        (out.path / "policy.pt").write_bytes(b"")
+    os.umask(own)
+    empty = WrittenFile("critic.pt", 0, hashlib.sha256().hexdigest())
+    FileStore().receive(tmp_path / "step" / "critic.pt", empty, None)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert {path.stat().st_mode for path in files} == {mode}
+    assert {(tmp_path / name).stat().st_mode for name in ("hf", "step")} == {folder}
+
+
+def test_a_reward_function_leaves_the_umask_as_it_was(mode: int) -> None:
+    before = umask.current()
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        os.umask(0o777)
+        if not requests[0].prompt:
+            raise ValueError("no prompt")
+        return []
+
+    timed = TimedReward(reward)
+    timed([RewardRequest("ab", "a")])
+    assert umask.current() == before
+    with pytest.raises(ValueError, match="no prompt"):
+        timed([RewardRequest("", "")])
+    assert umask.current() == before
 
 
 @pytest.mark.parametrize("status", ["Name:\tpython\n", None])

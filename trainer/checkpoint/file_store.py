@@ -24,6 +24,7 @@ import xxhash
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.files import umask
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile, files_of
 from trainer.checkpoint.file_stream import FileStream
@@ -87,6 +88,7 @@ class FileStore:
 
         Raises OSError if the disk does not take the file, or if other bytes arrive.
         """
+        umask.restore()
         path.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
         with with_path(path), path.open("wb") as target:

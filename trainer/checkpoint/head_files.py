@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.files import umask
 from contract.manifest import WrittenFile
 from contract.run_dir import NODE_DIR, RunFiles
 from trainer.checkpoint.file_store import answer, is_here, served
@@ -63,6 +64,7 @@ class Outbox:
 @contextmanager
 def writing(directory: Directory) -> Iterator[Outbox]:
     """Yield where to write files of `directory`; what is not sent is lost in the end."""
+    umask.restore()  # the process may be that of the user's functions
     if isinstance(directory, Path) or is_here(directory):
         yield Outbox(directory if isinstance(directory, Path) else directory.path, None)
         return
@@ -90,6 +92,7 @@ def reading(directory: Directory, wanted: Callable[[str], bool]) -> Iterator[Pat
     if isinstance(directory, Path) or is_here(directory):
         yield directory if isinstance(directory, Path) else directory.path
         return
+    umask.restore()
     files = answer(directory.store.files.remote(directory.path))
     contents = repr((str(directory.path), [(file.name, file.sha256) for file in files]))
     root = _scratch()

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from contract.files import umask
 from contract.manifest import WrittenFile, sha256
 from trainer.models import model_dir
 
@@ -31,6 +32,7 @@ def write(
     Other files and directories there stay. `weights` replace the model's own tensors. `beside`:
     further files of tensors that transformers does not write.
     """
+    umask.restore()
     temporary = model_dir.incoming(directory)
     shutil.rmtree(temporary, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from contract.background import in_background
+from contract.files import umask
 from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardRequest, Score
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
@@ -62,7 +63,10 @@ CALL_SECONDS = "perf/reward_call_seconds"
 
 
 class TimedReward:
-    """A RewardFunction that measures the calls of another one, from any thread."""
+    """A RewardFunction that measures the calls of another one, from any thread.
+
+    It leaves the process's umask as it was.
+    """
 
     def __init__(self, reward: RewardFunction) -> None:
         self._reward = reward
@@ -71,7 +75,8 @@ class TimedReward:
 
     def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         began = time.monotonic()
-        found = self._reward(requests)
+        with umask.kept():
+            found = self._reward(requests)
         self._seconds.append(time.monotonic() - began)
         return found
 
