@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     BrokenGroupError,
     Completion,
+    EngineFailedError,
     FinishedRollout,
     Key,
     PartialRollout,
@@ -179,6 +180,27 @@ def test_vllm_builds_an_output_for_each_completion_and_not_for_each_token(
     completions = engine.generate(requests(1, 2), SAMPLING)
     assert sum(len(one.tokens) for one in completions) > 2 * len(completions)
     assert len(built) == len(completions)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TimeoutError])
+def test_an_error_of_vllm_is_the_engine_s_end_and_not_the_run_s(
+    engine: HFEngine, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """vLLM raises such ones if a GPU lacks memory at a wake-up: another engine takes its place."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error("not enough memory to wake up")
+
+    llm = getattr(engine, "_llm")  # noqa: B009
+    calls: dict[str, Callable[[], None]] = {
+        "wake_up": lambda: engine.wake("weights"),
+        "sleep": engine.sleep,
+        "start_weight_update": engine.begin,
+    }
+    for method, call in calls.items():
+        monkeypatch.setattr(llm, method, fails)
+        with pytest.raises(EngineFailedError, match="vLLM ended: not enough memory to wake up"):
+            call()
 
 
 def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:

@@ -163,19 +163,19 @@ def test_vllms_platform_asks_nvml_by_the_plugin(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "error", "raised"),
+    ("error", "raised"),
     [
-        (1, torch.AcceleratorError("CUDA error: an illegal memory access"), EngineFailedError),
-        (1, RuntimeError("a bug"), RuntimeError),
-        (2, RuntimeError("Executor failed."), EngineFailedError),
-        (2, AssertionError("collective_rpc should not be called"), EngineFailedError),
-        (2, RuntimeError("cancelled"), EngineFailedError),
-        (2, TimeoutError("RPC call to sample_tokens timed out."), EngineFailedError),
-        (2, ValueError("a bug"), ValueError),
+        (torch.AcceleratorError("CUDA error: an illegal memory access"), EngineFailedError),
+        (RuntimeError("Executor failed."), EngineFailedError),
+        (AssertionError("collective_rpc should not be called"), EngineFailedError),
+        (TimeoutError("RPC call to sample_tokens timed out."), EngineFailedError),
+        (TrainingError("no such bucket"), TrainingError),
+        (ValueError("a bug"), ValueError),
     ],
 )
-def test_an_error_of_a_gpu_or_of_a_rank_elsewhere_ends_the_engine_alone(
-    ranks: int, error: Exception, raised: type[Exception]
+def test_an_error_of_a_gpu_or_of_a_rank_ends_the_engine_alone(
+    error: Exception, raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised, match=str(error)), engine._failures(ranks):
+    with pytest.raises(raised, match=str(error)) as told, engine._failures():
         raise error
+    assert type(told.value) is raised

@@ -66,7 +66,6 @@ class VLLMEngine:
         self._texts = Texts(settings)
         self._stops = self._texts.ends
         own = settings.vllm
-        self._ranks = own.tensor_parallel_size
         try:
             self._llm = LLM(**arguments(settings), **_transfer(own.sync_backend))
         except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
@@ -92,29 +91,29 @@ class VLLMEngine:
         return self._intake.member
 
     def join(self, seat: GroupRank) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._intake.join(seat)
 
     def begin(self) -> None:
-        with _failures(self._ranks):
+        with _failures():
             if not self._intake.under_way:
                 self._withdraw()
             self._intake.begin()
 
     def load(self, bucket: Bucket) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._intake.load(bucket)
 
     def receive(self, bucket: BucketSpec) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._intake.receive(bucket)
 
     def borrow(self, lent: Sequence[IpcHandle]) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._intake.borrow(lent)
 
     def commit(self, version: int) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._intake.commit(version)
             if self._sees_images:  # features of the old weights
                 self._llm.llm_engine.reset_encoder_cache()
@@ -129,7 +128,7 @@ class VLLMEngine:
             for place, seed in enumerate(request.seeds)
         ]
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures(self._ranks):
+        with self._peaks.phase("rollout"), _failures():
             ended = {r.key: r.completion for r in self._partials.go_on(math.inf)}
         self._go_on()
         return [ended[partial.key] for partial in partials]
@@ -140,7 +139,7 @@ class VLLMEngine:
         self._ready()
         self._sampling = sampling
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures(self._ranks):
+        with self._peaks.phase("rollout"), _failures():
             return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
     def _ready(self) -> None:
@@ -186,12 +185,12 @@ class VLLMEngine:
         return batching.peak_metrics(Role.ENGINE, self._peaks.taken())
 
     def sleep(self) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._llm.sleep(level=2)
         self._peaks.now("asleep")
 
     def wake(self, memory: Memory) -> None:
-        with _failures(self._ranks):
+        with _failures():
             self._llm.wake_up([{"weights": "weights", "cache": "kv_cache"}[memory]])
 
 
@@ -294,17 +293,19 @@ def _check_kernels() -> None:
         )
 
 
-OF_RANKS = (RuntimeError, TimeoutError, AssertionError)
-"""What vLLM says of a rank in a process of its own that failed, is silent, or is dead."""
+FATAL = (RuntimeError, TimeoutError, AssertionError)
+"""What vLLM raises if a GPU or a rank fails, or if sleep and wake-up do: torch's errors are among
+them."""
 
 
 @contextmanager
-def _failures(ranks: int) -> Iterator[None]:
-    """Raise EngineFailedError for errors that end vLLM here: of a GPU, or of a rank elsewhere."""
-    kinds = OF_RANKS if ranks > 1 else (torch.AcceleratorError,)
+def _failures() -> Iterator[None]:
+    """Raise EngineFailedError for errors that end vLLM here, or in the process of a rank."""
     try:
         yield
-    except kinds as error:
+    except TrainingError:
+        raise
+    except FATAL as error:
         raise EngineFailedError(f"vLLM ended: {' '.join(str(error).split())}") from error
 
 
