@@ -148,6 +148,7 @@ class Attempt:
             error_type=info.error_type,
             message=plain(info.message) or info.status,
             last_error=self._evidence.last_error,
+            told_error=self._evidence.told_error(step),
             evidence=self._evidence.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,

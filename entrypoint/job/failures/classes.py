@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.failures import error_lines
 
 
 class FailureClass(StrEnum):
@@ -93,6 +94,8 @@ class AttemptResult:
     """Ray's last message about the job."""
     last_error: str = ""
     """The driver's last own line that is no warning; lines relayed by Ray do not count."""
+    told_error: str = ""
+    """The driver's newest line with the form of an error, unless the training went on."""
     evidence: tuple[Evidence, ...] = ()
     """Evidence from shortly before the end, each class once."""
     step: int = 0
@@ -133,16 +136,8 @@ NEAREST_THE_CAUSE = (
 """If there is evidence for several classes, the first of these is the cause and the others are its
 effects: a process that dies breaks its peers' collectives."""
 
-ERROR_WORDS = re.compile(
-    r"error|exception|interrupt|fatal|fail|abort|panic|denied|cannot|can't|could ?n[o']t|unable"
-    r"|\bno such|not (?:a |an )?(?:found|allowed|permitted|supported|valid|enough)|missing|refus"
-    r"|invalid|illegal|unknown|unexpected|unrecogni[sz]ed|unsupported|killed|segmentation"
-    r"|core dumped|assert|traceback|usage:|time[ds]? ?out|exceed|out of |overflow|corrupt|broken"
-    r"|exit code|exited|was ended by|is gone|no longer|required",
-    re.IGNORECASE,
-)
-"""Words of a line that says why a program ended; without one, it is an ordinary line."""
-
+OF_RAY = re.compile(r"Job entrypoint command failed|Running entrypoint for job |\s*$")
+"""Lines of Ray's message that are no line of the job."""
 KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
 """The launch's own line on a rank that a signal ended. Its peers only miss it: the network is well.
 SIGABRT is not here: with it, a rank ends itself after a collective that has failed."""
@@ -218,9 +213,13 @@ def describe(result: AttemptResult, failure: FailureClass) -> str:
         return result.evidence[0].line.strip()
     if result.status == "LOST":
         return result.message
-    lines = result.message.strip().splitlines()
+    if result.told_error:
+        return result.told_error.strip()
+    lines = [line for line in result.message.splitlines() if not OF_RAY.match(line)]
+    if result.exit_code and not result.last_error and not lines:
+        return f"the job ended with exit code {result.exit_code} and printed nothing"
     last = result.last_error.strip() or (lines[-1].strip() if lines else "")
-    if last and result.exit_code and not ERROR_WORDS.search(last):
+    if last and result.exit_code and not error_lines.may_be_error(last):
         return (
             f"the job ended with exit code {result.exit_code} and printed no error; its last line: "
             f"{last}"

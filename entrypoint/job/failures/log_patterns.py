@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from entrypoint.job.failures.classes import KILLED_RANK, Evidence, FailureClass
+from entrypoint.job.failures.error_lines import ErrorLines
 from entrypoint.machine import oom_kills, xid
 
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -29,7 +30,11 @@ NO_ERROR = re.compile(
 )
 """Lines of the driver that are no error: frames of a traceback, warnings, log lines."""
 
+NOT_OWN = ("wandb:", "Running entrypoint for job ")
+"""Beginnings of lines that a tracker prints, or Ray before the driver's first line."""
 LONGEST_LINE = 400
+STALE_STEPS = 2
+"""Steps after which an error has not ended the job."""
 
 PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
     FailureClass.GPU_OOM: (
@@ -136,12 +141,30 @@ class EvidenceLog:
         self._first: dict[FailureClass, Evidence] = {}
         self.last_error = ""
         """The driver's last own line that is no warning."""
+        self._lines = ErrorLines()
+        self._error_step = 0
+        """When the driver's newest error was printed."""
 
     def read(self, line: str) -> None:
         text, address = spoken(line)
-        self.last_error = own_error(line) or self.last_error
-        if failure := self._hint(line) or _failure_in(text):
-            self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
+        is_new = self._read_own(own_line(line))
+        failure = self._hint(line) or _failure_in(text)
+        if not is_new and not failure:
+            return
+        step = self._step_now()
+        if is_new:
+            self._error_step = step
+        if failure:
+            self._add(Evidence(failure, text[:LONGEST_LINE], address, step=step))
+
+    def _read_own(self, line: str) -> bool:
+        """Read a line of the driver itself; return whether it is its newest error."""
+        mild, before = NO_ERROR.search(line) is not None, self._lines.newest
+        self._lines.read(line, mild=mild)
+        newest = self._lines.newest
+        if line and (not mild or (before and not newest)):  # the training has gone on after it
+            self.last_error = line
+        return newest not in ("", before)
 
     def read_ray_message(self, message: str) -> None:
         """Add what Ray says about a driver that it could not start, or has lost.
@@ -158,6 +181,10 @@ class EvidenceLog:
         self._add(Evidence(FailureClass.HOST_OOM, sentence, node=node, step=self._step_now()))
         return sentence
 
+    def told_error(self, step: int) -> str:
+        """Return the driver's newest error if the job ends after `step` finished steps, or ""."""
+        return self._lines.newest if step - self._error_step < STALE_STEPS else ""
+
     def _add(self, found: Evidence) -> None:
         known = self._first.get(found.failure)
         if known is None or not _counts(known, found.step):
@@ -168,19 +195,18 @@ class EvidenceLog:
         return tuple(found for found in self._first.values() if _counts(found, step))
 
 
-def own_error(line: str) -> str:
-    """Return the line if it may be an error of the driver itself, else "".
+def own_line(line: str) -> str:
+    """Return the line if the driver itself has printed it, else "".
 
     Ray relays the output of all processes of the job, each line with a prefix and in colours.
     """
     # Cut first: the time of the search grows with the square of a word's length.
     text = plain(line[: 10 * LONGEST_LINE]).rstrip()[:LONGEST_LINE]
-    other = SPEAKER.match(text) or NO_ERROR.search(text)
-    return "" if other else text
+    return "" if SPEAKER.match(text) or text.startswith(NOT_OWN) else text
 
 
 def _counts(found: Evidence, step: int) -> bool:
-    return step - found.step < 2
+    return step - found.step < STALE_STEPS
 
 
 def spoken(line: str) -> tuple[str, str | None]:

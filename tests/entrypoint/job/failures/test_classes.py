@@ -27,6 +27,7 @@ from entrypoint.job.failures.log_patterns import PATTERNS, EvidenceLog
 from tests.support.repository import DATA
 
 F = FailureClass
+ENDS = tomllib.loads((DATA / "last_lines.toml").read_text())["end"]
 RECORDED = sorted((DATA / "failures").glob("*.toml"))
 
 
@@ -173,19 +174,33 @@ def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
     assert describe(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
 
 
-@pytest.mark.parametrize(
-    ("last", "told"),
-    [
-        ("Step 4 of 10: reward 0.562.", False),
-        ("Training goes on after step 2 of 3: no finished step is lost.", False),
-        ("epoch 3 loss 0.25", False),
-        ("ValueError: broken", True),
-        ("cannot open the file", True),
-        ("rank 1 on w ended with exit code 3", True),
-        ("torch.AcceleratorError: oh", True),
-    ],
-)
-def test_a_last_line_that_is_no_error_is_not_the_reason(last: str, *, told: bool) -> None:
-    result = AttemptResult(status="FAILED", exit_code=3, last_error=last)
-    plain = "the job ended with exit code 3 and printed no error; its last line: "
-    assert describe(result, classify(result)) == (last if told else f"{plain}{last}")
+def ended_with(log: str) -> AttemptResult:
+    evidence = EvidenceLog(lambda: 0)
+    for line in ["Running entrypoint for job rollcall-1: cd /job && exec train", *log.splitlines()]:
+        evidence.read(line)
+    last, told = evidence.last_error, evidence.told_error(0)
+    return AttemptResult(status="FAILED", exit_code=3, last_error=last, told_error=told)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end["program"])
+def test_the_reason_of_an_end_is_the_programs_error_or_there_is_none(end: dict[str, str]) -> None:
+    said = describe(ended_with(end["log"]), F.UNKNOWN)
+    last = end["log"].strip().splitlines()[-1]
+    no_error = "the job ended with exit code 3 and printed no error; its last line: "
+    if "INFO" in last:
+        assert said.startswith("the job ended with exit code 3 and printed no")
+    else:
+        assert said == (end["reason"] or f"{no_error}{last}")
+
+
+def test_a_job_that_printed_nothing_says_so() -> None:
+    assert (
+        describe(ended_with(""), F.UNKNOWN) == "the job ended with exit code 3 and printed nothing"
+    )
+
+
+def test_an_error_two_steps_ago_has_not_ended_the_job() -> None:
+    evidence = EvidenceLog(lambda: 3)
+    evidence.read("ValueError: broken")
+    assert evidence.told_error(4) == "ValueError: broken"
+    assert evidence.told_error(5) == ""

@@ -1,0 +1,98 @@
+"""Pure: which of the last lines of a program say why it has ended, by the forms of errors.
+
+A program's errors have a form: the line that ends a traceback, the name of an exception, a level or
+a program's name at the beginning, a text of the C library. The last line may be only what follows
+one, such as `Compile with TORCH_USE_CUDA_DSA …`. So the newest error counts until a line of the
+training follows it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from dataclasses import dataclass, field
+
+MOST_AFTER = 30
+"""Lines that may follow an error, such as the table with which torchrun ends."""
+
+TRACEBACK = "Traceback (most recent call last):"
+_ERRNOS = "|".join(sorted({re.escape(os.strerror(one)) for one in errno.errorcode}))
+_SIGNALS = "|".join(
+    sorted({re.escape(text) for one in signal.valid_signals() if (text := signal.strsignal(one))})
+)
+_STAMP = r"\[?\d{4}-\d\d-\d\d[T ]\S+"
+ERRORS = re.compile(
+    "|".join(
+        (
+            # an exception's name: `torch.OutOfMemoryError: …`, `KeyboardInterrupt`
+            r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure)(?::|$)",
+            # a level, behind a program or a file: `train.py: error: …`, `t.c:1:19: error: …`
+            r"^(?:\S+: ){0,3}\W{0,2}(?i:fatal|error|critical|panic|fatal error)\b(?:[:\]!]| is )",
+            rf"^{_STAMP} .{{0,80}}?\b(?:ERROR|CRITICAL|FATAL)\b",
+            r"^[EF]\d{4} \d\d:",  # glog
+            # a program's name, and an error of the system or of a shell
+            rf"^\S+: .*(?:{_ERRNOS})[.)]?$",
+            r"^(?:\S*sh|\S*awk): (?:line )?\d+: ",
+            r"^\S+: \*\*\* ",
+            r"^curl: \(\d+\) ",
+            rf"^(?:{_SIGNALS})(?: \(core dumped\))?$",
+            # C, C++, Rust, Perl
+            r"Assertion .+ failed",
+            r"^terminate called ",
+            r"^(?:free|malloc|realloc|munmap_chunk)\w*\(\): ",
+            r"^\*\*\* .+ \*\*\*",
+            r"^thread '.*' panicked at ",
+            r" at \S+ line \d+\.$",
+            # this product's launch of ranks
+            r"^ranks? .* (?:ended with exit code|was ended by)\b",
+        )
+    )
+)
+TRAINING = re.compile(
+    r"^\W*(?:step|epoch|iter\w*|batch|eval\w*|train\w*|loss|reward|acc\w*)\b.*\d"
+    r"|\d+%\||\d+/\d+ \["  # a bar
+    r"|^[{\[].*\d.*[}\]]$"
+    r"|(?:[\w/]+\s*[=:]\s*-?\d[\d.e+-]*%?[,;|\s]+){1,}[\w/]+\s*[=:]\s*-?\d",
+    re.IGNORECASE,
+)
+"""Lines of a training that goes on: a step, a bar, names with numbers."""
+WORDS = re.compile(
+    r"exception|interrupt|fatal|fail|abort|panic|denied|cannot|can't|could ?n[o']t|unable"
+    r"|\bno such|not (?:a |an )?(?:found|allowed|permitted|supported|valid|enough)|missing|refus"
+    r"|invalid|illegal|unknown|unexpected|unrecogni[sz]ed|unsupported|killed|error"
+    r"|usage:|timed? ?out|exceed|out of |overflow|corrupt|broken|is gone|no longer|required",
+    re.IGNORECASE,
+)
+NONE = re.compile(r"\b(?:no|0|zero|without) (?:\w+ )?(?:errors?|failures?|failed)\b", re.IGNORECASE)
+"""`0 failed samples`."""
+
+
+def may_be_error(line: str) -> bool:
+    """Return whether a last line without the form of an error is one by its words."""
+    return bool(WORDS.search(line)) and not TRAINING.search(line) and not NONE.search(line)
+
+
+@dataclass(slots=True)
+class ErrorLines:
+    """Reads a program's lines in their order; `newest` is its newest error, or ""."""
+
+    newest: str = ""
+    _after: int = field(default=0, init=False)
+    """Lines since that error."""
+    _in_traceback: bool = field(default=False, init=False)
+
+    def read(self, line: str, *, mild: bool = False) -> None:
+        """`line`: without control sequences; `mild`: a warning, or a log line without an error."""
+        if line.startswith(TRACEBACK):
+            self._in_traceback = True
+        elif not line.strip() or line[0].isspace():
+            return
+        elif not mild and (self._in_traceback or ERRORS.search(line)):
+            self._in_traceback = False
+            self.newest, self._after = line, 0
+        elif self.newest:
+            self._after += 1
+            if self._after > MOST_AFTER or TRAINING.search(line):
+                self.newest = ""
