@@ -40,13 +40,13 @@ IS = "[iwh:]+"
 SMALL = "[fo(t,np:]{0,6}"
 IN = r"[^.!?;nLElrk]"
 """A word of the same sentence, and no letter."""
-END = r"(?=[.!,;n)cjd]|$)"
+END = r"(?=[.!,;n)cjd]|xf?o?[LEl]|$)"
 STATED = [
     rf"a{IN}{{0,14}}?{IS}n?{SMALL}{LETTER}",  # the answer to … is (B)
     rf"a[n-]+{SMALL}{LETTER}{END}",  # a heading, and B below it
     rf"af?o?{LETTER}(?=i?(?:[.n]|$))",  # answer B
     rf"v[fi:(,]{{0,3}}n?{SMALL}{LETTER}",  # I choose B
-    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?{IS}[fhp]{{0,4}}a",  # B is the best answer
+    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?[iwht:]+[fhp]{{0,4}}a",  # B is the best answer
     rf"p[oa]?[_fm]{{0,4}}{IS}n?{SMALL}{LETTER}",  # the correct one is B
     rf"{LETTER}i[^.!?;nLElxzk]{{0,4}}v",  # B is what I would choose
     rf"t{LETTER}f?p?a",  # making B the answer
@@ -57,8 +57,12 @@ STATED = [
 CONCLUDED = [
     rf"a{IN}{{0,10}}?{IS}[^.!?;nLElk]{{1,16}}(?P<letter>E)",  # … is 12 cm (B)
     rf"a{IN}{{0,10}}?{IS}[^.!?;nLElk]{{1,8}},o?{LETTER}(?=[.!;n]|$)",  # … is 12 cm, B
-    rf"[oy]{IN}{{1,10}}i[^.!?;nLElk,]{{0,4}}[:,]?{LETTER}{END}",  # the option that reads 12 cm is B
+    rf"[oy]{IN}{{0,10}}i[^.!?;nLElk,]{{0,4}}[:,]?{LETTER}{END}",  # the option that reads 12 cm is B
     rf"[str][strfyi:,(n]{{0,5}}o?i?{LETTER}{END}",  # so B.
+    rf"[st][^.!?;nLElk]{{0,8}},{LETTER}(?=[.!n]|$)",  # it is the second one, B
+    rf"p[^.!?;,nLElxzrk]{{0,6}}i{LETTER}{END}",  # the best step in the treatment is B
+    rf"xp{IS}f?o?{LETTER}",  # what is not true is B
+    rf"(?<![LEl])[,:d)-]f?{LETTER}[?]?(?=[.!n]?$)",  # at the end: 42 → B
     rf"[.!?]o?{LETTER}(?=!|[.]?n|[.]?$)|[?]o?(?P<reply>[LEl])(?=[.,]|$)",  # A sentence, B.
     rf"[ge]f{{0,2}}[ao]?{LETTER}|[i:]f?o(?P<named>[LEl]){END}",  # which is option B
     rf"yf?o?{LETTER}(?=[ip_])|y[f_m]{{1,5}}(?P<named>E)",  # only B fits; only the dolphin (B)
@@ -67,8 +71,8 @@ CONCLUDED = [
     rf"{LETTER}[^.!?;nLElxz]{{0,12}}T",  # B: 12 cm ✓
 ]
 APPROVED = [
-    rf"{LETTER}o?[fi:]{{0,3}}[pe]",  # B is correct
-    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?{IS}[fh]{{0,4}}p",  # B, 12 cm, is correct
+    rf"{LETTER}o?[fi:)-]{{0,3}}[pe]",  # B is correct
+    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?{IS}[fhoc]{{0,5}}[pe]",  # B, 12 cm, is correct
     rf"{LETTER}[_t][f_]{{0,3}}p",  # B gives the correct order
     rf"zo?{IS}f?{LETTER}",  # the false statement is B
     rf"h[,:f]{{0,2}}{LETTER}(?=[.!?,n]|$)",  # probably B
@@ -79,7 +83,7 @@ NEAR = 60
 """Words around a decision that are looked at."""
 DENIED = re.compile(r"x[^,:;i]{0,4}$")
 """Before a decision: I do not think that."""
-DENIED_INSIDE = re.compile(r"x[^LEl]*$")
+DENIED_INSIDE = re.compile(r"x[fiwh:]*$|x[^LEli]*$")
 """Before the letter: the answer is not."""
 REFUTED = re.compile(r"[i:]?[fw]{0,3}(?:x(?![fo]{0,2}[LEl])|z|r)|,?d[fit]{0,4}[qz]")
 """Behind a letter: is wrong; but that is an error."""
@@ -87,20 +91,22 @@ OTHERS = re.compile(r"q[^sd]*$")
 """Before a letter: many think that; not: many think so, but."""
 SUPPOSED = re.compile(r"k[^sd,]*$")
 """Before a decision: if; not: if so, then."""
+IMPLIED = re.compile(r"k[^,]*[LEl][^,]*$")
+"""Before a letter: if A then."""
 BACK = re.compile(r"(?:^|[.!?n,(-])r")
 """A clause that takes back what was said before it."""
-ANOTHER = re.compile(r"(?:(?:,?j|,|-)f?o?|(?=E))(?P<letter>[LEl])(?![iwxzt:])")
+ANOTHER = re.compile(r"(?:(?:,?j|,|-)[fh]?o?|(?=E)|;(?=.(?:[.;n]|$)))(?P<letter>[LEl])(?![iwxzt:])")
 """A second letter behind the first, of which nothing else is said: no decision."""
-ONE_BEFORE = re.compile(r"[LEl](?:,?j|-)f?o?$")
+ONE_BEFORE = re.compile(r"[LEl](?:,?j|-)[fh]?o?$")
 ONE_LISTED = re.compile(r"[^LEl]{0,20}?n[LEl]|[^LEl]{0,3}?[j,]f?[LEl]")
 """Further letters in the lines below, or in a row."""
 LETTERS = "[LEl](?:[,jo]{1,3}[LEl]){0,9}"
 REJECTED = re.compile(rf"[xz]f{{0,2}}o?{LETTERS}|{LETTERS}[^.!?;nLEl]{{0,12}}?[xzr]|[LEl][?]r")
 """Not A, B or C; A and B are wrong; A? No."""
-NAMED = re.compile(rf"(?:(?<!n)o|(?<=n)o(?=[LEl][^:.)n-])|(?=E)){LETTER}")
+NAMED = re.compile(rf"(?:(?<!n)o|(?<=n)o(?=[LEl][^:.)n-])|(?=E)){LETTER}(?!q)")
 """A letter that is one of a choice, and does not head a paragraph."""
 LEADS = re.compile(
-    rf"(?:^[aofi:(]{{0,4}}|n){LETTER}(?:(?=[.!);:,n(cdj-]|$)|(?<=L)(?=m)|(?<=E))"
+    rf"(?:^[aofi:(]{{0,4}}|n){LETTER}(?:(?=[.!);:,n(cdj-]|x[LEl]|$)|(?<=L)(?=m)|(?<=E))"
     r"|n[ao](?P<named>[LEl])(?=[.):n-]|$)"
 )
 """A line that begins with a letter: B, B) 12 cm, option B: 12 cm."""
@@ -181,6 +187,7 @@ def _holds(kinds: str, found: re.Match[str]) -> bool:
     if rest.endswith("?") and not set("h?") & set(found[0]):
         return False
     unreal = "k" in before + rest and "w" in inside + found[0] + rest[:2]
+    unreal = unreal or bool(IMPLIED.search(before + inside))
     return not unreal and not OTHERS.search(before + inside)
 
 
@@ -194,7 +201,10 @@ def _decision(text: Shape, rank: Rank, found: re.Match[str]) -> Decision:
     others = set(text.letters[slice(*another.span())]) if another else set()
     if others - {letter, ""} or ONE_BEFORE.search(before + inside):
         letter = ""
-    if SUPPOSED.search(before) or "h" in found[0]:
+    unsure = "h" in found[0]
+    if rank is Rank.APPROVED:
+        unsure = unsure or "w" in found[0] or "k" in before
+    if unsure or SUPPOSED.search(before):
         rank = Rank.TENTATIVE
     return Decision(rank, place, letter)
 
@@ -203,6 +213,7 @@ def _sentence(kinds: str, found: re.Match[str]) -> tuple[str, str, str]:
     """Return a sentence before a match, from there to its letter, and behind the letter."""
     begin, place = found.start(), _place(found)
     before = re.split(rf"[{STOPS}]", kinds[max(0, begin - NEAR) : begin])[-1]
+    before = "" if kinds[begin] in STOPS else before
     rest = re.split(rf"(?<=[{STOPS}])", kinds[place + 1 : place + NEAR], maxsplit=1)[0]
     return before, kinds[begin:place], rest
 
@@ -232,7 +243,11 @@ def _left(text: Shape) -> str | None:
     left = set(text.letters) - rejected - {""}
     if len(left) != 1 or "u" in text.kinds:
         return None
-    named = {text.letters[_place(found)] for found in NAMED.finditer(text.kinds)}
+    named = {
+        text.letters[_place(found)]
+        for found in NAMED.finditer(text.kinds)
+        if _holds(text.kinds, found)
+    }
     return left.pop() if left <= named or set(text.kinds) <= set("LE.,n") else None
 
 

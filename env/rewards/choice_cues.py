@@ -40,22 +40,29 @@ KINDS = {
 
 CUES = {
     "English": """
+_ letter of the alphabet|first letter
 a answer|answers|ans|solution|response|verdict|selection|final answer|answer choice|my pick
 a my choice|result|output|conclusion|short version|bottom line|tl;dr|tldr|short answer|final call
 a my guess|best guess|call|best fit|odd one out|exception|best match|winner|key|final choice
 a correct one
+o what|opt
 o option|options|choice|choices|letter|statement|statements|alternative|one|candidate|item
 i is|are|was|be|been|being|remains|equals|reads|becomes|lies in|stays|says|comes out as|comes to
-p correct|right|best|true|accurate|appropriate|valid|correctly|suitable|fits|works|fit|wins
-p better|stronger|closer|superior|more closely|more accurately|satisfies|most likely
-p most plausible|most probable|only one|only option|only choice|holds|holds true|checks out
-p most likely answer|strongest|closest|makes sense|yes
+p preferable|better supported|more convincing|ideal|optimal|reasonable|logical|is what
+p favored|favoured
+p correct|right|best|true|accurate|appropriate|valid|correctly|suitable
+p better|stronger|closer|superior|more closely|more accurately|most likely
+p most plausible|most probable|only one|only option|only choice
+p most likely answer|strongest|closest|yes
+x doubt|unlikely|not clear
 x not|never|isn't|aren't|wasn't|doesn't|don't|can't|cannot|won't|couldn't|wouldn't|nor|neither
 x no longer|can not|didn't|hardly|shouldn't|rather than|instead of|over
 z wrong|incorrect|false|eliminated|eliminate|eliminates|rule out|rules out|ruled out|invalid|too
 z out|fails|contradicts|contradicted|reject|rejected|excluded|exclude|discard|discarded|untrue
 z off|inaccurate|impossible|irrelevant|implausible|ruling out|eliminating|incorrectly|distractor
 z fail|avoid|worse|worst|dismiss|dismissed|cross out|excluding|unsupported|misleading
+v should receive|should be given|i'd recommend|i would recommend|i recommend|except
+v except for|favour|favor
 v choose|chose|choosing|chosen|select|selected|selecting|pick|picked|picking|go with|going with
 v opt for|opting for|settle on|settling on|take|answering|vote for|lock in|locking in|stick with
 v vote|put me down for|prefer|my gut says|sticking with|go for|going for|say|settled on|mark
@@ -63,13 +70,16 @@ v submit|went with|opted for|conclude
 s so|therefore|thus|hence|consequently|accordingly|then|in conclusion|in summary|overall
 s ultimately|by elimination|process of elimination|easy|in short|in brief|to sum up|all in all
 s in the end|finally|as a result|it follows that|which means|this means|meaning|that means|i.e.
+t is it|that'd be|would have to be|this implies|this proves|this gives|this shows
+t which implies|which proves|which gives|favours|favors|favour|favor
 t it is|it would be|it'd be|that would be|this would be|it should be|it's|its|that is|that's
 t this is|must be|should be|has to be|leaves|leaving|leaves us with|leads to|leads us to
 t leads me to|leaves me with|points to|gives|yields|narrows to|which leaves|gotta be|it must be
 t it has to be|it can only be|this makes|that makes|making|makes|left with|comes down to
 t remaining|supports|suggests|indicates|narrows it down to|favours|favors|down to|will be
 t i'm confident it's|brings us to
-y only|just|alone
+y only|alone
+e follows|fits|works|fit|satisfies|holds|holds true|checks out|makes sense|wins|suffices|captures
 e agree with|aligns with|align with|corresponds to|matches|match|agrees with|consistent with
 e equivalent to|corresponding to
 g exactly what|precisely what|indeed what|just what|which is|namely|listed as|labelled|labeled
@@ -80,6 +90,8 @@ h leaning|lean|inclined|guess|if i had to pick one|if i had to choose|if i had t
 h plausible|seems|looks|if i had to|if forced|tentatively|probably
 w would|were
 k if|suppose|supposing|assume|assuming|unless|whether|when|imagine
+q turn to|consider option|look at|let me consider|let's consider|states that|claims
+q one may|you may think|one could think|you could think
 q tempting|tempted|initially|at first|one might|you might|some people|someone|students|people
 q others say|others may|others might|others would|others think|many students|mistake|trap
 q mistakenly|first thought|first instinct|first glance|thought|confuse|confused|confusion
@@ -95,6 +107,7 @@ u none|no answer|cannot answer|can't answer|none of them
 c because|since|as|for|due|due to|which|rather|instead|given|while|with|where|who|in
 b answers are|correct answers|correct options|correct choices
 j and|or|and/or|through|o|y|u
+f just|exactly
 f the|a|an|most|clearly|indeed|obviously|definitely|simply|very|really|therefore|thus|hence|to
 f that|my|our|final|letter|also|it|this|certainly|thing|i|i'd|we|always|here|actually|single
 f indicated|below|following|intended|pretty|absolutely|surely|seemingly|still
@@ -127,7 +140,8 @@ f 的|最|应该|应|该|题|本|选|项|我|了|即
 a antwort|lösung|ergebnis|lösungsbuchstabe
 o option|aussage|antwortmöglichkeit|möglichkeit|variante|buchstabe|auswahl
 i ist|lautet|sind|wäre
-p richtig|korrekt|richtige|korrekte|beste|stimmt|zutreffend|wahr|trifft zu|passt|richtigen
+p richtig|korrekt|richtige|korrekte|beste|zutreffend|wahr|richtigen
+e trifft zu|passt|stimmt
 x nicht|kein|keine|statt|weder
 z falsch|scheidet aus|scheiden aus|ausgeschlossen|unzutreffend|entfällt|entfallen|falsche
 v wähle|nehme|entscheide mich für|wählen|ankreuzen

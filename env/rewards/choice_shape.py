@@ -40,7 +40,8 @@ SIGN = {sign: kind for kind, signs in SIGNS.items() for sign in signs} | {"'": "
 TOKEN = re.compile(
     rf"""(?<![{LATIN}\\])\((?P<enclosed>[A-Za-z])\)
     | (?<![{LATIN}\\]) (?P<bare>[A-Za-z])
-      (?![{LATIN}'_^] | -[{LATIN}] | \.[A-Za-z] | [^\S\n]*[=<>+])  # no variable, no initial
+      (?![{LATIN}'_^] | -[{LATIN}] | \.[A-Za-z] | \([A-Za-z]\) | [^\S\n]*[=<>+])
+    # a bare letter is no variable, no initial, no function
     | (?P<number>\d[\d.,]*(?<![.,]))
     | (?P<eastern>{"|".join(map(re.escape, EASTERN))}|[{EAST}])
     | (?P<word>[^\W\d_{EAST}][^\W_{EAST}]*(?:['.-][^\W_{EAST}]+)*'?)
@@ -49,14 +50,18 @@ TOKEN = re.compile(
     | (?P<sign>[{"".join(map(re.escape, SIGN))}])""",
     re.VERBOSE,
 )
-WORDS = dict.fromkeys("AEOUY", ".,:;?!n()-jcixzhTwtd") | {"I": ".,:;?!n()-ij"}
+WORDS = dict.fromkeys("AEOUY", ".,:;?!n()-jcixzhTwtdes") | {"I": ".,:;?!n()-ij"}
 """Letters that are words in some language, and what follows one that is a letter of a choice."""
+PROVEN = frozenset(("p.", "p,", "p!", "pn", "fi"))
+"""What follows the letter A, which is no article then: A correct. A to be right."""
 SMALL = ".,:;?!n)ci-x"
 """What follows a small letter that is one of a choice."""
 
 MARKUP = [
     (r"[’‘]", "'"),
     (r"[“”]", '"'),
+    ("🅰", " A "),
+    ("🅱", " B "),
     (r"\\(?:Long|long)?[Rr]ightarrow\b|\\implies\b|\\to\b", "→"),
     (r"\\therefore\b", "∴"),
     (r"\\checkmark\b|^\s*[-*]?\s*\[[xX]\]", "✓ "),
@@ -69,7 +74,7 @@ MARKUP = [
     (r"</?[a-z_]{2,}>|<\|\w+\|>", "\n"),
     (r"[(\[{<【「『《〈]\s*([A-Za-z])\s*[.:]?\s*[)\]}>】」』》〉]", r"(\1)"),
     (
-        r"(?i:(\*\*\*|\*\*|\*|__|`|['\"])\s*(option |choice )?\(?([A-Z])\s*[).:]?\s*\1)",
+        r"(?i:(\*\*\*|\*\*|\*|__|_|`|['\"])\s*(option |choice )?\(?([A-Z])\s*[).:]?\s*\1)",
         r" \2(\3) ",
     ),
     (r"^A(?=:\s*\(?[A-Z]\b)", "answer"),  # `Q: …` is a line above
@@ -105,8 +110,7 @@ def shape(text: str) -> Shape:
     place = 0
     while place < len(found):
         kind, width = _kind(found[place : place + LONGEST])
-        after = found[place + width] if place + width < len(found) else None
-        if kind in "Ll" and not _is_letter(found[place], kinds[-1:], after):
+        if kind in "Ll" and not _is_letter(found[place : place + LONGEST], kinds[-1:]):
             kind = "_"
         kinds.append(kind)
         letters.append(found[place][0].strip("()").upper() if kind in "LEl" else "")
@@ -130,18 +134,22 @@ def _phrase(found: list[re.Match[str]]) -> tuple[str, int]:
     """Return the kind of the longest known phrase that these words begin with, else of a word."""
     words = [one[0].lower() if one["word"] or one["bare"] else "" for one in found]
     for width in range(words.index("") if "" in words else len(words), 0, -1):
-        kind = CUE.get(" ".join(words[:width]))
+        phrase = " ".join(words[:width])
+        kind = CUE.get(phrase) or CUE.get(phrase.removesuffix("'s"))
         if kind and (width > 1 or found[0]["word"] or (kind == "j" and found[0][0].islower())):
             return kind, width
     bare = found[0]["bare"] or ""
     return ("L" if bare.isupper() else "l" if bare and bare in "abcdefghij" else "_"), 1
 
 
-def _is_letter(one: re.Match[str], before: list[str], after: re.Match[str] | None) -> bool:
-    """Return whether a letter is one of a choice, and no article, pronoun or variable."""
-    proves = SMALL if one[0].islower() else WORDS.get(one[0])
-    if after is None or proves is None:
+def _is_letter(found: list[re.Match[str]], before: list[str]) -> bool:
+    """Return whether the first of these words is one of a choice: no article, pronoun, variable."""
+    letter, after = found[0][0], found[1:]
+    proves = SMALL if letter.islower() else WORDS.get(letter)
+    if not after or proves is None:
         return True
-    if one[0].isupper() and (before in (["o"], ["a"]) or after["eastern"]):
+    if letter.isupper() and (after[0]["eastern"] or (letter != "I" and before in (["o"], ["a"]))):
         return True
-    return _kind([after])[0] in proves
+    kind, width = _kind(after)
+    then = _kind(after[width:])[0] if after[width:] else "."
+    return kind in proves or (letter == "A" and kind + then in PROVEN)
