@@ -147,30 +147,23 @@ def test_the_end_of_a_raylet_ends_the_wait_although_ray_start_waits_on(
     assert str(failed.value).endswith(f"raylet ended: {said}")
 
 
-def test_a_raylet_that_ends_in_silence_has_its_logs_named_if_ray_start_says_nothing(
-    tmp_path: Path, settings: Settings
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (LATE, "Check failed: port.ok() Timed out waiting for file /tmp/ray/session_1/dashboard_"),
+        ("", "it said nothing; its logs are in {}/session/logs"),
+    ],
+)
+def test_the_end_of_a_raylet_of_a_node_that_is_ready_is_told_with_its_last_words_or_its_logs(
+    tmp_path: Path, settings: Settings, output: str, why: str
 ) -> None:
     told = Inbox()
     with RayNode(settings, (), ME, "t", told) as node:
         node.wait_ready(lambda: None, threading.Event())
         eventually(lambda: (tmp_path / "session/dashboard_agent_listen_port_ab").exists())
+        (tmp_path / "session/logs/raylet.out").write_text(output)
         (tmp_path / "end").touch()
         ended = told.take(timeout=10)
     assert isinstance(ended, RayEnded)
-    logs = tmp_path / "session/logs"
-    assert ended.why == f"Ray's raylet ended: it said nothing; its logs are in {logs}"
-
-
-def test_the_end_of_a_raylet_of_a_node_that_is_ready_is_told_with_its_last_words(
-    tmp_path: Path, settings: Settings
-) -> None:
-    told = Inbox()
-    with RayNode(settings, (), ME, "t", told) as node:
-        node.wait_ready(lambda: None, threading.Event())
-        eventually(lambda: (tmp_path / "session/dashboard_agent_listen_port_ab").exists())
-        (tmp_path / "session/logs/raylet.out").write_text(LATE)
-        (tmp_path / "end").touch()
-        ended = told.take(timeout=10)
-    assert isinstance(ended, RayEnded)
-    assert ended.why.startswith("Ray's raylet ended: Check failed: port.ok() Timed out waiting for")
+    assert ended.why.startswith(f"Ray's raylet ended: {why.format(tmp_path)}")
     assert not node.running
