@@ -15,6 +15,8 @@ from pathlib import Path
 
 SHARD = re.compile(r"(?P<name>.*)-\d{5}-of-(?P<count>\d{5})(?P<rest>.*)")
 """The name of one of several files of a split."""
+GLOB = re.compile(r"[*?\[]")
+"""What datasets takes for a pattern, also in the path of the directory itself."""
 Files = Mapping[str, Sequence[Path]]
 """Split → its files."""
 
@@ -39,6 +41,11 @@ def files_of(directory: Path, split: str) -> Sequence[Path]:
 def _splits(directory: Path) -> Files:
     from datasets import get_dataset_config_names, get_dataset_default_config_name
 
+    if sign := GLOB.search(str(directory.resolve())):
+        raise UnreadableDirectoryError(
+            f"has {sign[0]} in its path, which the package datasets takes for a pattern. Give its "
+            "files, several with commas, or rename it"
+        )
     logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)  # no README.md is needed
     try:
         names = get_dataset_config_names(str(directory))

@@ -129,6 +129,17 @@ def test_a_saved_data_set_of_pointers_is_named(tmp_path: Path) -> None:
         texts(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["lr[1e-5]", "all*", "what?"])
+def test_a_path_that_datasets_takes_for_a_pattern_is_refused_and_its_file_is_read(
+    tmp_path: Path, name: str
+) -> None:
+    """With a star, the files of a directory beside it would be read, too."""
+    write(tmp_path / name, "train.jsonl")
+    with pytest.raises(PromptError, match="takes for a pattern. Give its files"):
+        texts(tmp_path / name)
+    assert texts(tmp_path / name / "train.jsonl") == of("train.jsonl")
+
+
 def test_a_directory_without_data_is_named(downloaded: Path) -> None:
     (downloaded / "README.md").write_text("# Nothing")
     with pytest.raises(PromptError, match="holds no saved data set, and no"):
