@@ -1,8 +1,9 @@
-"""A reward function that ends the training with exit code 0, on a real node."""
+"""Exit code 0 without a model, on a real node: of a training that was ended, and of a start."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -59,3 +60,18 @@ def test_the_run_goes_on_and_ends_with_the_weights_of_an_undisturbed_one(tmp_pat
     told = stored_json.json_object(ended.run.progress)
     assert told is not None
     assert told["step"] == STEPS, json.dumps(told)
+
+
+def test_a_finished_run_whose_model_was_deleted_writes_it_again(tmp_path: Path) -> None:
+    job = [*tiny_job(tmp_path, STEPS), "--seed", "7", "--save_steps", "1"]
+    run = tmp_path / "run"
+    with closing(Cluster(run, workers=0, job=job, ROLLCALL_RECIPE="builtin")) as cluster:
+        cluster.start(HEAD)
+        assert cluster.exit_codes(within=300) == {HEAD: 0}, cluster.consoles()
+        weights = cluster.run.exported / "model.safetensors"
+        written = weights.read_bytes()
+        shutil.rmtree(cluster.run.exported)
+        cluster.start(HEAD)
+        assert cluster.exit_codes(within=300) == {HEAD: 0}, cluster.consoles()
+        assert "is gone, or not whole: it is written again" in cluster.said(HEAD)
+        assert weights.read_bytes() == written

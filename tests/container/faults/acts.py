@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +17,7 @@ from contract.exit_codes import ExitCode
 from contract.manifest import MANIFEST
 from contract.progress import Progress
 from contract.run_dir import write_atomically
+from entrypoint.job import job_log
 from tests.container.faults.reward import Mood
 from tests.container.faults.stage import BOOT_SECONDS, Stage, lives
 from tests.support.node_cluster import HEAD
@@ -22,6 +25,8 @@ from tests.support.node_cluster import HEAD
 Act = Callable[[Stage], object]
 
 FIRST, SECOND = 1, 2
+PRINTED = 200 << 20
+"""Bytes."""
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -99,12 +104,32 @@ def _copy(stage: Stage, says: Callable[[int], dict[str, object]]) -> None:
     row = json.loads((copy / MANIFEST).read_text()) | says(step)
     (copy / MANIFEST).write_text(json.dumps(row))
     stage.damaged(copy)
-    stage.send("driver", KILL)
+    until_the_driver_starts(stage)
 
 
 def copies_go(stage: Stage) -> None:
+    """Once the attempt that finds them has made a step."""
+    attempts = len(stage.events("attempt")) - 1
+    stage.resumes(attempts, within=60)
     for copy in stage.run.checkpoints.glob("global_step_9????"):
         shutil.rmtree(copy)
+
+
+def prints_much(stage: Stage) -> None:
+    """The driver's output grows at once, and the driver is killed."""
+    submission = stage.events("attempt")[-1]["details"]["submission_id"]
+    output = job_log.source(stage.ray_dir(HEAD), submission)
+    assert output is not None
+    with output.open("ab") as file:
+        for _ in range(PRINTED >> 20):
+            file.write((b"x" * 1023 + b"\n") * 1024)
+    until_the_driver_starts(stage)
+
+
+def logs_go(stage: Stage) -> None:
+    """The checker would read them after each later fault."""
+    for log in stage.run.logs.glob("attempt-*.log"):
+        os.truncate(log, 0)
 
 
 def truncate(checkpoint: Path) -> None:
@@ -233,6 +258,19 @@ def comes_with_a_copy(number: int) -> Act:
         assert "mount one shared storage" in stage.said(number), stage.consoles()
         del stage.differs[number]
         shutil.rmtree(copy)
+
+    return act
+
+
+def comes_to_a_taken_port(number: int) -> Act:
+    """Another program has one of the node's ports, for a while."""
+
+    def act(stage: Stage) -> None:
+        first = int(stage.environment(number)["ROLLCALL_WORKER_PORTS"].partition("-")[0])
+        with socket.create_server(("", first)):
+            stage.start(number)
+            assert stage.nodes[number].wait(60) == ExitCode.RETRY, stage.consoles()
+        assert f"host.ports: {first}: " in stage.said(number), stage.consoles()
 
     return act
 

@@ -23,7 +23,7 @@ from tests.container.faults.reward import RewardServer
 from tests.support.fork_server import FORK_SERVER
 from tests.support.node_cluster import HEAD, Cluster, command_line, signalled
 
-BOOT_SECONDS = 120
+BOOT_SECONDS = 200
 MAX_RESTARTS = 5
 HANG_SECONDS = 45
 SECRET = "wandb-key-that-nobody-may-see-in-a-log-0"

@@ -54,6 +54,14 @@ def deaths() -> Iterator[Fault[Stage]]:
             restarts=None if role in REPAIRED else True,
             fast=role in ("driver", "policy", "engine", "raylet-1"),
         )
+    yield Fault(
+        name="driver-prints-and-is-killed",
+        sentence="the training driver prints 200 MiB at once, and is killed",
+        inject=acts.prints_much,
+        heal=acts.logs_go,
+        deadline=60,
+        classes=DIED,
+    )
     # A worker that is back before the attempt has ended is not missed any more.
     for number, who, classes in ((FIRST, "a worker", DIED), (HEAD, "the head", UNDONE)):
         yield Fault(

@@ -38,7 +38,6 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
             " killed",
             inject=inject,
             heal=acts.copies_go,
-            after=20,
             deadline=90,
             classes=DIED,
         )
@@ -143,6 +142,16 @@ def others() -> Iterator[Fault[Stage]]:
         sentence="a worker is killed and comes back with a copy of the run directory; then with the"
         " right one",
         inject=both(acts.kill_node(SECOND), acts.comes_with_a_copy(SECOND)),
+        heal=start_node(SECOND),
+        deadline=180,
+        classes=DIED,
+        restarts=None,
+    )
+    yield Fault(
+        name="port-taken",
+        sentence="a worker is killed and comes back while another program has one of its ports: it"
+        " ends with 75; then the port is free",
+        inject=both(acts.kill_node(SECOND), acts.comes_to_a_taken_port(SECOND)),
         heal=start_node(SECOND),
         deadline=180,
         classes=DIED,
