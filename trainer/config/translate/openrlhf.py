@@ -24,6 +24,11 @@ from trainer.config.translate.rows import (
     switch,
 )
 
+WITHOUT_BOS = (
+    "prompts that are no chats: here they begin with BOS, if the tokeniser has one, and without it "
+    "in OpenRLHF (docs/from-openrlhf.md)"
+)
+
 
 def _checked(value: str, values: Values) -> Answer:
     if switch(value, values) != "true":

@@ -347,7 +347,9 @@ def _leave_out_template(made: Translation) -> None:
     """Leave out --input_template where a chat template renders the prompts, as OpenRLHF does."""
     by_name = {aliases(Config)[spelling][0]: spelling for spelling in made.flags}
     chats, template = by_name.get("apply_chat_template"), by_name.get("input_template")
-    if chats and template and not _is_off(chats, made.flags[chats]):
+    if not chats or _is_off(chats, made.flags[chats]):
+        made.notes.append(openrlhf.WITHOUT_BOS)
+    elif template:
         del made.flags[template]
         made.notes.append(f"--{template}: OpenRLHF leaves it out beside --{chats}")
 

@@ -264,8 +264,10 @@ def test_a_launcher_before_trl_s_script_gives_the_layout(
 def test_openrlhf_leaves_a_template_out_beside_the_chat_template(
     capsys: pytest.CaptureFixture[str], theirs: str, kept: bool
 ) -> None:
-    made = translate(capsys, f"python -m openrlhf.cli.train_ppo_ray {theirs}")
-    assert any("input_template" in name for name in made) == kept
+    command = f"python -m openrlhf.cli.train_ppo_ray {theirs}"
+    assert any("input_template" in name for name in translate(capsys, command)) == kept
+    _, _, err = run(capsys, "--", *shlex.split(command))
+    assert ("here they begin with BOS" in err) == kept
 
 
 def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
