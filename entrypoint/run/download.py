@@ -159,11 +159,14 @@ class _Download:
         part.rename(to)
 
 
-def whole(store: Store, name: str, to: Path) -> None:
-    """Fetch a file durably, if the store has it, in parts. Raises StoreError and OSError."""
+def whole(store: Store, name: str, to: Path) -> bool:
+    """Fetch a file durably, in parts; return whether the store has it.
+
+    Raises StoreError and OSError.
+    """
     size = store.size(name)
     if size is None:
-        return
+        return False
     part = to.with_name(f".{to.name}.part")
     with replacing_path(to):
         with part.open("wb") as target:
@@ -173,6 +176,7 @@ def whole(store: Store, name: str, to: Path) -> None:
             os.fsync(target.fileno())
         part.rename(to)
     sync_directory(to.parent)
+    return True
 
 
 def _largest_first(files: list[WrittenFile]) -> list[WrittenFile]:

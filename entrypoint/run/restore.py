@@ -8,21 +8,22 @@ directory has none, or the one that --load_step names.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.manifest import checkpoint_path, fault_of, lineage_of, newest_checkpoint
 from contract.run_dir import RunFiles
-from entrypoint.run import download
+from entrypoint.run import download, segments
 from entrypoint.run.download import CorruptCheckpointError
 from entrypoint.run.journal import Journal
 from entrypoint.run.patience import Patience
 from entrypoint.run.store import Store, UnusableStoreError
 
+GROWING = ("journal.jsonl", "metrics.jsonl", "samples.jsonl")
+"""Files that may be in segments there."""
 HISTORY = (
-    "journal.jsonl",
-    "metrics.jsonl",
-    "samples.jsonl",
+    *GROWING,
     "progress.json",
     "result.json",
     ".layouts",
@@ -56,8 +57,13 @@ def history(store: Store, run: RunFiles) -> bool:
     (run.root / UNDER_WAY).touch()
     for name in HISTORY:
         if not (run.root / name).exists():
-            download.whole(store, name, run.root / name)
+            _fetch_history(store, name, run.root / name)
     return True
+
+
+def _fetch_history(store: Store, name: str, to: Path) -> None:
+    if not download.whole(store, name, to) and name in GROWING:
+        segments.fetch(store, name, to)
 
 
 def claim(store: Store, run: RunFiles) -> None:

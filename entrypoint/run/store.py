@@ -98,6 +98,14 @@ class Store:
             except FileNotFoundError:
                 return None
 
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the bytes of all files below `directory`, by their names relative to it."""
+        below = self._path(directory)
+        with self._told():
+            self._fs.invalidate_cache()
+            found = self._fs.find(below, detail=True)
+        return {path.removeprefix(below).lstrip("/"): row["size"] for path, row in found.items()}
+
     def part(self, name: str, start: int, size: int) -> bytes:
         """Return `size` bytes of a file, or what it has of them."""
         with self._told():
@@ -156,11 +164,7 @@ class Store:
 
     def _names(self, directory: str) -> list[str]:
         """Return the names of all files below `directory`, relative to it."""
-        below = self._path(directory)
-        with self._told():
-            self._fs.invalidate_cache()
-            paths = self._fs.find(below)
-        return [path.removeprefix(below).lstrip("/") for path in paths]
+        return list(self.sizes(directory))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

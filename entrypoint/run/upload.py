@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from contract import lease
 from contract.exit_codes import ExitCode
@@ -33,9 +34,10 @@ from contract.manifest import (
 )
 from contract.run_dir import RunFiles
 from entrypoint.net import wait
-from entrypoint.run import errors, restore
+from entrypoint.run import errors, restore, segments
 from entrypoint.run.journal import Journal
 from entrypoint.run.ownership import Ownership, TakenOverError
+from entrypoint.run.segments import Segments
 from entrypoint.run.store import Store, StoreError, checkpoint_name
 from entrypoint.run.upload_files import Beginning, CorruptFileError, FileUploads
 
@@ -66,6 +68,7 @@ class Uploads:
         self._outage = False
         holder = journal.claim.holder if journal.claim else ""
         self._ownership = Ownership(store, run, holder)
+        self._segments = {name: Segments(store, name) for name in restore.GROWING}
         self._files = FileUploads(store, run.root, self._ownership)
         self.taken_over: Future[str] = Future()
         """Says in a sentence that a later head uses the store."""
@@ -205,9 +208,20 @@ class Uploads:
         with ExitStack() as opened:
             files = [opened.enter_context(path.open("rb")) for path in paths if path.exists()]
             parts = [Beginning(file, self._files.moves) for file in files]
-            if last or not self._is_finished():
+            is_finished = self._is_finished()
+            if last or not is_finished:
                 for file, part in zip(files, parts, strict=True):
-                    self._store.upload(Path(file.name).name, part)
+                    self._upload_part(Path(file.name).name, file, part, whole=is_finished)
+
+    def _upload_part(self, name: str, file: IO[bytes], part: Beginning, *, whole: bool) -> None:
+        """`whole`: as one object of its name, also if it is long: for those who read the store."""
+        of_segments = self._segments.get(name)
+        if of_segments and not whole and part.size > segments.SEGMENT_BYTES:
+            of_segments.send(file, part.size, self._files.moves)
+            return
+        self._store.upload(name, part)
+        if of_segments:
+            of_segments.is_whole()
 
     def _is_finished(self) -> bool:
         """Return whether the newest head has recorded that the run has finished."""

@@ -84,7 +84,7 @@ class Beginning:
     def __init__(self, file: IO[bytes], moves: Callable[[], None]) -> None:
         """`moves`: called with each part that is read."""
         self._file = file
-        self._left = os.fstat(file.fileno()).st_size
+        self.size = self._left = os.fstat(file.fileno()).st_size
         self._moves = moves
 
     def read(self, size: int = -1, /) -> bytes:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import boto3
 import pytest
@@ -31,6 +32,8 @@ class S3:
     port: int
     bucket: str
     server: BaseWSGIServer = field(init=False)
+    received: int = field(init=False, default=0)
+    """Bytes of the requests' bodies so far."""
 
     @property
     def url(self) -> str:
@@ -41,8 +44,12 @@ class S3:
         self.server.server_close()
 
     def start(self) -> None:
-        app = DomainDispatcherApplication(create_backend_app)
-        handler = MotoRequestHandler
+        moto, handler = DomainDispatcherApplication(create_backend_app), MotoRequestHandler
+
+        def app(environ: dict[str, Any], start: Any) -> Any:
+            self.received += int(environ.get("CONTENT_LENGTH") or 0)
+            return moto(environ, start)
+
         self.server = make_server("127.0.0.1", self.port, app, True, request_handler=handler)
         # moto's own thread looks every 0.5 s whether it is to end.
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
