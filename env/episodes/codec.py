@@ -56,13 +56,13 @@ class TextCodec:
         `follows`: they continue a text, so that a space at their beginning stays, which many
         tokenisers leave out at the beginning of a text.
         """
-        kept = self._told(tokens)
+        kept = self._shown(tokens)
         if not follows or not kept:
             return self._text(kept)
         before = self._letter
         return self._text([*before, *kept])[len(self._text(before)) :]
 
-    def _told(self, tokens: Sequence[int]) -> list[int]:
+    def _shown(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that a text shows. A token that is the end token too counts as that."""
         own = self.tokenizer
         end, padding = own.eos_token_id, own.pad_token_id

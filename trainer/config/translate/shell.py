@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainer.config.translate.bash.open_text import is_open, pieces
-from trainer.config.translate.bash.scope import Place, Record, read_of, text_of
+from trainer.config.translate.bash.open_text import is_open, names_in, pieces
+from trainer.config.translate.bash.scope import Place, Record, text_of
 from trainer.config.translate.bash.state import State, Unknown
 from trainer.config.translate.bash.statements import Run
 from trainer.config.translate.bash.syntax import ScriptSyntaxError, parsed, slips
@@ -40,7 +40,7 @@ class Script:
         found: dict[str, str] = {}
         for piece in (piece for word in words for piece in pieces(word) if is_open(piece)):
             inner = piece.removeprefix(UNSET)
-            names = [inner, *([] if inner in self.asked else read_of(inner))]
+            names = [inner, *([] if inner in self.asked else names_in(inner))]
             found |= {name: self.asked[name] for name in names if name in self.asked}
         return found
 

@@ -48,6 +48,10 @@ def test_words_of_the_last_command(text: str, words: list[str]) -> None:
     assert commands(text)[-1] == words
 
 
+def test_a_variable_that_is_exported_no_more_is_left_out() -> None:
+    assert read("export A=1 B=2; export -n A; a", {}).exported == {"B": "2"}
+
+
 @pytest.mark.parametrize(
     "text",
     [

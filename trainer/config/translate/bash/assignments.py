@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainer.config.translate.bash.arithmetic import NoNumberError, index_of
-from trainer.config.translate.bash.scope import Scope, text_of
+from trainer.config.translate.bash.scope import Scope
 from trainer.config.translate.bash.state import ABSENT, Absent, Array, Unknown, Value
 from trainer.config.translate.bash.syntax import Node, line
 from trainer.config.translate.bash.words import Words
@@ -153,14 +153,10 @@ def _assign_declared(
 def _declared(scope: Scope, variant: str, switches: str, name: str) -> None:
     state = scope.state
     if variant == "export" and "n" in switches:
-        state.exported.pop(name, None)
+        scope.record.exported.pop(name, None)
     elif variant == "export" or "x" in switches:
         scope.export(name)
     hides = variant == "local" or (variant in ("declare", "typeset") and "g" not in switches)
     if hides and state.saved and name not in state.saved[-1] and name not in state.given:
         state.saved[-1][name] = state.variables.get(name, ABSENT)
         state.variables[name] = None
-
-
-def value_text(scope: Scope, name: str) -> str:
-    return text_of(scope.value(name)) or ""

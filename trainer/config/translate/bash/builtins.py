@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from trainer.config.translate.bash import conditions
-from trainer.config.translate.bash.open_text import hide, is_open, opened, show
+from trainer.config.translate.bash.open_text import hide, is_open, opened, separators_of, show
 from trainer.config.translate.bash.scope import Scope, text_of
-from trainer.config.translate.bash.state import ABSENT, Array, Unknown, Value
+from trainer.config.translate.bash.state import Array, Unknown, Value
 from trainer.config.translate.bash.syntax import Node, line
 
 Status = int | None
@@ -232,15 +232,12 @@ def _set(scope: Scope, name: str, value: Value, node: Node) -> None:
 def _cells(text: str, separators: str, most: int) -> list[str]:
     """Return what `read` puts into `most` variables, the rest into the last; 0: into an array."""
     shown, kept = hide(text)
-    spaces = "".join(char for char in separators if char in " \t\n")
-    others = "".join(char for char in separators if char not in " \t\n")
-    space, other = (f"[{re.escape(chars)}]" if chars else "(?!)" for chars in (spaces, others))
-    sign = re.compile(f"{space}*{other}{space}*|{space}+")
+    spaces, others, sign = separators_of(separators)
     body = shown.strip(spaces) if spaces else shown
-    found = [body] if most == 1 else sign.split(body, maxsplit=max(most - 1, 0))
+    found = [body] if most == 1 else re.split(sign, body, maxsplit=max(most - 1, 0))
     if not most and len(found) > 1 and not found[-1]:
         found.pop()
-    if most and others and re.fullmatch(f"[^{re.escape(others)}]*{other}", found[-1]):
+    if most and others and re.fullmatch(f"[^{re.escape(others)}]*[{re.escape(others)}]", found[-1]):
         found[-1] = found[-1][:-1]
     return [show(one, kept) for one in found] if body or most else []
 
@@ -270,11 +267,6 @@ def shopt(scope: Scope, words: list[str], node: Node) -> Status:
     if SPOILING_SWITCHES & {*words}:
         scope.state.spoil(f"line {line(node)}: `{' '.join(words)}` is not read")
     return 0
-
-
-def exported(scope: Scope, name: str) -> None:
-    if scope.state.variables.get(name, ABSENT) is not ABSENT:
-        scope.export(name)
 
 
 BUILTINS: Mapping[str, Callable[[Scope, list[str], Node], Status]] = {

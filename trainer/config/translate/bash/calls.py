@@ -10,7 +10,7 @@ from pathlib import PurePath
 from trainer.config.translate.bash import assignments, builtins, tools
 from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
 from trainer.config.translate.bash.open_text import is_open
-from trainer.config.translate.bash.scope import Scope
+from trainer.config.translate.bash.scope import Scope, text_of
 from trainer.config.translate.bash.state import ABSENT, State, Unknown
 from trainer.config.translate.bash.syntax import (
     Node,
@@ -78,11 +78,9 @@ class Calls:
             return self._with_prefix(node, state, lambda: self._own(words, node, state))
         prefix = []
         for one in set_:
-            inner = replace(scope, state=state.copy())
+            inner, name = replace(scope, state=state.copy()), one["Name"]["Value"]
             assignments.assign(inner, one)
-            prefix.append(
-                f"{one['Name']['Value']}={assignments.value_text(inner, one['Name']['Value'])}"
-            )
+            prefix.append(f"{name}={text_of(inner.value(name)) or ''}")
         reads = PurePath(first).name in SHELLS and isinstance(state.source, str)
         script = [str(state.source)] if reads else []
         self._run.record.commands.append([*prefix, *words, *script])
@@ -229,8 +227,8 @@ class Calls:
         del record.commands[commands:], record.notes[notes:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])
-        unknown = isinstance(inner.output, Unknown) or files
-        scope.state.status = None if unknown else inner.status
-        if isinstance(inner.output, Unknown) or files:
+        if files or isinstance(inner.output, Unknown):
+            scope.state.status = None
             return None
+        scope.state.status = inner.status
         return "".join(inner.output).rstrip("\n")

@@ -49,6 +49,11 @@ def is_open(text: str) -> bool:
     return UNSET in text
 
 
+def names_in(piece: str) -> list[str]:
+    """Return the variables, and the numbers of arguments, that an open piece may name."""
+    return re.findall(r"\w+", piece)
+
+
 def known_tail(text: str) -> str:
     """Return the text behind the last open piece."""
     found = pieces(text)
@@ -81,16 +86,22 @@ def show(text: str, kept: list[str]) -> str:
     )
 
 
+def separators_of(characters: str) -> tuple[str, str, str]:
+    """Return those of IFS that are spaces, the others, and a regular expression of a separator."""
+    spaces = "".join(char for char in characters if char in " \t\n")
+    others = "".join(char for char in characters if char not in " \t\n")
+    space, other = (f"[{re.escape(chars)}]" if chars else "(?!)" for chars in (spaces, others))
+    return spaces, others, f"{space}*{other}{space}*|{space}+"
+
+
 def split(text: str, separators: str) -> tuple[bool, list[str], bool]:
     """Return the fields of an expansion that is not quoted (bash(1), "Word Splitting").
 
     The switches say whether a separator that is a space comes first, and whether one comes last.
     """
     shown, kept = hide(text)
-    spaces = "".join(char for char in separators if char in " \t\n")
-    others = "".join(char for char in separators if char not in " \t\n")
+    spaces, _, sign = separators_of(separators)
     body = shown.lstrip(spaces) if spaces else shown
-    space, other = (f"[{re.escape(chars)}]" if chars else "(?!)" for chars in (spaces, others))
-    found = re.split(f"{space}*{other}{space}*|{space}+", body) if body else []
+    found = re.split(sign, body) if body else []
     ends = len(found) > 1 and not found[-1]
     return len(body) < len(shown), [show(one, kept) for one in found[: -1 if ends else None]], ends

@@ -49,11 +49,8 @@ class Parameter:
         if isinstance(value, str) or value is None:
             return self._of_text(value)
         if isinstance(value, Unknown):
-            return [self._scope.ask(self._handle(), value)]
+            return [self._scope.ask(self._name, value)]
         return self._of_outside()
-
-    def _handle(self) -> str:
-        return self._name
 
     def _strange(self, why: str = "") -> str:
         return self._scope.ask_for(self._node, why or "this expansion is not read")
@@ -84,23 +81,17 @@ class Parameter:
 
     def _of_list(self, found: list[str] | Unknown) -> Values:
         if isinstance(found, Unknown):
-            return [self._scope.ask(self._handle().strip("@*") or "1", found)]
+            return [self._scope.ask(self._name.strip("@*") or "1", found)]
         if self._node.get("Length"):
             return [str(len(found))]
         if cut := self._node.get("Slice"):
             return self._as_one(self._cut_list(found, cut))
         if exp := self._node.get("Exp"):
             if exp["Op"] in (":-", "-", ":+", "+"):
-                full = bool(found) if exp["Op"] in ("-", "+") else any(found)
-                if exp["Op"].endswith("+"):
-                    return (
-                        self._expand.default(exp.get("Word"), quoted=self._quoted) if full else []
-                    )
-                return (
-                    list(found)
-                    if full
-                    else self._expand.default(exp.get("Word"), quoted=self._quoted)
-                )
+                full = any(found) if exp["Op"].startswith(":") else bool(found)
+                if full != exp["Op"].endswith("+"):
+                    return list(found) if full else []
+                return self._expand.default(exp.get("Word"), quoted=self._quoted)
             return [self._changed(one) for one in found]
         if self._node.get("Repl"):
             return [self._changed(one) for one in found]
@@ -143,12 +134,10 @@ class Parameter:
         if name == "PWD":
             return state.directory or ABSENT
         value = scope.value(name)
-        if (
-            (node := self._node.get("Index")) is None
-            or value is ABSENT
-            or isinstance(value, Unknown)
-        ):
-            return value if value is ABSENT or isinstance(value, Unknown) else text_of(value)
+        if value is ABSENT or isinstance(value, Unknown):
+            return value
+        if (node := self._node.get("Index")) is None:
+            return text_of(value)
         array = value if isinstance(value, Array) else Array({0: text_of(value) or ""})
         try:
             return array.values.get(index_of(scope, self._expand.text, node, array))

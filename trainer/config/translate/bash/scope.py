@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.config.translate.bash.open_text import is_open, opened, pieces
+from trainer.config.translate.bash.open_text import is_open, names_in, opened, pieces
 from trainer.config.translate.bash.state import (
     ABSENT,
     OF_THE_RUN,
@@ -110,18 +110,12 @@ class Scope:
                     return Unknown(self.record.asked[name])
             if inner.startswith("(") and not inner.startswith("(("):
                 return Unknown(f"`${inner}` is known only when the script runs")
-            if any(name in self.record.asked for name in read_of(inner)):
+            if any(name in self.record.asked for name in names_in(inner)):
                 return Unknown(f"`${inner}` is known only when the script runs")
         return None
 
     def export(self, name: str) -> None:
-        self.state.exported[name] = None
         self.record.exported[name] = None
-
-
-def read_of(inner: str) -> list[str]:
-    """Return the names in an open piece."""
-    return "".join(char if char.isalnum() or char == "_" else " " for char in inner).split()
 
 
 def text_of(value: Value | Absent) -> str | None:

@@ -65,7 +65,6 @@ class State:
     """Variables from outside, which count more than what the script sets by itself."""
     arguments: tuple[str, ...] | Unknown = ()
     variables: dict[str, Value] = field(init=False)
-    exported: dict[str, None] = field(init=False)
     functions: dict[str, Node | None] = field(default_factory=dict, init=False)
     """None: branches define it differently."""
     directory: str | Unknown = field(default="", init=False)
@@ -86,12 +85,10 @@ class State:
 
     def __post_init__(self) -> None:
         self.variables = dict(self.given)
-        self.exported = dict.fromkeys(self.given)
 
     def copy(self) -> State:
         made = copy(self)
-        made.variables, made.exported = dict(self.variables), dict(self.exported)
-        made.functions = dict(self.functions)
+        made.variables, made.functions = dict(self.variables), dict(self.functions)
         made.saved = tuple(dict(frame) for frame in self.saved)
         return made
 
@@ -128,7 +125,6 @@ def joined(one: State, other: State, why: Unknown) -> State:
         if mine != theirs:
             kept = next((value for value in (mine, theirs) if isinstance(value, Unknown)), why)
             both.variables[name] = kept
-    both.exported = {**one.exported, **other.exported}
     for name in {**one.functions, **other.functions}:
         if one.functions.get(name) is not other.functions.get(name):
             both.functions[name] = None

@@ -15,7 +15,7 @@ from trainer.config.translate.bash.arithmetic import NoNumberError, Sum
 from trainer.config.translate.bash.calls import Calls
 from trainer.config.translate.bash.flow import EXIT, NEXT, Flow, Step
 from trainer.config.translate.bash.loops import Loops
-from trainer.config.translate.bash.open_text import is_open, pieces
+from trainer.config.translate.bash.open_text import is_open, names_in, pieces
 from trainer.config.translate.bash.scope import Place, Record, Scope, UnboundError
 from trainer.config.translate.bash.state import ABSENT, Absent, State, Unknown, joined
 from trainer.config.translate.bash.syntax import (
@@ -102,6 +102,7 @@ class Run:
             state.status = 0
             return NEXT
         kept, source = state.output, state.source
+        kind = command["Type"] if command else ""
         quiet = checked or bool(statement.get("Negated"))
         try:
             hidden = redirects.taken_over(statement, self.scope(state))
@@ -114,15 +115,12 @@ class Run:
             state.source = source
         if statement.get("Negated") and state.status is not None:
             state.status = int(not state.status)
-        listed = (command or {}).get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||")  # type: ignore[index]
+        listed = command is not None and kind == "BinaryCmd" and command["Op"] in ("&&", "||")
         ends = "errexit" in state.options and not (quiet or listed)
-        if ends and flow == NEXT and state.status not in (0, None) and self._simple(command):
+        failed = flow == NEXT and state.status not in (0, None)
+        if ends and failed and (not kind or kind in SIMPLE):
             return self.ended(statement)
         return flow
-
-    @staticmethod
-    def _simple(command: Node | None) -> bool:
-        return command is None or command["Type"] in SIMPLE
 
     def ended(self, node: Node) -> Flow:
         self.record.ended = self.record.ended or line(node)
@@ -215,7 +213,10 @@ class Run:
             elif value is ABSENT and name.isidentifier():
                 ask[name] = None
             elif isinstance(value, str) and is_open(value):
-                ask |= dict.fromkeys(n for n in _names(value) if self.scope(state).is_outside(n))
+                names = (name for one in pieces(value) if is_open(one) for name in names_in(one))
+                ask |= dict.fromkeys(
+                    one for one in names if one.isidentifier() and self.scope(state).is_outside(one)
+                )
         asked = short(map(self.source.of, nodes))
         unknown = self.unknown(nodes[0], f"it depends on `{asked}`, which only a run tells")
         return replace(unknown, ask=tuple(ask))
@@ -336,8 +337,6 @@ class Run:
             return self._branch([node["Word"]], state, taken, rest)
         return taken(state) if found else rest(state)
 
-    # Loops
-
     # Commands
 
     def _pipe(self, node: Node, state: State) -> Flow:
@@ -353,11 +352,6 @@ class Run:
         if "pipefail" in state.options and state.status == 0:
             state.status = left.status
         return NEXT
-
-
-def _names(text: str) -> list[str]:
-    found = [re.findall(r"[A-Za-z_]\w*", piece) for piece in pieces(text) if is_open(piece)]
-    return [name for names in found for name in names]
 
 
 def short(texts: Iterable[str]) -> str:

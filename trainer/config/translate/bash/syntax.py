@@ -22,9 +22,11 @@ COMMENTED = re.compile(rb"\\\n(?=[ \t]*#)")
 """A backslash before a line of comment."""
 META = " \t\n<>()[]|&;#"
 """Signs that end a word or begin another form."""
+# To shfmt, a hidden sign is a letter; whoever takes a text from the tree shows it again.
 HIDDEN = {ord(char): chr(0xE000 + ord(char)) for char in META + "{}=.,:/-+*?!%^@~"}
 SHOWN = {ord(hidden): chr(char) for char, hidden in HIDDEN.items()}
 ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
+"""The beginning of an array's elements."""
 SUBSCRIPT = re.compile(r"\$\{[!#]?[A-Za-z_]\w*\[(?![@*]\])|(?<![\w${!#.-])[A-Za-z_]\w*\[")
 """The beginning of `${NAME[key]…}` or of `NAME[key]=`."""
 WHOLE = re.compile(
@@ -93,7 +95,7 @@ def _of_array(text: str, at: int) -> set[int]:
     begins = True
     while at < len(text) and text[at] != ")":
         if begins and text[at] == "#":
-            at = text.find("\n", at) % (len(text) + 1)
+            at += len(text[at:].partition("\n")[0])
         elif begins and text[at] == "[":
             places = _bracket(text, at)
             if not places:
