@@ -40,6 +40,7 @@ class Intake:
     def begin(self) -> None:
         if self.under_way:  # end the incomplete update: vLLM refuses tensors that it has already
             self._llm.finish_weight_update()
+        self._llm.collective_rpc("forget_derived_weights")
         self._llm.start_weight_update()
         self.under_way = True
 

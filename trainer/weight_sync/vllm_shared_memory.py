@@ -6,16 +6,18 @@ shared memory; vLLM's own `nccl` and `ipc` do the same on GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import (
@@ -94,6 +96,20 @@ class Worker:
     """What is added to vLLM's worker, which imports this module when it looks it up."""
 
     weight_transfer_engine: Any
+    get_model: Callable[[], nn.Module]
+
+    def forget_derived_weights(self) -> None:
+        """Drop what vLLM computes once from a model's weights, and would keep with new ones.
+
+        On CPUs it packs the weights of experts as a layer's kernel is set up, so each update sets
+        it up again. On ROCm the weights of two gates are joined at the first forward pass.
+        """
+        for module in self.get_model().modules():
+            method: Any = getattr(module, "quant_method", None)
+            if getattr(method, "unquantized_backend", None) is UnquantizedMoeBackend.CPU:
+                method.moe_kernel = None
+            if getattr(module, "_combined_gate_weight", None) is not None:
+                module._combined_gate_weight = None  # type: ignore[assignment]
 
     def leave_group(self) -> None:
         """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""

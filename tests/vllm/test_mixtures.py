@@ -1,0 +1,91 @@
+"""Mixtures of experts in vLLM: each new version of the weights, and not a mix with the old ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
+
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
+from tests.support.learners import policy as build
+from tests.support.local_workers import LocalWorkerGroup
+from tests.support.tiny_run import Tiny
+from tests.support.vllm import SAMPLING, requests, settings, worst
+from trainer.rollout.engine_pool import EnginePool
+from trainer.weight_sync import update
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
+
+TOLERANCE = 1e-4
+"""Nats, of one token's log-probability in fp32."""
+
+
+MIXTURES: dict[str, dict[str, int]] = {
+    "qwen3_moe": {},
+    "qwen2_moe": {"shared_expert_intermediate_size": 32},
+}
+"""Without and with an expert that answers every token."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Iterator[None]:
+    """vLLM preloads libraries into every process that is started after it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def write_mixture(kind: str, directory: Path) -> Path:
+    """Writes a model of four experts, of which two answer a token. Returns its directory."""
+    shape = TinyModel(hidden_size=64, layers=2, heads=2, max_length=256)
+    write_model(shape, "0123456789+=", directory)  # its tokeniser
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    config = CONFIG_MAPPING[kind](
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        moe_intermediate_size=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+        **MIXTURES[kind],
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_a_mixture_of_experts_answers_with_each_new_version(
+    tiny: Tiny, tmp_path: Path, kind: str
+) -> None:
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    model = replace(tiny, model=write_mixture(kind, tmp_path / "model"))
+    engine, policy = VLLMEngine(settings(model)), build(model)
+    assert worst(policy, engine.generate(requests(1, 2), SAMPLING)) < TOLERANCE
+    generator = torch.Generator().manual_seed(1)
+    for version in (1, 2):
+        with torch.no_grad():
+            for parameter in policy._model.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        update.update_weights(
+            LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), version, wake=True
+        )
+        after = engine.generate(requests(1, 2), SAMPLING)
+        assert {completion.version for completion in after} == {version}
+        assert worst(policy, after) < TOLERANCE
