@@ -84,22 +84,16 @@ def test_a_worker_without_the_program_is_not_fit(
     assert caplog.messages.count(SAID) == 1
 
 
-def test_a_worker_tries_again_and_gives_up_in_the_end(
-    of_worker: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/bin/false")
-    with head_of(of_worker):
-        assert serve(of_worker) == ExitCode.RETRY
-    assert len([line for line in caplog.messages if "did not start" in line]) == worker.TRIES
-
-
-def test_a_ray_that_fails_slowly_counts_as_a_failure_too(
-    of_worker: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("steady", [wait.STEADY_SECONDS, 0.0])
+def test_a_worker_tries_again_and_gives_up_in_the_end_however_slow_the_failures_are(
+    of_worker: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    steady: float,
 ) -> None:
     """Otherwise a node whose starts take longer than a steady run would try for ever."""
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
-    monkeypatch.setattr(wait, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(wait, "STEADY_SECONDS", steady)
     monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/bin/false")
     with head_of(of_worker):
         assert serve(of_worker) == ExitCode.RETRY
