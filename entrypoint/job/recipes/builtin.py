@@ -26,7 +26,7 @@ from entrypoint.job.recipes.base import (
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
-from trainer.config.schema import OVER
+from trainer.config.schema import OVER, ConfigError, MissingFile, UnfinishedFile
 
 if TYPE_CHECKING:
     from trainer.cluster.auto_layout.choice import LayoutChoice
@@ -63,7 +63,6 @@ class Builtin:
     def faults(self, settings: Settings) -> Sequence[str]:
         from trainer.config.installed import data_faults, engine_faults, model_faults
         from trainer.config.parse import parse
-        from trainer.config.schema import ConfigError, UnfinishedFile
 
         asked = next((word for word in settings.job if word in HELP), "")
         if asked and settings.waits_for_jobs:
@@ -242,15 +241,18 @@ def _parsed(settings: Settings, *, incomplete: bool = True, absent: bool = False
     `incomplete`: its layout is still to be chosen; `absent`: files that it names may be missing.
     """
     from trainer.config.parse import parse
-    from trainer.config.schema import ConfigError, MissingFile
 
     try:
         return parse(_arguments(settings), incomplete=incomplete, absent=absent)
     except ConfigError as error:
-        missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
-        if not missing:
-            raise ArgumentsError("; ".join(map(str, error.faults))) from None
-        raise FilesGoneError("; ".join(missing)) from None
+        raise error_of(error) from None
+
+
+def error_of(error: ConfigError) -> FilesGoneError | ArgumentsError:
+    """Return the recipe's error: of the files that are missing, if any are, else of all faults."""
+    if missing := [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]:
+        return FilesGoneError("; ".join(missing))
+    return ArgumentsError("; ".join(map(str, error.faults)))
 
 
 def _run_dir_faults(settings: Settings) -> Iterator[str]:

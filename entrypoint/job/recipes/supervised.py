@@ -15,17 +15,13 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import hf_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.job_end import Lacking, of_script
-from entrypoint.job.recipes.base import (
-    ArgumentsError,
-    FilesGoneError,
-    JobCommand,
-    MemoryAdvice,
-    PlacedJob,
-)
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.builtin import error_of
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
 from trainer.cluster.launch import ranks
 from trainer.cluster.launch.words import parse as launch_of
+from trainer.config.schema import ConfigError, UnfinishedFile
 
 if TYPE_CHECKING:
     from trainer.supervised.parse import Command
@@ -43,7 +39,6 @@ LESS_MEMORY = MemoryAdvice(
 
 class Supervised(TorchRun):
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.schema import ConfigError, UnfinishedFile
         from trainer.supervised.parse import content_faults
 
         if not settings.job:
@@ -153,15 +148,10 @@ def _parsed(settings: Settings, *, absent: bool = False) -> Command:
 
 def _command(settings: Settings, *, absent: bool = False) -> Command:
     """Return the job's stage and flags. Raises FilesGoneError and ArgumentsError."""
-    from trainer.config.schema import ConfigError, MissingFile
-
     try:
         return _parsed(settings, absent=absent)
     except ConfigError as error:
-        missing = [str(fault) for fault in error.faults if isinstance(fault, MissingFile)]
-        if not missing:
-            raise ArgumentsError("; ".join(map(str, error.faults))) from None
-        raise FilesGoneError("; ".join(missing)) from None
+        raise error_of(error) from None
 
 
 def _newest(command: Command) -> FoundCheckpoint | None:
