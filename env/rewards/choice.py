@@ -34,6 +34,8 @@ class Decision(NamedTuple):
     letter: str
 
 
+LAST = "J"
+"""Later letters are variables more often than choices, if they are not stated as the answer."""
 STOPS = ".!?;n"
 LETTER = "(?P<letter>[LEl])"
 IS = "[iwh:]+"
@@ -59,6 +61,7 @@ CONCLUDED = [
     rf"a{IN}{{0,10}}?{IS}[^.!?;nLElk]{{1,8}},o?{LETTER}(?=[.!;n]|$)",  # … is 12 cm, B
     rf"[oy]{IN}{{0,10}}i[^.!?;nLElk,]{{0,4}}[:,]?{LETTER}{END}",  # the option that reads 12 cm is B
     rf"[str][strfyi:,(n]{{0,5}}o?i?{LETTER}{END}",  # so B.
+    r"i(?P<letter>E)(?=[.n]|$)|(?<![LEl]),?j(?P<last>E)(?=[.]?n?$)",  # … is (B); or (B)
     rf"[st][^.!?;nLElk]{{0,8}},{LETTER}(?=[.!n]|$)",  # it is the second one, B
     rf"p[^.!?;,nLElxzrk]{{0,6}}i{LETTER}{END}",  # the best step in the treatment is B
     rf"xp{IS}f?o?{LETTER}",  # what is not true is B
@@ -83,7 +86,7 @@ NEAR = 60
 """Words around a decision that are looked at."""
 DENIED = re.compile(r"x[^,:;i]{0,4}$")
 """Before a decision: I do not think that."""
-DENIED_INSIDE = re.compile(r"x[fiwh:]*$|x[^LEli]*$")
+DENIED_INSIDE = re.compile(r"x[fiwh:]*$|x[^LElid]*$")
 """Before the letter: the answer is not."""
 REFUTED = re.compile(r"[i:]?[fw]{0,3}(?:x(?![fo]{0,2}[LEl])|z|r)|,?d[fit]{0,4}[qz]")
 """Behind a letter: is wrong; but that is an error."""
@@ -95,7 +98,9 @@ IMPLIED = re.compile(r"k[^,]*[LEl][^,]*$")
 """Before a letter: if A then."""
 BACK = re.compile(r"(?:^|[.!?n,(-])r")
 """A clause that takes back what was said before it."""
-ANOTHER = re.compile(r"(?:(?:,?j|,|-)[fh]?o?|(?=E)|;(?=.(?:[.;n]|$)))(?P<letter>[LEl])(?![iwxzt:])")
+ANOTHER = re.compile(
+    r"(?:\([^()]{0,6}\))?(?:(?:,?j|,|-)[fh]?o?|(?=E)|;(?=.(?:[.;n]|$)))(?P<letter>[LEl])(?![iwxzt:])"
+)
 """A second letter behind the first, of which nothing else is said: no decision."""
 ONE_BEFORE = re.compile(r"[LEl](?:,?j|-)[fh]?o?$")
 ONE_LISTED = re.compile(r"[^LEl]{0,20}?n[LEl]|[^LEl]{0,3}?[j,]f?[LEl]")
@@ -106,7 +111,7 @@ REJECTED = re.compile(rf"[xz]f{{0,2}}o?{LETTERS}|{LETTERS}[^.!?;nLEl]{{0,12}}?[x
 NAMED = re.compile(rf"(?:(?<!n)o|(?<=n)o(?=[LEl][^:.)n-])|(?=E)){LETTER}(?!q)")
 """A letter that is one of a choice, and does not head a paragraph."""
 LEADS = re.compile(
-    rf"(?:^[aofi:(]{{0,4}}|n){LETTER}(?:(?=[.!);:,n(cdj-]|x[LEl]|$)|(?<=L)(?=m)|(?<=E))"
+    rf"(?:^[aofi:(]{{0,4}}|n){LETTER}(?:(?=[.!);:,n(cdj-]|x[LEl]|$)|(?<=[Ll])(?=m)|(?<=E))"
     r"|n[ao](?P<named>[LEl])(?=[.):n-]|$)"
 )
 """A line that begins with a letter: B, B) 12 cm, option B: 12 cm."""
@@ -115,7 +120,7 @@ ALONE = re.compile(rf"(?:^|n){LETTER}[.)]?(?=n|$)")
 OPTION = re.compile(r"^\(?([A-Z])[).:]+[^\S\n]*(\S.*)$", re.MULTILINE)
 ANSWER_TEXT = re.compile(r"\banswer\s*(?:is|:)\s*:?\s*([^\n]+)", re.IGNORECASE)
 NEXT_QUESTION = re.compile(
-    r"(?<=\S)\s*\n\s*[*#]*(?:Question|Q|Problem|Exercise|Example)\b\s*\d*[*\s]*(?:[.:)]|\n).*",
+    r"(?<=\S)\s*\n\s*[*#]*(?:[Qq]uestion|Q|Problem|Exercise|Example)\b\s*\d*[*\s]*(?:[.:)]|\n).*",
     re.DOTALL,
 )
 """What a model that does not stop writes behind its answer."""
@@ -172,17 +177,26 @@ def _decided(text: Shape) -> str | None:
 def _decisions(text: Shape) -> Iterator[Decision]:
     for rank, rule in RULES:
         for found in rule.finditer(text.kinds):
-            if _holds(text.kinds, found):
+            if _holds(text.kinds, found) and not _is_variable(text, found):
                 yield _decision(text, rank, found)
     alone = [found.start("letter") for found in ALONE.finditer(text.kinds)]
     if len({text.letters[place] for place in alone}) == 1:
         yield Decision(Rank.STATED, alone[-1], text.letters[alone[-1]])
 
 
+def _is_variable(text: Shape, found: re.Match[str]) -> bool:
+    """Return whether the letter is a late one that is not all that is stated as the answer."""
+    place = _place(found)
+    late = text.kinds[place] == "L" and text.letters[place] > LAST
+    ends = text.kinds[place + 1 : place + 2] in ("", ".", ",", "!", "n", ")")
+    return late and not (ends and found[0].startswith("a"))
+
+
 def _holds(kinds: str, found: re.Match[str]) -> bool:
     """Return whether what a rule found is said in earnest, neither denied nor asked."""
     before, inside, rest = _sentence(kinds, found)
-    if DENIED.search(before) or DENIED_INSIDE.search(inside) or REFUTED.match(rest):
+    refuted = REFUTED.match(rest) and not (inside[:1] == "a" and kinds[_place(found)] == "E")
+    if DENIED.search(before) or DENIED_INSIDE.search(inside) or refuted:
         return False
     if rest.endswith("?") and not set("h?") & set(found[0]):
         return False
@@ -230,7 +244,8 @@ def _leading(text: Shape) -> list[str]:
         return []
     if any(ANOTHER.match(text.kinds, one.end()) for one in found):
         return []
-    return [text.letters[_place(one)] for one in found]
+    letters = [text.letters[_place(one)] for one in found]
+    return letters if max(letters) <= LAST or "(" not in text.kinds else []
 
 
 def _left(text: Shape) -> str | None:
@@ -241,7 +256,7 @@ def _left(text: Shape) -> str | None:
         for letter in text.letters[found.start() : found.end()]
     }
     left = set(text.letters) - rejected - {""}
-    if len(left) != 1 or "u" in text.kinds:
+    if len(left) != 1 or "u" in text.kinds or max(left) > LAST:
         return None
     named = {
         text.letters[_place(found)]

@@ -33,6 +33,7 @@ KINDS = {
     "T": "ticks: a check mark",
     "m": "a number",
     "_": "another word",
+    "N": "names what is no option: part, figure",
     "L": "a letter",
     "E": "a letter in brackets, bold or in quotes",
     "l": "a small letter",
@@ -40,6 +41,7 @@ KINDS = {
 
 CUES = {
     "English": """
+N part|section|figure|equation|case|table|question|exercise
 _ letter of the alphabet|first letter
 a answer|answers|ans|solution|response|verdict|selection|final answer|answer choice|my pick
 a my choice|result|output|conclusion|short version|bottom line|tl;dr|tldr|short answer|final call
@@ -79,6 +81,7 @@ t it has to be|it can only be|this makes|that makes|making|makes|left with|comes
 t remaining|supports|suggests|indicates|narrows it down to|favours|favors|down to|will be
 t i'm confident it's|brings us to
 y only|alone
+e closest to|close to|nearest to
 e follows|fits|works|fit|satisfies|holds|holds true|checks out|makes sense|wins|suffices|captures
 e agree with|aligns with|align with|corresponds to|matches|match|agrees with|consistent with
 e equivalent to|corresponding to
@@ -95,7 +98,8 @@ q one may|you may think|one could think|you could think
 q tempting|tempted|initially|at first|one might|you might|some people|someone|students|people
 q others say|others may|others might|others would|others think|many students|mistake|trap
 q mistakenly|first thought|first instinct|first glance|thought|confuse|confused|confusion
-q mistaken|user|earlier|previously|fool|fooled|common|error
+q mistaken|user|earlier|previously|fool|fooled|error
+q common mistake|common error|common trap|common misconception
 d but|however|yet|whereas|though|although
 r wait|no|actually|hmm|scratch that|on second thought|on second thoughts|hold on|sorry|correction
 r just kidding|edit|update|oops|on reflection|upon reflection|let me reconsider|let me recheck
@@ -107,6 +111,7 @@ u none|no answer|cannot answer|can't answer|none of them
 c because|since|as|for|due|due to|which|rather|instead|given|while|with|where|who|in
 b answers are|correct answers|correct options|correct choices
 j and|or|and/or|through|o|y|u
+f us|me|you
 f just|exactly
 f the|a|an|most|clearly|indeed|obviously|definitely|simply|very|really|therefore|thus|hence|to
 f that|my|our|final|letter|also|it|this|certainly|thing|i|i'd|we|always|here|actually|single

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from env.rewards.choice_cues import CUES, SIGNS
@@ -39,8 +40,8 @@ EASTERN = sorted((phrase for phrase in CUE if re.match(f"[{EAST}]", phrase)), ke
 SIGN = {sign: kind for kind, signs in SIGNS.items() for sign in signs} | {"'": ",", '"': ","}
 TOKEN = re.compile(
     rf"""(?<![{LATIN}\\])\((?P<enclosed>[A-Za-z])\)
-    | (?<![{LATIN}\\]) (?P<bare>[A-Za-z])
-      (?![{LATIN}'_^] | -[{LATIN}] | \.[A-Za-z] | \([A-Za-z]\) | [^\S\n]*[=<>+])
+    | (?<![{LATIN}°\\]) (?P<bare>[A-Za-z])
+      (?![{LATIN}'_^] | -[{LATIN}] | \.[A-Za-z] | \([A-Za-z]\) | [^\S\n]*[=<>+*^|])
     # a bare letter is no variable, no initial, no function
     | (?P<number>\d[\d.,]*(?<![.,]))
     | (?P<eastern>{"|".join(map(re.escape, EASTERN))}|[{EAST}])
@@ -57,7 +58,26 @@ PROVEN = frozenset(("p.", "p,", "p!", "pn", "fi"))
 SMALL = ".,:;?!n)ci-x"
 """What follows a small letter that is one of a choice."""
 
-MARKUP = [
+FORMULA = (
+    r"(?s:\$\$?(?![\d\s])([^$\n]{1,400}(?<!\s))\$\$?(?!\d)"
+    r"|\\\(((?:(?!\\\)).){1,400})\\\)|\\\[((?:(?!\\\]).){1,400})\\\]"
+    r"|\$(?![\d\s])((?:(?!\. [A-Z])[^$\n]){12,})\Z)"
+)
+"""In dollar signs, not of an amount of money, or in brackets; the last one may be cut."""
+CHOICE = re.compile(
+    r"(?is)\W*(?:(?:[a-z]{2,}:?\s+){0,6})\(?[A-Z]\)?[.:)]?(?!\s*[=<>^_+*/|-])(?:\W.*)?"
+)
+"""A formula that has a letter of a choice in it, and no variable."""
+
+
+def _formula(found: re.Match[str]) -> str:
+    """Return a formula, or a number in its place if its letters are variables."""
+    inside = found[found.lastindex or 0]
+    kept = "boxed" in inside or CHOICE.fullmatch(inside) or not re.search("[A-Za-z]", inside)
+    return found[0] if kept else " 0 "
+
+
+MARKUP: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"[’‘]", "'"),
     (r"[“”]", '"'),
     ("🅰", " A "),
@@ -67,6 +87,7 @@ MARKUP = [
     (r"\\checkmark\b|^\s*[-*]?\s*\[[xX]\]", "✓ "),
     (r"^\s*[-*]?\s*\[ \]", "✗ "),
     *[(r"\\(?:text|math|bf|rm|it|sf|mbox|underline|emph)[a-z]*\s*\{([^{}]*)\}", r"\1")] * 2,
+    (FORMULA, _formula),
     (r"~~[^~\n]*~~|<(s|del)>[^<\n]*</\1>", " "),
     (r"</?(?:b|i|u|p|em|br|sub|sup|span|strong|code|mark|div|center)\b[^<>]*>", " "),
     (r"(?i:<[a-z_ ]*(?:answer|choice|option)[a-z_ ]*>)|\\f?boxed\s*\{", "\nanswer: "),
@@ -110,7 +131,7 @@ def shape(text: str) -> Shape:
     place = 0
     while place < len(found):
         kind, width = _kind(found[place : place + LONGEST])
-        if kind in "Ll" and not _is_letter(found[place : place + LONGEST], kinds[-1:]):
+        if kind in "LEl" and not _is_letter(found[place : place + LONGEST], kinds[-1:]):
             kind = "_"
         kinds.append(kind)
         letters.append(found[place][0].strip("()").upper() if kind in "LEl" else "")
@@ -123,11 +144,13 @@ def _kind(found: list[re.Match[str]]) -> tuple[str, int]:
     first = found[0]
     if first["word"] or first["bare"]:
         return _phrase(found)
+    if letter := first["enclosed"]:
+        return ("E" if letter.isupper() else "l" if letter in "abcdefghij" else "_"), 1
     if first["sign"]:
         return SIGN[first[0]], 1
     if first["eastern"]:
         return CUE.get(first[0], "_"), 1
-    return {"enclosed": "E", "number": "m", "arrow": ":", "lines": "n"}[first.lastgroup or ""], 1
+    return {"number": "m", "arrow": ":", "lines": "n"}[first.lastgroup or ""], 1
 
 
 def _phrase(found: list[re.Match[str]]) -> tuple[str, int]:
@@ -144,9 +167,11 @@ def _phrase(found: list[re.Match[str]]) -> tuple[str, int]:
 
 def _is_letter(found: list[re.Match[str]], before: list[str]) -> bool:
     """Return whether the first of these words is one of a choice: no article, pronoun, variable."""
+    if before == ["N"]:
+        return False
     letter, after = found[0][0], found[1:]
     proves = SMALL if letter.islower() else WORDS.get(letter)
-    if not after or proves is None:
+    if not after or proves is None or found[0]["enclosed"]:
         return True
     if letter.isupper() and (after[0]["eastern"] or (letter != "I" and before in (["o"], ["a"]))):
         return True

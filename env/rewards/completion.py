@@ -16,7 +16,10 @@ ENDS = (
 )
 PADDING = r"pad(?:_token|ding)?|(?:fim|vision)_pad|finetune_right_pad(?:_id)?"
 PIPED = rf"(?:{BEGINS}|{ENDS}|{PADDING})"
-PLAIN = r"/?(?:s|pad|eos|bos|unk|sep|cls|mask)|(?:start|end)_of_turn|end_of_utterance"
+PLAIN = (
+    r"/?(?:s|pad|eos|bos|unk|sep|cls|mask)|(?:eos|bos|pad)_token|(?:start|end)_of_turn|"
+    r"end_of_utterance"
+)
 SPECIAL = rf"(?:<(?:{PLAIN})>|<\|{PIPED}\|>|<｜{PIPED}｜>|\[(?:PAD|EOS|SEP)\])"
 LEADING = re.compile(rf"^(?:\s*{SPECIAL})+", re.IGNORECASE)
 ANY = re.compile(rf"{SPECIAL}\s*", re.IGNORECASE)
