@@ -15,7 +15,7 @@ from env.types import RewardRequest, Score
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-NUMBER = re.compile(r"([^\w.]*+)(\d{1,3}(?:,\d{3})+|\d*)(\.\d+)?\W*", re.ASCII)
+NUMBER = re.compile(r"([^\w.]*+)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(\.[0-9]+)?\W*")
 """A word that is a number, with signs and punctuation around it.
 
 What stands before it is never tried again (`*+`): a policy may write thousands of brackets."""

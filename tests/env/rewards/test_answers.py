@@ -155,6 +155,11 @@ def test_a_choice_without_a_letter_is_a_failure(label: str | None) -> None:
         ("an", "a", 0.0, 0.0),
         ("?!", "?!", 1.0, 1.0),
         ("", "a", 0.0, 0.0),
+        ("5年", "5月", 0.0, 0.0),
+        ("5月。", "5月。", 1.0, 1.0),
+        ("第5", "5", 0.0, 0.0),
+        ("5²", "5", 0.0, 0.0),
+        ("5°", "5", 1.0, 1.0),
     ],
 )
 def test_exact_match_and_f1(completion: str, label: str, exact: float, f1: float) -> None:
