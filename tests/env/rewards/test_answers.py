@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from env.registry import RewardSpecError, pure_reward, reward_function
-from env.rewards import choice, mathvista
+from env.rewards import choice, choice_cues, mathvista
 from env.rewards import question_answering as qa
 from env.rewards.answers import final_part
 from env.rewards.completion import completion_of
@@ -89,6 +89,13 @@ def test_thoughts_are_no_answer_in_the_marks_of_any_family(begin: str, end: str)
     assert final_part(f"{begin}The answer is A.{end} B") == "B"
     assert choice.chosen(f"{begin}The answer is A.{end} B") == "B"
     assert choice.chosen(f"{begin}The answer is A. But") is None
+
+
+def test_each_cue_has_a_kind_that_is_explained() -> None:
+    rows = [row for rows in choice_cues.CUES.values() for row in rows.splitlines() if row]
+    kinds = {row.partition(" ")[0] for row in rows}
+    assert kinds <= {*choice_cues.KINDS, "_"}
+    assert all(row[1] == " " and "||" not in row for row in rows)
 
 
 WRAPPED = r"\text{(B)} \boxed{B} $\mathrm{B}$ B b (B) (b) B. $B$ [B] {B} **B** Answer:B"
@@ -260,6 +267,13 @@ def test_mathvista_s_answers(completion: str, label: str, right: bool) -> None:
 )
 def test_mathvista_s_label_without_an_answer_is_a_failure(label: str | None) -> None:
     assert not score("mathvista", "E", label).ok
+
+
+@given(st.text("0123456789.,-+[]() =/%$°", min_size=1, max_size=10))
+def test_the_text_of_a_label_scores_one_in_mathvista(label: str) -> None:
+    for completion in (label, rf"\boxed{{{label}}}"):
+        got = score("mathvista", completion, label)
+        assert not got.ok or got.reward == 1.0
 
 
 @given(st.text(max_size=40), st.text(max_size=20))
