@@ -33,6 +33,10 @@ class JobEnd:
     """Steps of one pass over the data; 0: unknown."""
     told: bool = False
     """This attempt has told a step."""
+    reached: bool = False
+    """One of the steps that it has told may have been its last: no other was due after it."""
+    lost: int = 0
+    """Steps whose lines Ray may have lost at the end."""
     ended: bool = False
     """The framework's own last line is the newest sign of the training."""
     events: frozenset[str] = frozenset()
@@ -46,10 +50,6 @@ Returns "" if the job has finished, or if nobody can know.
 """
 
 
-def nobody_knows(end: JobEnd) -> str:
-    return ""
-
-
 def of_script(end: JobEnd) -> str:
     """A script that `launch.with_steps` of this version runs: its mark is the last line."""
     return "" if end.ended else "its script has not run to its end"
@@ -58,6 +58,20 @@ def of_script(end: JobEnd) -> str:
 def of_steps(end: JobEnd) -> str:
     """A script of which only the steps are known."""
     return "steps are left" if end.told and not end.ended and end.step < end.total_steps else ""
+
+
+def of_given_steps(end: JobEnd) -> str:
+    """A program of which only its own numbers are known: the step, and of how many.
+
+    It may tell every tenth step, count from 0, and have bars of something else besides.
+    """
+    missing = end.total_steps - end.step
+    if not end.told or not end.total_steps or end.reached or missing <= end.lost:
+        return ""
+    return (
+        f"{missing} steps are left by its own numbers (if it may end early, it must not tell "
+        "`total_steps`)"
+    )
 
 
 def written_to(directory: Path) -> Lacking:

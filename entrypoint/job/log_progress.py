@@ -6,6 +6,7 @@ report.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import regex
 from contract.progress import Phase, Progress
 from entrypoint.config.job_parsers import COUNTS
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.log_patterns import LONGEST_LINE, spoken
+from entrypoint.job.failures.log_patterns import LONGEST_LINE, plain, spoken
 from entrypoint.job.job_end import MARK, JobEnd
 from entrypoint.job.recipes.base import Recipe
 from entrypoint.run.journal import Journal
@@ -33,6 +34,8 @@ LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
 SEARCH_SECONDS = 0.1
 """Limit of one search: a pattern such as `(.*)*x` takes years for one line."""
+RELAY_SECONDS = 2.0
+"""Ray may lose what a process has printed so shortly before the job's end."""
 MOST_LATE = 20
 """After so many searches in a row that exceed the limit, the pattern is given up."""
 
@@ -65,6 +68,12 @@ class LogProgress:
     _written: Progress | None = None
     _first: tuple[int, float] | None = None
     """The first step that this attempt told, and when."""
+    _stride: int = 1
+    """The most steps between two that were told one after the other."""
+    _reached: bool = False
+    """As in JobEnd."""
+    _relayed: bool = False
+    """The newest step was told by a process whose output Ray relays."""
     _line: str = ""
     """The newest line that has text."""
     _heard_at: float | None = None
@@ -88,9 +97,18 @@ class LogProgress:
             before=self.added,
             epoch_steps=self.epoch_steps,
             told=self._newest is not None,
+            reached=self._reached,
+            lost=self._lost(newest),
             ended=self.ended,
             events=events,
         )
+
+    def _lost(self, newest: Progress) -> int:
+        """Return how many steps' lines Ray may not have relayed when the job ended."""
+        if not self._relayed:
+            return 0
+        seconds = newest.step_seconds or 0.0
+        return math.ceil(RELAY_SECONDS / seconds) if seconds else newest.total_steps
 
     def read(self, line: str) -> None:
         self.ended = self.ended or line.rstrip().endswith(MARK)
@@ -114,7 +132,11 @@ class LogProgress:
             self.epoch_steps = int(values.get("epoch_steps", self.epoch_steps))
             if values.get("step"):  # a bar at 0 of 100 is there before anything is resumed
                 self.phase = None
-                self._newest = self._progress(values)
+                before, self._newest = self._newest, self._progress(values)
+                self._stride = max(self._stride, self._newest.step - before.step if before else 1)
+                left = self._newest.total_steps - self._newest.step
+                self._reached = self._reached or left <= self._stride
+                self._relayed = text != plain(line[:LONGEST_SEARCHED]).rstrip()
                 self._opening = self._opening or self._newest
 
     def _search(self, text: str) -> Any:

@@ -22,7 +22,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import newest, resume_faults, resumed_words
-from entrypoint.job.job_end import Lacking, nobody_knows
+from entrypoint.job.job_end import Lacking, of_given_steps
 from entrypoint.job.recipes.base import (
     ArgumentsError,
     FilesGoneError,
@@ -114,7 +114,7 @@ class AnyCommand:
         return ""
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
-        return nobody_knows
+        return of_given_steps
 
     def service_outage(self, settings: Settings) -> float:
         return settings.service_timeout

@@ -94,6 +94,7 @@ STEPS_3 = [f"rollcall: step {n}/10" for n in (1, 2, 3)]
         ("openrlhf", RM, ["rollcall: step 3", "rollcall: finished"], ""),
         ("command", ("true",), [], ""),
         ("torchrun", ("train.py",), [], ""),
+        ("torchrun", ("train.py",), ["step 3/10"], ""),  # it does not say what its numbers are
     ],
 )
 def test_each_recipe_knows_its_end_from_its_log(
@@ -161,3 +162,35 @@ def test_another_python_may_have_a_rollcall_that_does_not_tell_the_end(tmp_path:
     assert tells(end_of(settings, [])) == ""
     ours = begun("trl", (sys.executable, "train.py"), tmp_path)
     assert recipes.load("trl").lacking_at_end(ours)(end_of(ours, [])) == NO_END
+
+
+def every(stride: int, last: int, total: int = 100, first: int = 0) -> list[str]:
+    return [f"step {step}/{total}" for step in range(first or stride, last + 1, stride)]
+
+
+@pytest.mark.parametrize("recipe", ["command", "torchrun"])
+@pytest.mark.parametrize(
+    ("log", "left"),
+    [
+        (every(1, 100), 0),
+        (every(1, 99), 0),  # it counts from 0
+        (every(10, 100, total=104), 0),
+        (every(10, 90), 0),  # from 0, every tenth
+        (every(1, 98), 2),
+        (every(10, 80), 20),
+        (every(1, 3), 97),
+        (["step 3"], 0),  # of how many, nobody knows
+        ([*every(1, 100), *every(1, 5, total=7)], 0),  # a bar of something else follows
+        ([], 0),
+        (every(1, 60)[50:], 40),  # resumed at 50
+        ([f"(Member pid=7) {line}" for line in every(1, 98)], 0),  # Ray may have lost the rest
+    ],
+)
+def test_a_program_that_tells_its_step_of_how_many_has_not_finished_before(
+    recipe: str, log: list[str], left: int, tmp_path: Path
+) -> None:
+    given = {"ROLLCALL_RECIPE": recipe, "ROLLCALL_RUN_DIR": str(tmp_path)}
+    pattern = r"step (?P<step>\d+)(?:/(?P<total_steps>\d+))?"
+    settings = read_settings({**given, "ROLLCALL_STEP_PATTERN": pattern}, ("train.py",))
+    lacking = recipes.load(recipe).lacking_at_end(settings)(end_of(settings, log))
+    assert lacking.startswith(f"{left} steps are left by its own numbers") if left else not lacking

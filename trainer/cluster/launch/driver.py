@@ -29,6 +29,9 @@ from trainer.cluster.launch.ranks import Meeting, RankProcess
 from trainer.cluster.launch.words import Launch
 
 POLL_SECONDS = 0.2
+EARLY_SECONDS = 60.0
+"""Ranks that have ended so long before the others are named: the others may wait for them."""
+MOST_NAMED = 3
 PASSED_ON = frozenset(
     {ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.RUN_DIR, ExitCode.STOPPED},
 )
@@ -165,6 +168,10 @@ class Ranks:
     stop: StopRequest
     _failed: tuple[RankOutput, int] | None = None
     _asked: bool = False
+    _ended: dict[str, float] = field(default_factory=dict)
+    """The ranks that have ended with 0, as `rank 1 on w`, and when; monotonic clock, seconds."""
+    _told: bool = False
+    """The log says that some have ended long before the others."""
 
     def follow(self) -> ExitCode:
         """Return the exit code of the attempt when all ranks have ended. Raises NodeLostError."""
@@ -179,7 +186,8 @@ class Ranks:
         if self._failed is None:
             return ExitCode.FINISHED
         output, code = self._failed
-        print(f"{output.failure(code)} (log: {output.log})", flush=True)
+        before = f"; before it, {self._early()}" if self._ended else ""
+        print(f"{output.failure(code)} (log: {output.log}){before}", flush=True)
         return ExitCode(code) if code in PASSED_ON else ExitCode.JOB_FAILED
 
     def _look(self) -> bool:
@@ -194,6 +202,7 @@ class Ranks:
             for node, look in zip(self.outputs, looks, strict=True)
             for output, data, end in zip(node, look.output, look.ends, strict=True)
         ]
+        self._note_ends(looks)
         if self._failed is None and (failed := self._first_failure(looks)):
             self._failed = failed
             if not self._asked:
@@ -212,6 +221,30 @@ class Ranks:
             if code != 0
         ]
         return min(failed, key=lambda one: one[1] >= 0, default=None)
+
+    def _note_ends(self, looks: Sequence[Look]) -> None:
+        """Note who ends with 0 before anybody fails; say so if others run on for long."""
+        if self._failed is not None or self._asked:
+            return
+        now = time.monotonic()
+        for node, look in zip(self.outputs, looks, strict=True):
+            for number, code in look.ended.items():
+                if node[number].exit_code(code) == 0:
+                    self._ended.setdefault(
+                        f"{node[number].process.name} on {node[0].node.name}", now
+                    )
+        left = sum(len(node) for node in self.outputs) - len(self._ended)
+        if not self._told and left and any(now - at > EARLY_SECONDS for at in self._ended.values()):
+            self._told = True
+            print(
+                f"{self._early()}, {EARLY_SECONDS:g} s ago, and {left} other(s) run on", flush=True
+            )
+
+    def _early(self) -> str:
+        """Return who has ended with 0: with os._exit(0), a rank breaks what the others do."""
+        names = [*self._ended]
+        named = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+        return f"{named} ended with exit code 0"
 
     def _tell(self, method: str) -> None:
         self.agents.each(method, [() for _ in self.outputs])

@@ -17,6 +17,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
+from trainer.cluster.launch import driver
 from trainer.cluster.launch.agent import NodeAgent
 from trainer.cluster.launch.driver import Ranks
 
@@ -100,6 +101,47 @@ def test_a_rank_that_fails_ends_all_others_and_is_named_with_its_error(
         "rank 1 on node-1 ended with exit code 1: ValueError: no such column: prompt (log: "
     )
     assert last.endswith("attempt-1-rank-1.log)")
+
+
+ENDS_EARLY = """
+    if os.environ["RANK"] == "1":
+        os._exit(0)
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    raise RuntimeError("Connection closed by peer") if {fails} else SystemExit(0)
+"""
+
+
+def test_a_rank_that_ended_with_0_before_another_failed_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "EARLY_SECONDS", 0.5)
+    following = Following(
+        start(LocalAgents(2), [script(tmp_path, ENDS_EARLY.format(fails=1))], tmp_path)
+    )
+    early, said = "rank 1 on node-1 ended with exit code 0", ""
+    deadline = time.monotonic() + 60
+    while f"{early}, as os._exit(0) does, 0.5 s ago, and another rank runs on" not in said:
+        assert time.monotonic() < deadline
+        said += capfd.readouterr().out
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    assert following.result() == ExitCode.JOB_FAILED
+    last = (said + capfd.readouterr().out).strip().splitlines()[-1]
+    assert last.startswith(
+        "rank 0 on node-0 ended with exit code 1: RuntimeError: Connection closed"
+    )
+    assert last.endswith(f"; before it, {early}")
+
+
+def test_all_ranks_of_all_nodes_must_have_ended_with_0(tmp_path: Path) -> None:
+    following = Following(
+        start(LocalAgents(2), [script(tmp_path, ENDS_EARLY.format(fails=0))], tmp_path)
+    )
+    time.sleep(2)
+    assert following.code is None, "one of two has ended"
+    (tmp_path / "go").touch()
+    assert following.result() == ExitCode.FINISHED
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_when_another_has_failed(tmp_path: Path) -> None:
