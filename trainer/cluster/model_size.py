@@ -13,7 +13,10 @@ from typing import Any
 
 from trainer.config.model_files import cached
 
-UNGATED = ("gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode", "starcoder2")
+UNGATED = (
+    *("gpt2", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode"),
+    *("starcoder2", "codegen", "nemotron", "apertus", "arcee", "nanochat", "jais2"),
+)
 """Model types whose feed-forward layers have two matrices; other types have three."""
 
 
@@ -32,16 +35,24 @@ class ModelSize:
     hidden: int
     layers: int
     intermediate: int
+    """Width of a token's feed-forward part: of all experts that it goes through."""
     heads: int = 0
     """Heads of attention; 0 if unknown."""
     key_heads: int = 0
     """Heads of keys and values; 0 if unknown."""
     gated: bool = True
     """A feed-forward layer has three matrices, and not two."""
+    inactive: int = 0
+    """Parameters of the experts that a token does not go through."""
     vision: VisionSize | None = None
     """The part that sees images; None: there is none."""
     by_name: bool = False
     """The size comes from the model's name, so the numbers are approximate."""
+
+    @property
+    def active(self) -> int:
+        """The parameters that a token goes through."""
+        return self.parameters - self.inactive
 
     def splits_over(self, ranks: int) -> bool:
         """Returns whether an engine can divide the heads and the feed-forward layers over GPUs."""
@@ -69,19 +80,79 @@ def read_size(model: str) -> ModelSize | None:
         layers = int(_first(config, "num_hidden_layers", "n_layer", "num_layers"))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
-    inner = config.get("intermediate_size") or config.get("n_inner") or config.get("ffn_dim")
-    size = ModelSize(0, hidden, layers, int(inner or 4 * hidden))
-    parameters = _counted(directory) or _computed(config, size)
+    inner = int(_first(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden)
+    experts = _experts(config, layers, inner)
     heads, key_heads = _heads(config)
-    gated = config.get("model_type") not in UNGATED
-    return replace(
-        size,
-        parameters=parameters,
+    size = ModelSize(
+        parameters=0,
+        hidden=hidden,
+        layers=layers,
+        intermediate=experts.active if experts else inner,
         heads=heads,
         key_heads=key_heads,
-        gated=gated,
+        gated=config.get("model_type") not in UNGATED,
         vision=_vision(whole.get("vision_config") or {}),
     )
+    matrices = hidden * (3 if size.gated else 2)
+    feed_forward = layers * matrices * inner
+    inactive = 0
+    if experts:
+        every = experts.layers * matrices * experts.width
+        inactive = every - experts.layers * matrices * experts.active
+        feed_forward = (layers - experts.layers) * matrices * inner + every
+    parameters = _counted(directory) or _computed(config, size) + feed_forward
+    return replace(size, parameters=parameters, inactive=inactive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    layers: int
+    """Layers that have experts."""
+    width: int
+    """Of all experts of a layer together."""
+    active: int
+    """Of those that a token goes through."""
+
+
+def _experts(config: Mapping[str, Any], layers: int, inner: int) -> _Experts | None:
+    """Returns the experts of a mixture; None for a dense model.
+
+    The names are those of transformers' configurations.
+    """
+    count = _number(
+        config, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
+    )
+    if count < 2 or config.get("is_moe") is False:
+        return None
+    width = _number(config, "moe_intermediate_size", "expert_ffn_hidden_size") or inner
+    taken = _number(config, "num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts") or 1
+    shared = _number(config, "shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = shared or width * _number(
+        config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"
+    )
+    return _Experts(_sparse(config, layers), count * width + shared, taken * width + shared)
+
+
+def _sparse(config: Mapping[str, Any], layers: int) -> int:
+    """Returns the number of layers that have experts."""
+    if kinds := config.get("mlp_layer_types"):
+        return sum(kind != "dense" for kind in kinds)
+    dense = _number(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    step = _number(
+        *(config, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"),
+        "expert_layer_period",
+    )
+    excepted = config.get("mlp_only_layers") or ()
+    return sum(
+        place >= dense and (place + 1) % (step or 1) == 0 and place not in excepted
+        for place in range(layers)
+    )
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int:
+    """Returns the first number that is set; 0 if none is."""
+    found = _first(config, *names)
+    return int(max(found) if isinstance(found, list) else found or 0)
 
 
 def _vision(config: Mapping[str, Any]) -> VisionSize | None:
@@ -116,15 +187,29 @@ def _elements(path: Path) -> int:
 
 
 def _computed(config: Mapping[str, Any], size: ModelSize) -> int:
-    """Returns the parameters of embeddings, attention and feed-forward layers, without biases."""
-    heads, keys = _heads(config)
-    width = int(config.get("head_dim") or size.hidden // heads)
-    attention = size.hidden * width * (2 * heads + 2 * keys)
-    matrices = 2 if config.get("model_type") in UNGATED else 3
+    """Returns the parameters of embeddings, attention and norms, without biases."""
     embeddings = int(config.get("vocab_size") or 0) * size.hidden
     tied = config.get("tie_word_embeddings", True)
-    layer = attention + matrices * size.hidden * size.intermediate + 2 * size.hidden
+    layer = _attention(config, size) + 2 * size.hidden
     return size.layers * layer + embeddings * (1 if tied else 2) + size.hidden
+
+
+def _attention(config: Mapping[str, Any], size: ModelSize) -> int:
+    """Returns the parameters of a layer's attention: with latent keys and values as DeepSeek's."""
+    hidden, heads = size.hidden, size.heads
+    latent, queries = _number(config, "kv_lora_rank"), _number(config, "q_lora_rank")
+    if not latent:
+        width = int(config.get("head_dim") or hidden // heads)
+        return hidden * width * (2 * heads + 2 * size.key_heads)
+    plain, turned = _number(config, "qk_nope_head_dim"), _number(config, "qk_rope_head_dim")
+    values = _number(config, "v_head_dim")
+    asked = heads * (plain + turned)
+    keys = hidden * (latent + turned) + latent * heads * (plain + values)
+    return (
+        (queries * (hidden + asked) if queries else hidden * asked)
+        + keys
+        + (heads * values * hidden)
+    )
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -140,6 +225,8 @@ def _first(config: Mapping[str, Any], *names: str) -> Any:
 
 IN_NAME = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
 """The parameters in a model's name: 0.5B, 135M, 8x7B."""
+ACTIVE_IN_NAME = re.compile(r"-a(\d+(?:\.\d+)?)b(?![a-z0-9])")
+"""Those that a token goes through: 30B-A3B."""
 TYPICAL = (
     ModelSize(1, 896, 24, 4864, 14, 2),
     ModelSize(1_000_000_000, 1536, 28, 8960, 12, 2),
@@ -170,5 +257,12 @@ def named_size(model: str) -> ModelSize | None:
         return None
     experts, number, unit = found.groups()
     stated = float(number) * int(experts or 1) * (1e9 if unit == "b" else 1e6)
+    said = ACTIVE_IN_NAME.search(model.lower())
+    active = ROUNDED * float(said[1]) * 1e9 if said else ROUNDED * stated
     like = [shape for shape in TYPICAL if shape.parameters <= stated][-1:] or TYPICAL[:1]
-    return replace(like[0], parameters=int(ROUNDED * stated), by_name=True)
+    return replace(
+        like[0],
+        parameters=int(ROUNDED * stated),
+        inactive=int(ROUNDED * stated - active),
+        by_name=True,
+    )

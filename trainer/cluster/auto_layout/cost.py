@@ -1,7 +1,7 @@
 """Estimates the seconds of a training step, to compare ways to save memory.
 
 The terms, for Ψ parameters on N ranks and t tokens of a rank's samples in a step (half of the
-longest sample each, as a guess):
+longest sample each, as a guess). Arithmetic counts the parameters that a token goes through:
 
 - arithmetic: 6Ψt FLOPs for an update, 2Ψt for each pass that only scores (Kaplan et al. 2020,
   section 2.1). Frozen weights under adapters need no gradients: 4Ψt. --gradient_checkpointing
@@ -119,7 +119,7 @@ def _scoring(config: Config, role: Role, size: ModelSize, tokens: float) -> Step
     frozen = role in (Role.REFERENCE, Role.REWARD)
     moved = 2 * size.parameters if config.ref_reward_offload and frozen else 0
     return StepCost(
-        arithmetic=2 * size.parameters * tokens / FLOPS,
+        arithmetic=2 * size.active * tokens / FLOPS,
         passes=passes * (size.layers * START_SCORING + 2 * size.parameters / READ),
         moves=moved / PCIE,
     )
@@ -135,7 +135,7 @@ def _training(config: Config, size: ModelSize, ranks: int, link: float) -> StepC
     read = 2 * size.parameters * (4 if config.gradient_checkpointing else 3) / READ
     held = (2 + (0 if sharding.adam_offload else 12 / ranks)) * learnt
     return StepCost(
-        arithmetic=updates * flops * size.parameters * tokens / FLOPS,
+        arithmetic=updates * flops * size.active * tokens / FLOPS,
         passes=updates * passes * (size.layers * START + read),
         gradients=updates * _reduced(config, size, learnt, ranks, passes) / link,
         moves=(2 * held if sharding.sleep else 0) / PCIE
@@ -159,9 +159,9 @@ def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: i
 
 def _decoding(config: Config, size: ModelSize) -> StepCost:
     """Returns the cost of the longest completions, which the engines write at the same time."""
-    parameters = size.parameters / engine_slots(config)
+    slots = engine_slots(config)
     samples = config.samples_per_step / config.vllm_num_engines
     rounds, together = math.ceil(samples / AT_A_TIME), min(samples, AT_A_TIME)
-    token = max(2 * parameters / READ, 2 * parameters * together / FLOPS)
+    token = max(2 * size.parameters / READ, 2 * size.active * together / FLOPS) / slots
     tokens = rounds * config.sampling.max_new_tokens
     return StepCost(decoding=tokens * (token + size.layers * START_SCORING / 10))
