@@ -76,7 +76,7 @@ def test_search_r1_has_the_keys_of_its_guide() -> None:
 
 def test_flags_of_older_releases_of_openrlhf_are_answered_with_flags_of_theirs() -> None:
     own = named(advice("openrlhf", "--train_batch_size 8"))
-    assert own == named(advice("builtin", "--pretrain m")), "whose names are those"
+    assert own <= named(advice("builtin", "--pretrain m")), "whose names are those"
 
 
 @pytest.mark.parametrize("recipe", ["command", "torchrun"])
