@@ -229,16 +229,15 @@ class Ranks:
         now = time.monotonic()
         for node, look in zip(self.outputs, looks, strict=True):
             for number, code in look.ended.items():
-                if node[number].exit_code(code) == 0:
-                    self._ended.setdefault(
-                        f"{node[number].process.name} on {node[0].node.name}", now
-                    )
+                output = node[number]
+                if output.exit_code(code) == 0:
+                    self._ended.setdefault(f"{output.process.name} on {output.node.name}", now)
         left = sum(len(node) for node in self.outputs) - len(self._ended)
         if not self._told and left and any(now - at > EARLY_SECONDS for at in self._ended.values()):
             self._told = True
-            print(
-                f"{self._early()}, {EARLY_SECONDS:g} s ago, and {left} other(s) run on", flush=True
-            )
+            others = f"{left} other ranks run on" if left > 1 else "another rank runs on"
+            when = f"as os._exit(0) does, {EARLY_SECONDS:g} s ago"
+            print(f"{self._early()}, {when}, and {others}", flush=True)
 
     def _early(self) -> str:
         """Return who has ended with 0: with os._exit(0), a rank breaks what the others do."""
