@@ -25,6 +25,9 @@ set -- u v 'w x'
 shift
 f one 'two three'
 L[1]=n
+L=([a BARE] x[1] [y-NUMBER]z)
+declare -A M=([k-1]=BARE [k.2]=n); OWN=${M[k-1]}/${M[k.2]}
+declare -A M; M[x:1]=PLAIN; M[x.1]=QUOTED; OWN=${M[x:1]}${M["x.1"]}
 read -r A B <<< 'r s t'
 IFS=, read -ra L <<< 'g,h,i'
 printf -v C '%s-%s' 1 2

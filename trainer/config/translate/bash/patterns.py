@@ -119,6 +119,8 @@ def replaced(pattern: str, text: str, by: str, *, everywhere: bool, at: str = ""
             if matches(pattern, part):
                 return by + text[end:] if at == "#" else text[:end] + by
         return text
+    if not text and matches(pattern, ""):
+        return by
     made, start = [], 0
     while start < len(text):
         found = (end for end in range(len(text), start, -1) if matches(pattern, text[start:end]))

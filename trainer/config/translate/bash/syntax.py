@@ -30,7 +30,8 @@ ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
 SUBSCRIPT = re.compile(r"\$\{[!#]?[A-Za-z_]\w*\[(?![@*]\])|(?<![\w${!#.-])[A-Za-z_]\w*\[")
 """The beginning of `${NAME[key]…}` or of `NAME[key]=`."""
 WHOLE = re.compile(
-    r"""\\.|'[^']*'|"(?:\\.|[^"\\`]|`[^`]*`)*"|`[^`]*`|\$\([^()]*\)|\$\{[^{}]*\}|\$\w+""", re.DOTALL
+    r"""\\.|'[^']*'|"(?:\\.|[^"\\`]|`[^`]*`)*"|`[^`]*`|\$\(\([^()]*\)\)|\$\([^()]*\)|\$\{[^{}]*\}|\$\w+""",
+    re.DOTALL,
 )
 """Text that a bracket has with its quotes or as an expansion."""
 
