@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from trainer.cluster.worker_group import BACKGROUND_CALLS, Pending, WorkerGroup, build
@@ -90,6 +91,15 @@ class LocalWorkerGroup(WorkerGroup[W_co]):
     ) -> Pending[list[T]]:
         return _RanksPending(self.call_each(method, *args, **kwargs))
 
+    def call_ranks_after(
+        self,
+        earlier: Pending[list[Any]] | None,
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[list[T]]:
+        return self.call_ranks(method, *args, **kwargs)
+
     def call_background(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
@@ -125,6 +135,8 @@ class LocalWorkerGroup(WorkerGroup[W_co]):
 
 class LocalLauncher:
     """A Launcher of workers in this process."""
+
+    pools: Mapping[str, str] = MappingProxyType({})
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         return LocalWorkerGroup([build(actor, args) for _ in range(count)])

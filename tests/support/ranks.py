@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,15 @@ class Workbench:
             self._actor.update(experience(step), step)
         elements: int = sum(one.numel() for one in self._actor._model.parameters())
         return counted / elements
+
+    def takes(self, seconds: float) -> tuple[float, float]:
+        """When it began and ended, by the machine's clock."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        return began, time.monotonic()
+
+    def fails(self) -> None:
+        raise ValueError("it fails")
 
     def held(self) -> float:
         """The share of its model's elements that this rank holds."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -80,6 +80,13 @@ class WorkerHost:
         """Call the worker. `built`: the result of `build`; Ray fails the call if `build` failed."""
         return getattr(self._worker, method)(*args, **kwargs)
 
+    def call_after(
+        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call the worker once the calls with the references `earlier` have ended."""
+        ray.wait([*earlier], num_returns=len(earlier), fetch_local=False)
+        return self.call(built, method, *args, **kwargs)
+
     @ray.method(concurrency_group="background")  # type: ignore[untyped-decorator]
     def call_background(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker in another thread than `call`."""
@@ -135,11 +142,30 @@ class RayWorkerGroup(WorkerGroup[W_co]):
     def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        # Store each argument once. All ranks of a node then read the same copy.
-        stored = args if len(self) == 1 else tuple(map(_stored, args))
-        workers = range(len(self))
+        stored, workers = self._stored(args), range(len(self))
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
         return _RanksPending(calls, self._recipe.role, self._heartbeat)
+
+    def call_ranks_after(
+        self,
+        earlier: Pending[list[Any]] | None,
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[list[T]]:
+        if earlier is None:
+            return self.call_ranks(method, *args, **kwargs)
+        # Ray would resolve a reference that is an argument itself; those in a list stay references.
+        stored, waited = self._stored(args), list(earlier.handle)
+        calls = [
+            host.call_after.remote(built, waited, method.__name__, *stored, **kwargs)
+            for host, built in zip(self._hosts, self._built, strict=True)
+        ]
+        return _RanksPending(calls, self._recipe.role, self._heartbeat)
+
+    def _stored(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Store each argument once. All ranks of a node then read the same copy."""
+        return args if len(self) == 1 else tuple(map(_stored, args))
 
     def call_background(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
@@ -300,6 +326,9 @@ class RayLauncher:
         """`timeout`: seconds until a collective fails, and until a silent rank counts as lost."""
         self._rescheduler = Rescheduler(placement)
         self._timeout = timeout
+        found = placement.assignment
+        pools = found.layout.pools if found.on_gpus else ()
+        self.pools: Mapping[str, str] = {g.role: pool.name for pool in pools for g in pool.groups}
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -75,6 +75,19 @@ class WorkerGroup(ABC, Generic[W_co]):
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
         """Call all ranks of a model. The call fails with the error of the first rank to fail."""
+
+    @abstractmethod
+    def call_ranks_after(
+        self,
+        earlier: Pending[list[Any]] | None,
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[list[T]]:
+        """Call all ranks of a model once a call of another model has ended, however it ends.
+
+        Models that share GPUs compute one after the other: at once they would slow each other.
+        """
 
     @abstractmethod
     def call_background(
@@ -145,6 +158,10 @@ class WorkerGroup(ABC, Generic[W_co]):
 
 class Launcher(Protocol):
     """Starts the workers of a role."""
+
+    @property
+    def pools(self) -> Mapping[str, str]:
+        """Role → the GPUs that it shares with others; empty on CPUs, whose cores are divided."""
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         """Start `count` workers of class `actor` ("module:Class"), built from `args`."""

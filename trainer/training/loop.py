@@ -297,11 +297,11 @@ class _Run:
             )
 
     def _update(self, experience: Experience, step: int) -> Metrics:
-        pending = []
+        pending, turns = [], self.workers.turns()
         if self.workers.critic:
-            pending.append(self.workers.critic.call_ranks(Critic.update, experience, step))
+            pending.append(turns.call(self.workers.critic, Critic.update, experience, step))
         if step > self.config.train.freezing_actor_steps:
-            pending.append(self.workers.policy.call_ranks(Policy.update, experience, step))
+            pending.append(turns.call(self.workers.policy, Policy.update, experience, step))
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 

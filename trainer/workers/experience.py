@@ -15,7 +15,7 @@ from trainer.workers.protocols import Critic, Policy, Reference
 
 @dataclass(frozen=True, slots=True)
 class ForwardPasses:
-    """The forward passes of a step, which run in parallel on all models."""
+    """The forward passes of a step: in parallel, but one after the other on shared GPUs."""
 
     sequences: Sequences
     log_probs: Pending[list[FloatArray]] | None
@@ -30,14 +30,15 @@ class ForwardPasses:
 
 def start_forward(workers: WorkerGroups, sequences: Sequences, config: Config) -> ForwardPasses:
     """Start the forward passes that the step needs, and no others."""
-    return ForwardPasses(
-        sequences,
-        workers.policy.call_ranks(Policy.log_probs, sequences)
-        if config.needs_old_log_probs
-        else None,
-        workers.critic.call_ranks(Critic.values, sequences) if workers.critic else None,
-        workers.reference.call_ranks(Reference.log_probs, sequences) if workers.reference else None,
-    )
+    turns = workers.turns()
+    log_probs = reference = values = None  # in the order in which `make_experience` waits for them
+    if config.needs_old_log_probs:
+        log_probs = turns.call(workers.policy, Policy.log_probs, sequences)
+    if workers.reference:
+        reference = turns.call(workers.reference, Reference.log_probs, sequences)
+    if workers.critic:
+        values = turns.call(workers.critic, Critic.values, sequences)
+    return ForwardPasses(sequences, log_probs, values, reference)
 
 
 def make_experience(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from contract.journal import journal_writer
 from contract.progress import PhaseFile
 from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.cluster.restarts import Patience, WorkerRestartBudget
-from trainer.cluster.worker_group import Launcher, WorkerGroup
+from trainer.cluster.worker_group import Launcher, Pending, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
 from trainer.config.layout import Role
@@ -22,12 +23,38 @@ from trainer.types import LostWorkerError, Measured, Metrics
 from trainer.workers.protocols import Critic, Learner, Policy, Reference, RewardModel
 from trainer.workers.settings import LearnerSettings
 
+W = TypeVar("W")
+T = TypeVar("T")
+P = ParamSpec("P")
+
 ENGINES = {
     "auto": "trainer.rollout.hf_engine.engine:HFEngine",
     "hf": "trainer.rollout.hf_engine.engine:HFEngine",
     "vllm": "trainer.rollout.vllm_engine:VLLMEngine",
 }
 """`trainer.training.run.choose_engine` replaces `auto`. Without it, `auto` means transformers."""
+
+
+class Turns:
+    """Calls models so that of those on the same GPUs one computes at a time."""
+
+    def __init__(self, pools: Mapping[str, str]) -> None:
+        """`pools`: role → the GPUs that it shares."""
+        self._pools = pools
+        self._newest: dict[str, Pending[list[Any]]] = {}
+
+    def call(
+        self,
+        group: WorkerGroup[W],
+        method: Callable[Concatenate[W, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[list[T]]:
+        """Call all ranks of a model, after the model before it on the same GPUs."""
+        pool = self._pools.get(group.role, group.role)
+        pending = group.call_ranks_after(self._newest.get(pool), method, *args, **kwargs)
+        self._newest[pool] = pending
+        return pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,12 @@ class WorkerGroups:
     """Restarts of processes of any role."""
     reward: WorkerGroup[RewardModel] | None = None
     """None if no reward model gives the rewards."""
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """See `Launcher.pools`."""
+
+    def turns(self) -> Turns:
+        """Returns what orders the next calls of models that share GPUs."""
+        return Turns(self.pools)
 
     @property
     def learners(self) -> dict[str, WorkerGroup[Learner]]:
@@ -122,6 +155,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
         engines,
         restarts,
         _reward(config, launcher),
+        launcher.pools,
     )
 
 

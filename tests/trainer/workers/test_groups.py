@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.tiny_run import Tiny
@@ -10,6 +12,8 @@ from trainer.workers.settings import LearnerSettings
 
 class Recorder:
     """A launcher that starts nothing and remembers the settings that it was given."""
+
+    pools: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.settings: dict[str, LearnerSettings] = {}
@@ -32,3 +36,39 @@ def test_policy_and_critic_have_optimizers_of_their_own(tiny: Tiny, run_dir: Pat
     assert policy.min_lr_ratio == critic.min_lr_ratio == 0.3
     assert policy.lr_warmup_ratio == critic.lr_warmup_ratio == 0.2
     assert [learner.updates for learner in learners] == [4 * 2, 4 * 2]
+
+
+class Called:
+    """A group that remembers after which call each of its calls comes."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.after: list[Any] = []
+
+    def call_ranks_after(self, earlier: Any, method: Any, *args: Any) -> Any:
+        self.after.append(earlier)
+        return f"{self.role} {method} {args}"
+
+
+def test_models_on_the_same_gpus_compute_in_turn_and_others_at_once() -> None:
+    pools = {"policy": "policy+reference", "reference": "policy+reference", "critic": "critic"}
+    policy, reference, critic, reward = map(Called, ("policy", "reference", "critic", "reward"))
+    turns: Any = groups.Turns(pools)
+    first = turns.call(policy, "log_probs", 1)
+    for group in (critic, reference, reward):
+        turns.call(group, "scores", 2)
+    assert first == "policy log_probs (1,)"
+    assert [one.after for one in (policy, critic, reference, reward)] == [
+        [None],
+        [None],
+        [first],
+        [None],
+    ]
+
+
+def test_roles_without_gpus_wait_for_no_other() -> None:
+    policy, critic = Called("policy"), Called("critic")
+    turns: Any = groups.Turns({})
+    for group in (policy, critic):
+        turns.call(group, "update")
+    assert policy.after == critic.after == [None]
