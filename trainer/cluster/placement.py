@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.resources import NodeResources
 from trainer.cluster.bin_packing import Assignment, pack
+from trainer.cluster.calls import first_line
 from trainer.config.layout import Layout, ResourcePool
 from trainer.types import TrainingError
 
@@ -112,7 +113,8 @@ def on_each_node(placement: Placement, function: Callable[[A], T], argument: A) 
 def join(layout: Layout) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`.
 
-    Returns whether this process was in a cluster already, which is then used as it is.
+    Returns whether this process was in a cluster already, which is then used as it is. Raises
+    TrainingError if Ray does not start.
     """
     if ray.is_initialized():
         return True
@@ -120,7 +122,17 @@ def join(layout: Layout) -> bool:
         ray.init(log_to_driver=True, job_config=job_config())
     else:
         cpus = max(layout.slots, len(os.sched_getaffinity(0)))
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, job_config=job_config())
+        options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
+        try:
+            ray.init(address="local", **options)
+        except Exception as error:
+            if type(error) is not Exception:  # Ray raises a plain one for a daemon that is late
+                raise
+            raise TrainingError(
+                f"Ray did not start on this machine, whose load is {os.getloadavg()[0]:.0f} on "
+                f"{len(os.sched_getaffinity(0))} CPUs: {first_line(error)} Start it again when the "
+                "machine is less busy"
+            ) from error
     return False
 
 
