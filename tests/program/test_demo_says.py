@@ -54,7 +54,14 @@ def test_a_program_that_fails_ends_the_demo() -> None:
 def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "entrypoint", "demo", "--dir", str(tmp_path)]
     env = {**os.environ, "ROLLCALL_LOG": "json"}
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        words,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background job ignores SIGINT, and so does what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as program:
         assert program.stdout is not None
         first = json.loads(program.stdout.readline())
         program.send_signal(signal.SIGINT)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import BLOCK_PORTS
 from tests.support.terminal import in_terminal, read_to_end
 from tests.support.waiting_worker import environment
 
@@ -73,13 +74,16 @@ def test_events_progress_and_errors_are_one_object_a_line_without_secrets(tmp_pa
     assert in_file.endswith(" n1 in the file, too")
 
 
-def test_a_node_that_does_not_start_says_why_in_json_on_a_terminal_too(tmp_path: Path) -> None:
+def test_a_node_that_does_not_start_says_why_in_json_on_a_terminal_too(
+    tmp_path: Path, port_block: int
+) -> None:
     with socket.create_server(("", 0)) as taken:
         given = {
             **environment(tmp_path),
             "RAY_WORKER": "0",
             "ROLLCALL_LOG": "json",
             "ROLLCALL_PREFLIGHT": "strict",
+            "ROLLCALL_WORKER_PORTS": f"{port_block}-{port_block + BLOCK_PORTS - 1}",
             "ROLLCALL_RAY_PORT": str(taken.getsockname()[1]),
             "ROLLCALL_RECIPE": "command",
         }
