@@ -48,7 +48,7 @@ STATED = [
     rf"a[n-]+{SMALL}{LETTER}{END}",  # a heading, and B below it
     rf"af?o?{LETTER}(?=i?(?:[.n]|$))",  # answer B
     rf"v[fi:(,]{{0,3}}n?{SMALL}{LETTER}",  # I choose B
-    rf"{LETTER}[^.!?;nLElxzkd]{{0,8}}?[iwht:]+[fhp]{{0,4}}a",  # B is the best answer
+    rf"{LETTER}[^.!?;nLElxzkdc]{{0,8}}?[iwht:]+[fhp]{{0,4}}a",  # B is the best answer
     rf"p[oa]?[_fm]{{0,4}}{IS}n?{SMALL}{LETTER}",  # the correct one is B
     rf"{LETTER}i[^.!?;nLElxzk]{{0,4}}v",  # B is what I would choose
     rf"t{LETTER}f?p?a",  # making B the answer
@@ -245,6 +245,10 @@ def _leading(text: Shape) -> list[str]:
     if any(ANOTHER.match(text.kinds, one.end()) for one in found):
         return []
     letters = [text.letters[_place(one)] for one in found]
+    first, *others = letters
+    in_order = others == sorted(set(others)) and letters != sorted(letters)
+    if found[0].start() == 0 and len(others) > 1 and first not in others and in_order:
+        return [first]  # B, and below it what is wrong with A, C and D
     return letters if max(letters) <= LAST or "(" not in text.kinds else []
 
 
