@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.support.local_workers import LocalWorkerGroup
 from tests.support.tiny_run import Tiny
 from tests.support.vllm import SAMPLING, requests, settings, worst
 from trainer.rollout.engine_pool import EnginePool
+from trainer.types import TrainingError
 from trainer.weight_sync import update
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
@@ -67,6 +69,25 @@ def write_mixture(kind: str, directory: Path) -> Path:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
     return directory
+
+
+def test_layers_whose_new_weights_vllm_does_not_find_end_the_run_by_name(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    """A shared expert that the trainer's Qwen3-MoE does not have, and vLLM's makes of a field."""
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    path = write_mixture("qwen3_moe", tmp_path / "model")
+    config = json.loads((path / "config.json").read_text())
+    config["shared_expert_intermediate_size"] = 32
+    (path / "config.json").write_text(json.dumps(config))
+    model = replace(tiny, model=path)
+    engine, policy = VLLMEngine(settings(model)), build(model)
+    with pytest.raises(TrainingError, match=r"no new weights for \d+ of its layers.*shared_expert"):
+        update.update_weights(
+            LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine])), 1, wake=True
+        )
+    engine._llm.finish_weight_update("1")  # vLLM's engines of a process share some layers
 
 
 @pytest.mark.parametrize("kind", MIXTURES)

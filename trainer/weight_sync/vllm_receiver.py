@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from trainer.types import BrokenGroupError, EngineFailedError
+from trainer.types import BrokenGroupError, EngineFailedError, TrainingError
 from trainer.weight_sync import shared_memory, vllm_shared_memory
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRank, IpcHandle, Member
 
@@ -63,6 +63,14 @@ class Intake:
             raise EngineFailedError(f"vLLM did not take a bucket of weights: {said}") from error
 
     def commit(self, version: int) -> None:
+        """End the update. Raises TrainingError if it has left out layers."""
+        for layers in self._llm.collective_rpc("layers_without_weights"):
+            if layers:
+                raise TrainingError(
+                    f"vLLM has found no new weights for {len(layers)} of its layers, such as "
+                    f"{layers[0]}: it names them otherwise than transformers does. "
+                    "--rollout_engine hf decodes without vLLM"
+                )
         self._llm.finish_weight_update(str(version))
         self.under_way = False
         if not self._llm.reset_prefix_cache():

@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
@@ -24,6 +25,7 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.cluster.shared_memory import Address, Entry
 from trainer.weight_sync.messages import Bucket
@@ -110,6 +112,22 @@ class Worker:
                 method.moe_kernel = None
             if getattr(module, "_combined_gate_weight", None) is not None:
                 module._combined_gate_weight = None  # type: ignore[assignment]
+
+    def layers_without_weights(self) -> list[str]:
+        """Return the layers of which a weight update has brought nothing so far.
+
+        vLLM would keep their old weights, with a warning that its logging hides here.
+        """
+        found = []
+        for name, layer in self.get_model().named_modules():
+            info = get_layerwise_info(layer)
+            waits = info.can_load() and not info.load_numel and info.load_numel_total
+            if not waits or is_deferred_attention_layer(layer):
+                continue
+            own = [one for one, _ in layer.named_parameters(recurse=False)]
+            if own and not isinstance(layer, ParallelLMHead):  # a tied head has the embedding's
+                found.append(name)
+        return found
 
     def leave_group(self) -> None:
         """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""
