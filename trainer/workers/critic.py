@@ -33,7 +33,9 @@ def _backbone(settings: LearnerSettings, rank: Rank, device: torch.device) -> An
     """Returns the model without its head, which is still on the CPU."""
     made = settings.model
     with zero3.split(settings.sharding, rank):
-        backbone = load_backbone(made.model, torch.float32, made.attention, longest=made.longest)
+        backbone = load_backbone(
+            made.model, settings.load_dtype, made.attention, longest=made.longest
+        )
     if made.liger:
         use_liger(backbone, device)
     if settings.rounds_at_load:

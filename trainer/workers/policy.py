@@ -45,7 +45,7 @@ class PolicyActor(LearnerActor):
             with zero3.split(settings.sharding, rank):
                 made = settings.model
                 self._model = load_causal_lm(
-                    self._source, torch.float32, made.attention, longest=made.longest
+                    self._source, settings.load_dtype, made.attention, longest=made.longest
                 )
             if settings.model.liger:
                 use_liger(self._model, device)

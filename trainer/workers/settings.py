@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings, TrainSettings
@@ -41,3 +43,8 @@ class LearnerSettings:
         """
         zero = self.sharding.zero_stage in (1, 2)
         return zero and self.model.mixed_precision and not self.train.enable_ema
+
+    @property
+    def load_dtype(self) -> torch.dtype:
+        """The type in which the files' weights are read: what is rounded is never held whole."""
+        return torch.bfloat16 if self.rounds_at_load else torch.float32

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -19,6 +19,8 @@ from tests.support.local_workers import LocalWorkerGroup
 from tests.support.objectives import policy_objective
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
+from trainer.algorithms.objectives import CriticObjective
+from trainer.config.options.algorithm import LossSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import lora
@@ -27,9 +29,13 @@ from trainer.models.settings import RewardSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.weight_sync import update
+from trainer.workers import critic as critic_module
+from trainer.workers import policy as policy_module
+from trainer.workers.critic import CriticActor
 from trainer.workers.policy import PolicyActor
 from trainer.workers.reference import ReferenceActor
 from trainer.workers.reward import RewardActor
+from trainer.workers.settings import LearnerSettings
 
 
 @pytest.fixture
@@ -124,6 +130,32 @@ def test_weights_that_deepspeed_rounds_are_rounded_before_they_are_on_the_gpu(
     plain = settings(tiny, enable_ema=average, sharding=Sharding(zero_stage=stage))
     model = replace(plain.model, mixed_precision=mixed)
     assert replace(plain, model=model).rounds_at_load == rounds
+
+
+@pytest.mark.parametrize("role", [policy_module, critic_module])
+def test_weights_that_are_rounded_are_read_rounded(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, role: Any
+) -> None:
+    """In fp32 each of eight ranks of a node would hold 30 GB of a 7B model while it loads."""
+    read = []
+    name = "load_causal_lm" if role is policy_module else "load_backbone"
+
+    def load(model: str, dtype: torch.dtype, *_: Any, **__: Any) -> NoReturn:
+        read.append(dtype)
+        raise RuntimeError("read")
+
+    def start(made: LearnerSettings) -> None:
+        if role is policy_module:
+            PolicyActor(made, policy_objective())
+        CriticActor(made, CriticObjective(LossSettings()))
+
+    monkeypatch.setattr(role, name, load)
+    for stage, mixed in ((0, True), (1, True), (2, True), (2, False)):
+        plain = settings(tiny, sharding=Sharding(zero_stage=stage))
+        made = replace(plain, model=replace(plain.model, mixed_precision=mixed))
+        with pytest.raises(RuntimeError, match="read"):
+            start(made)
+    assert read == [torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
 
 
 def test_a_policy_holds_nothing_that_it_has_given_to_the_engines(
