@@ -37,8 +37,14 @@ MIXTURES: dict[str, dict[str, int]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment() -> Iterator[None]:
-    """vLLM preloads libraries into every process that is started after it."""
+    """vLLM preloads libraries into every process that is started after it.
+
+    A dense model's engine before in this process has made no group for experts: make all anew.
+    """
+    from vllm.distributed.parallel_state import destroy_model_parallel
+
     before = dict(os.environ)
+    destroy_model_parallel()
     yield
     os.environ.clear()
     os.environ.update(before)
