@@ -32,10 +32,9 @@ from trainer.workers.settings import LearnerSettings
 def _backbone(settings: LearnerSettings, rank: Rank, device: torch.device) -> Any:
     """Returns the model without its head, which is still on the CPU."""
     made = settings.model
+    dtype = torch.bfloat16 if settings.rounds_at_load else torch.float32
     with zero3.split(settings.sharding, rank):
-        backbone = load_backbone(
-            made.model, settings.load_dtype, made.attention, longest=made.longest
-        )
+        backbone = load_backbone(made.model, dtype, made.attention, longest=made.longest)
     if made.liger:
         use_liger(backbone, device)
     if settings.rounds_at_load:

@@ -41,11 +41,12 @@ class PolicyActor(LearnerActor):
         device = prepare_process(deterministic=settings.model.deterministic)
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
+        dtype = torch.bfloat16 if settings.rounds_at_load else torch.float32
         with peaks.phase("load"):
             with zero3.split(settings.sharding, rank):
                 made = settings.model
                 self._model = load_causal_lm(
-                    self._source, settings.load_dtype, made.attention, longest=made.longest
+                    self._source, dtype, made.attention, longest=made.longest
                 )
             if settings.model.liger:
                 use_liger(self._model, device)
@@ -71,9 +72,9 @@ class PolicyActor(LearnerActor):
         self._rank = rank
         self._held: dict[str, Tensor] = {}
         """A copy of the weights, for `export_held`."""
-        dtype = torch.bfloat16 if settings.model.mixed_precision else None
-        self._outbox = SharedMemorySender(dtype, settings.sync_port)
-        self._offered = WeightSource(self._model, dtype)
+        published = torch.bfloat16 if settings.model.mixed_precision else None
+        self._outbox = SharedMemorySender(published, settings.sync_port)
+        self._offered = WeightSource(self._model, published)
         self._broadcaster = NcclSender(settings.sync_port)
         self._lender: IpcSender | None = None
         if rank.leads and _is_offered_as_it_is(settings, device):

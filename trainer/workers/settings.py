@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings, TrainSettings
@@ -37,14 +35,9 @@ class LearnerSettings:
 
     @property
     def rounds_at_load(self) -> bool:
-        """Whether the weights are rounded to bf16 before they go to the GPU: half the memory.
+        """Whether the weights are read in bf16, not in fp32: half the memory, also on the GPU.
 
         DeepSpeed rounds them in any case. Without ZeRO, and for a moving average, fp32 is needed.
         """
         zero = self.sharding.zero_stage in (1, 2)
         return zero and self.model.mixed_precision and not self.train.enable_ema
-
-    @property
-    def load_dtype(self) -> torch.dtype:
-        """The type in which the files' weights are read: what is rounded is never held whole."""
-        return torch.bfloat16 if self.rounds_at_load else torch.float32
