@@ -233,7 +233,8 @@ def test_the_end_is_known_while_a_reader_is_minutes_behind(
     copying.start()
     jobs.wait_for_end("one", NEVER)
     over.set()
-    until(lambda: (tmp_path / "log").stat().st_size == output.stat().st_size)
+    log, whole = tmp_path / "log", output.stat().st_size
+    until(lambda: log.exists() and log.stat().st_size == whole)
     assert not told
     gate.set()
     copying.join(20)
