@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
 from trainer.cluster import memory_estimate
@@ -62,7 +62,8 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        return self.arithmetic + self.passes + self.gradients + self.moves + self.decoding
+        total: float = sum(astuple(self))
+        return total
 
 
 def of_step(config: Config, layout: Layout, size_of: SizeOf) -> StepCost | None:
@@ -74,13 +75,8 @@ def of_step(config: Config, layout: Layout, size_of: SizeOf) -> StepCost | None:
                 if (size := size_of(model)) is None:
                     return None
                 parts += _of_role(config, layout, group.role, size)
-    return StepCost(
-        arithmetic=sum(part.arithmetic for part in parts),
-        passes=sum(part.passes for part in parts),
-        gradients=sum(part.gradients for part in parts),
-        moves=sum(part.moves for part in parts),
-        decoding=sum(part.decoding for part in parts),
-    )
+    names = (field.name for field in fields(StepCost))
+    return StepCost(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
 
 def passes_an_update(config: Config, ranks: int | None = None) -> int:
@@ -133,7 +129,10 @@ def _training(config: Config, size: ModelSize, ranks: int, link: float) -> StepC
     passes = passes_an_update(config, ranks)
     flops = (4 if lora else 6) + 2 * config.gradient_checkpointing
     read = 2 * size.parameters * (4 if config.gradient_checkpointing else 3) / READ
-    held = (2 + (0 if sharding.adam_offload else 12 / ranks)) * learnt
+    stage = sharding.zero_stage
+    held = 2 * size.parameters / (ranks if stage >= 3 else 1)
+    if not sharding.adam_offload:
+        held += 12 * learnt / (ranks if stage else 1)
     return StepCost(
         arithmetic=updates * flops * size.active * tokens / FLOPS,
         passes=updates * passes * (size.layers * START + read),

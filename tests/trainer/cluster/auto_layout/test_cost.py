@@ -51,7 +51,17 @@ def test_each_term_is_what_its_formula_says(tiny: Tiny, run_dir: Path) -> None:
         ({"zero_stage": 1}, "gradients", -2 * PSI / cost.INSIDE),
         ({"zero_stage": 2}, "gradients", (PASSES * 4 - 6) * PSI / cost.INSIDE),
         ({"zero_stage": 3}, "gradients", (PASSES * 8 - 8) * PSI / cost.INSIDE),
-        ({"deepspeed_enable_sleep": True}, "moves", 2 * (2 + 12 / 8) * PSI / cost.PCIE),
+        ({"deepspeed_enable_sleep": True}, "moves", 2 * (2 + 12) * PSI / cost.PCIE),
+        (
+            {"deepspeed_enable_sleep": True, "zero_stage": 2},
+            "moves",
+            2 * (2 + 12 / 8) * PSI / cost.PCIE,
+        ),
+        (
+            {"deepspeed_enable_sleep": True, "zero_stage": 3},
+            "moves",
+            2 * 14 / 8 * PSI / cost.PCIE,
+        ),
         ({"init_kl_coef": 0.1, "use_kl_loss": True}, "arithmetic", 2 * PSI * TOKENS / cost.FLOPS),
         ({"max_epochs": 2}, "arithmetic", 8 * PSI * TOKENS / cost.FLOPS),  # and scores before
         (
