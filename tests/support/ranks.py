@@ -58,11 +58,15 @@ class Workbench:
         from trainer.workers.reference import ReferenceActor
 
         if role == "policy":
-            objective = policy_objective(entropy_loss_coef=0.01, kl=KLSettings(estimator="k3"))
+            objective = policy_objective(
+                entropy_loss_coef=0.01, aux_loss_coef=0.1, kl=KLSettings(estimator="k3")
+            )
             self._actor = PolicyActor(settings, objective, self._rank)
         elif role == "critic":
             self._actor = CriticActor(
-                settings, CriticObjective(LossSettings(value_clip=0.2)), self._rank
+                settings,
+                CriticObjective(LossSettings(value_clip=0.2, aux_loss_coef=0.1)),
+                self._rank,
             )
         else:
             self._actor = ReferenceActor(settings.model, settings.sharding, self._rank)

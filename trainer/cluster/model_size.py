@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.config import architecture
 from trainer.config.model_files import cached
 
 UNGATED = (
@@ -119,11 +120,9 @@ def _experts(config: Mapping[str, Any], layers: int, inner: int) -> _Experts | N
 
     The names are those of transformers' configurations.
     """
-    count = _number(
-        config, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
-    )
-    if count < 2 or config.get("is_moe") is False:
+    if not architecture.is_mixture(config):
         return None
+    count = _number(config, *architecture.EXPERTS)
     width = _number(config, "moe_intermediate_size", "expert_ffn_hidden_size") or inner
     taken = _number(config, "num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts") or 1
     shared = _number(config, "shared_expert_intermediate_size", "shared_intermediate_size")

@@ -16,6 +16,8 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """transformers' names for the number of positions."""
 CHOSEN_TOKENS = ("index_topk", "keep_window_size")
 """transformers' names for the number of tokens that a sparse attention chooses by their scores."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""transformers' names for the experts of a layer."""
 TABLE_OF_POSITIONS = frozenset(
     {
         *("biogpt", "codegen", "ctrl", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gptj"),
@@ -54,6 +56,13 @@ def rope_type(parameters: Mapping[str, Any]) -> str:
 
 def positions(shape: Shape) -> int | None:
     return next((shape[name] for name in POSITIONS if shape.get(name)), None)
+
+
+def is_mixture(shape: Shape) -> bool:
+    """Return whether layers have several experts, of which some answer a token."""
+    of_layers = [shape[name] for name in EXPERTS if shape.get(name)]
+    most = max((max(n) if isinstance(n, list) else n for n in of_layers), default=0)
+    return most > 1 and shape.get("is_moe") is not False
 
 
 def positions_fault(shape: Shape, longest: int) -> str | None:

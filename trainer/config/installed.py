@@ -239,6 +239,12 @@ def _architecture_faults(config: Config) -> Iterator[str]:
         if fault := architecture.positions_fault(shape, config.longest_sample):
             yield f"{flag} {model}: {fault}"
     reward = reward_models.names(config) if config.has_reward_model else ()
+    policy, balance = _shape(config.pretrain), config.loss.aux_loss_coef
+    if balance and policy and not architecture.is_mixture(policy):
+        yield (
+            f"--aux_loss_coef {balance:g} balances the experts of a mixture, and {config.pretrain} "
+            "has none. Leave it out"
+        )
     wanted = config.attn_implementation
     for model in filter(None, dict.fromkeys((config.pretrain, critic, *reward))):
         if fault := architecture.attention_fault(_shape(model), wanted):

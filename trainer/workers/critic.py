@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainer.checkpoint.protocol import Directory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, precision, value_model, zero3
+from trainer.models.balance import balance_of
 from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
@@ -78,6 +80,7 @@ class CriticActor(LearnerActor):
         self._limits = self._forward.limits(made.micro_batch_size, made.max_tokens)
         self._concurrent_models = settings.model.concurrent_models
         self._objective = objective
+        self._balance = balance_of(backbone, objective.loss.aux_loss_coef, Role.CRITIC)
         self._rank = rank
 
     def values(self, sequences: Sequences) -> FloatArray:
@@ -96,14 +99,17 @@ class CriticActor(LearnerActor):
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
         action_mask = part.sequences.action_mask
+        with self._balance.recorded() if self._balance else nullcontext():
+            values = run(part.sequences)
         inputs = ValueInputs(
-            values=run(part.sequences),
+            values=values,
             old_values=tensor(part.values[action_mask]),
             returns=tensor(part.returns[action_mask]),
             weights=tensor(micro.weights[action_mask]),
             metric_weight=micro.metric_weight,
         )
-        return losses.value_loss(inputs, self._objective.loss.value_clip)
+        loss = losses.value_loss(inputs, self._objective.loss.value_clip)
+        return self._balance.added(loss, micro.share) if self._balance else loss
 
     def export(self, directory: Directory) -> None:
         with self._engine.onloaded():

@@ -26,7 +26,15 @@ from trainer.models import lora, zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import share_threads
-from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
+from trainer.types import (
+    BoolArray,
+    Experience,
+    FloatArray,
+    IntArray,
+    Metrics,
+    Rank,
+    TrainingError,
+)
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
 
@@ -40,10 +48,12 @@ class LossBatch:
     """[B, T] weight of each token in the loss of the whole optimizer step."""
     metric_weight: float
     """Weight of each token in metrics: 1 / action tokens of the whole optimizer step."""
+    share: float
+    """This micro-batch's part of the samples with actions in the whole optimizer step."""
 
     def idle(self) -> LossBatch:
         """Returns the same samples with weight 0."""
-        return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0)
+        return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0, share=0.0)
 
 
 LOSS = "loss"
@@ -164,11 +174,13 @@ class LearnerEngine:
             action_mask[rows], settings.loss_aggregation, settings.longest
         )
         metric_weight = 1 / int(action_mask[rows].sum())
+        acting: BoolArray = np.any(action_mask, axis=1)
         found = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
         for number, micro in enumerate(found, 1):
             part = experience.rows(micro.rows)
             width = part.sequences.action_mask.shape[1]
-            batch = LossBatch(part, weights[micro.rows, :width], metric_weight)
+            share = float(acting[micro.rows].sum() / acting[rows].sum())
+            batch = LossBatch(part, weights[micro.rows, :width], metric_weight, share)
             yield batch.idle() if micro.idle else batch, number == len(found)
 
     def _mini_batches(self, samples: int, step: int) -> list[IntArray]:

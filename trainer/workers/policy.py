@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, precision, vision, zero3
-from trainer.models.causal_lm import LogProbModel
+from trainer.models.balance import balance_of
+from trainer.models.causal_lm import LogProbModel, backbone_of
 from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, prepare_process
@@ -69,6 +71,8 @@ class PolicyActor(LearnerActor):
         )
         self._engine = LearnerEngine(trained, settings, rank, peaks)
         self._objective = objective
+        routed = backbone_of(self._model) or self._model
+        self._balance = balance_of(routed, objective.loss.aux_loss_coef, Role.POLICY)
         self._rank = rank
         self._held: dict[str, Tensor] = {}
         """A copy of the weights, for `export_held`."""
@@ -98,7 +102,8 @@ class PolicyActor(LearnerActor):
             return None if array is None else self._scorer.tensor(array[action_mask])
 
         wants_entropy = self._objective.loss.entropy_loss_coef is not None
-        log_probs, entropy = run(part.sequences, entropy=wants_entropy)
+        with self._balance.recorded() if self._balance else nullcontext():
+            log_probs, entropy = run(part.sequences, entropy=wants_entropy)
         old = flat(part.old_log_probs)
         inputs = PolicyInputs(
             log_probs=log_probs,
@@ -112,7 +117,8 @@ class PolicyActor(LearnerActor):
             kl_coef=part.kl_coef,
             entropy=entropy,
         )
-        return losses.policy_loss(inputs, self._objective)
+        loss = losses.policy_loss(inputs, self._objective)
+        return self._balance.added(loss, micro.share) if self._balance else loss
 
     def node(self) -> str:
         return shared_memory.node()

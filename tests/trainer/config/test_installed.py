@@ -89,6 +89,7 @@ LONGROPE = {
             "--attn_implementation sdpa: .*leaves out attn_logit_softcapping 50.0",
         ),
         ({"model_type": "gpt2", "n_positions": 8}, {}, "--pretrain .*a table of 8 positions"),
+        ({}, {"aux_loss_coef": 0.01}, "--aux_loss_coef 0.01 .* has none. Leave it out"),
         ({"rope_parameters": LONGROPE}, {"rollout_engine": "vllm"}, "vLLM ignores the factor"),
     ],
 )

@@ -72,7 +72,7 @@ from trainer.config.schema import ConfigError, flags_of
             "Leave out one of --async_train and --vllm_enable_sleep",
         ),
         ({"load_in_4bit": True}, "--load_in_4bit", "is not supported"),
-        ({"aux_loss_coef": 0.1}, "--aux_loss_coef", "is not supported"),
+        ({"aux_loss_coef": -0.1}, "--aux_loss_coef", "0"),
         (
             {"environment": "serch"},
             "--environment",

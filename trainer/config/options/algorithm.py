@@ -110,8 +110,7 @@ class LossSettings:
         group=LOSS,
         dotted="actor.aux_loss_coef",
         at_least=0,
-        help="weight of a mixture of experts' balancing loss",
-        unsupported="The balancing loss is absent; only 0 is right",
+        help="weight of the loss that keeps the experts of a mixture equally busy",
     )
 
     @property

@@ -331,6 +331,8 @@ KEYS = [
     Row("scale_rewards", "advantage_estimator", by=_estimator, default="group",
         note="group: group_norm; none: dr_grpo; batch is absent"),
     Row("entropy_coef", "entropy_loss_coef", by=_entropy, default="0.0"),
+    Row("router_aux_loss_coef", "aux_loss_coef", by=number,
+        note="left out there: what the model's config.json says"),
     Row("gradient_checkpointing", "gradient_checkpointing", by=switch, default="True"),
     Row("use_liger_kernel", "use_liger_kernel", by=switch, default="False"),
     Row("bf16", "param_dtype", by=_precision, note="on if it is not given"),

@@ -169,7 +169,6 @@ ABSENT = [
     *several("sync_ref_model", "the reference is the first policy", default="False"),
     *several("top_entropy_quantile", "all tokens are trained on", default="1.0"),
     *several("use_adaptive_entropy", "the entropy bonus is fixed", default="False"),
-    *several("router_aux_loss_coef", "the balancing loss is absent"),
     *several("off_policy_mask_threshold", "give --is_correction_level"),
     *several("max_tool_calling_iterations",
              "episodes of several turns are environments: --environment or --agent_func_path"),
