@@ -94,6 +94,10 @@ class LogProbModel(nn.Module):
     def packed(self) -> bool:
         return self._forward.packed
 
+    @property
+    def attention(self) -> str:
+        return self._forward.attention
+
 
 LOUD = 100.0
 """Factor of logits in the trial, so that a soft cap shows even in an untrained model."""
