@@ -179,3 +179,19 @@ def test_an_error_of_a_gpu_or_of_a_rank_ends_the_engine_alone(
     with pytest.raises(raised, match=str(error)) as told, engine._failures():
         raise error
     assert type(told.value) is raised
+
+
+def test_what_a_sleeping_worker_has_given_back_is_not_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch goes on to count what vLLM's allocator has unmapped."""
+    from trainer.weight_sync.vllm_shared_memory import Worker
+
+    pieces = [SimpleNamespace(handle=(0, size), is_asleep=size > 10) for size in (50, 30, 7)]
+    allocator = SimpleNamespace(pointer_to_data=dict(enumerate(pieces)))
+    cumem = ModuleType("vllm.device_allocator.cumem")
+    cumem.CuMemAllocator = SimpleNamespace(get_instance=lambda: allocator)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.device_allocator.cumem", cumem)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 100)
+    assert Worker().memory_asleep() == 20

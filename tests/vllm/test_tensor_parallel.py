@@ -25,7 +25,9 @@ from trainer.types import EngineFailedError
 
 if __name__ == "__main__":
     engine = VLLMEngine(settings(SimpleNamespace(model=sys.argv[1]), tensor_parallel_size=2))
+    ballast = b"1" * 3 * 2**30  # of vLLM's process, which has no GPU
     print("wrote", len(engine.generate(requests(1), SAMPLING)), flush=True)
+    print("peak", engine.peaks()["engine_rollout_memory_gb"], flush=True)
     executor = engine._llm.llm_engine.engine_core.engine_core.model_executor
     os.kill(executor.workers[1].proc.pid, signal.SIGKILL)
     for act in (lambda: engine.generate(requests(1), SAMPLING), engine.begin):
@@ -37,8 +39,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_dead_rank_ends_the_engine_alone_in_a_call_and_before_the_next(tmp_path: Path) -> None:
-    """In a program: vLLM imports that of its ranks' parent anew."""
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Lines of a program: vLLM imports that of its ranks' parent anew."""
+    tmp_path = tmp_path_factory.mktemp("tensor-parallel")
     shape = TinyModel(hidden_size=64, layers=2, heads=2, max_length=256)
     write_model(shape, "0123456789+=", tmp_path / "model")
     program = tmp_path / "program.py"
@@ -52,9 +56,17 @@ def test_a_dead_rank_ends_the_engine_alone_in_a_call_and_before_the_next(tmp_pat
         start_new_session=True,
     )
     try:
-        said = started.communicate(timeout=400)[0].splitlines()
+        return started.communicate(timeout=400)[0].splitlines()
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
+
+
+def test_a_dead_rank_ends_the_engine_alone_in_a_call_and_before_the_next(said: list[str]) -> None:
     assert said.count("wrote 4") == 1
     assert len([line for line in said if line.startswith("vLLM ended: ")]) == 2
+
+
+def test_the_peak_of_an_engine_is_that_of_its_ranks(said: list[str]) -> None:
+    (peak,) = (float(line.split()[1]) for line in said if line.startswith("peak "))
+    assert 0.01 < peak < 3

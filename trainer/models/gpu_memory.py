@@ -52,6 +52,18 @@ class Peaks:
         return held
 
 
+def resident() -> int:
+    """Return the bytes of this process in the CPU's memory."""
+    return _status("VmRSS")
+
+
+def peak_since_last_call() -> int:
+    """Return the most bytes of torch's tensors on the GPU; without one, of the process."""
+    peak = _peak()
+    _reset()
+    return peak
+
+
 def _reset() -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

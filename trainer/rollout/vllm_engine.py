@@ -23,7 +23,6 @@ from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
-from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.tokenizer_io import Texts, limited
@@ -56,7 +55,6 @@ class VLLMEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         prepare_process()
-        self._peaks = Peaks()
         _prepare_environment()
         from vllm import LLM
 
@@ -78,6 +76,9 @@ class VLLMEngine:
         """Sampling of the partial rollouts."""
         self._withdrawn: list[PartialRollout] = []
         """Rollouts that wait during a weight update or a call of `generate`."""
+        self._asleep: dict[str, int] = {}
+        """Bytes of the fullest worker while it slept; empty if none has since `peaks`."""
+        self._most("peak_memory")  # begin to measure: what loading took is no part of rollouts
         if own.enable_sleep:
             self.sleep()
 
@@ -128,7 +129,7 @@ class VLLMEngine:
             for place, seed in enumerate(request.seeds)
         ]
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures():
+        with _failures():
             ended = {r.key: r.completion for r in self._partials.go_on(math.inf)}
         self._go_on()
         return [ended[partial.key] for partial in partials]
@@ -139,7 +140,7 @@ class VLLMEngine:
         self._ready()
         self._sampling = sampling
         self._add(partials, sampling)
-        with self._peaks.phase("rollout"), _failures():
+        with _failures():
             return SliceResult(self._partials.go_on(seconds), self._partials.left)
 
     def _ready(self) -> None:
@@ -182,12 +183,23 @@ class VLLMEngine:
         )
 
     def peaks(self) -> Metrics:
-        return batching.peak_metrics(Role.ENGINE, self._peaks.taken())
+        try:
+            held = {"rollout": self._most("peak_memory"), **self._asleep}
+        except EngineFailedError:  # the next call says it
+            return {}
+        self._asleep = {}
+        return batching.peak_metrics(Role.ENGINE, held)
+
+    def _most(self, method: str) -> int:
+        """Return what `method` of the fullest worker says. A worker has its memory, not vLLM."""
+        with _failures():
+            of_each: list[int] = self._llm.collective_rpc(method)
+        return max(of_each)
 
     def sleep(self) -> None:
         with _failures():
             self._llm.sleep(level=2)
-        self._peaks.now("asleep")
+        self._asleep = {"asleep": self._most("memory_asleep")}
 
     def wake(self, memory: Memory) -> None:
         with _failures():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -28,10 +29,13 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.cluster.shared_memory import Address, Entry
+from trainer.models import gpu_memory
 from trainer.weight_sync.messages import Bucket
 from trainer.weight_sync.shared_memory import SharedMemoryReceiver
 
 BACKEND = "shared_memory"
+BEFORE_MODEL = gpu_memory.resident()
+"""Bytes of a worker's process when it imports this module, before it loads the model."""
 
 
 @dataclass
@@ -128,6 +132,24 @@ class Worker:
             if own and not isinstance(layer, ParallelLMHead):  # a tied head has the embedding's
                 found.append(name)
         return found
+
+    def peak_memory(self) -> int:
+        """Return the most bytes since the last call: of the GPU's, or of a process on CPUs."""
+        peak = gpu_memory.peak_since_last_call()
+        return peak if torch.cuda.is_available() else peak - BEFORE_MODEL
+
+    def memory_asleep(self) -> int:
+        """Return the bytes that a sleeping worker holds.
+
+        torch counts the memory that vLLM's allocator has given back as if it were still there.
+        """
+        if not torch.cuda.is_available():
+            return gpu_memory.resident() - BEFORE_MODEL
+        from vllm.device_allocator.cumem import CuMemAllocator
+
+        pieces = CuMemAllocator.get_instance().pointer_to_data.values()
+        given_back: int = sum(one.handle[1] for one in pieces if one.is_asleep)
+        return torch.cuda.memory_reserved() - given_back
 
     def leave_group(self) -> None:
         """Of the policy's broadcasts: vLLM itself would keep its GPU's memory."""
