@@ -265,7 +265,7 @@ class NodeRegistry:
                 "head_node": own.as_dict(now),
                 "expected_workers": self.expected,
                 "present": len(state.present),
-                "missing": list(state.missing),
+                "missing": [worker.as_dict() for worker in state.missing],
                 "refused": dict(self._refused),
                 "differences": list(self._differences),
                 "nodes": [e.as_dict(now) for e in shown if not (brief and e.is_well(now))],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from contract.durations import duration
@@ -60,13 +61,66 @@ class RegisteredNode:
         }
 
 
+class Absence(StrEnum):
+    """Why a worker is not on the roll."""
+
+    SILENT = "silent"
+    """It has no open long poll."""
+    STARTING_RAY = "starting-ray"
+    """It has checked in, and has not joined yet."""
+    REFUSED = "refused"
+    GONE = "gone"
+    """It left, or was told to join again, and has not come back."""
+    UNKNOWN = "unknown"
+    """It never checked in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingWorker:
+    """A worker that is not there. Those that never checked in share one row."""
+
+    node: str | None
+    """None if it never checked in."""
+    absence: Absence
+    seconds: float | None = None
+    """How long it is away; None if that is not known."""
+    why: str = ""
+    """The head's reason, of a refused worker."""
+    workers: int = 1
+
+    def __str__(self) -> str:
+        away = "" if self.seconds is None else duration(self.seconds)
+        match self.absence:
+            case Absence.SILENT:
+                return f"{self.node} has been silent for {away}"
+            case Absence.STARTING_RAY:
+                return f"{self.node} has checked in and is starting Ray"
+            case Absence.REFUSED:
+                return f"{self.node} was refused: {self.why}"
+            case Absence.GONE:
+                how = f"has not come back for {away}" if away else "has left"
+                return f"{self.node} {how}"
+        noun = "worker" if self.workers == 1 else "workers"
+        return f"{self.workers} {noun} never checked in, {away} so far"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON, and the sentence that people read."""
+        return {
+            "node": self.node,
+            "absence": self.absence,
+            "away_seconds": self.seconds,
+            "why": self.why,
+            "workers": self.workers,
+            "sentence": str(self),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class RollState:
     expected: int
     present: tuple[str, ...]
     """Names of the workers that have joined and are still there."""
-    missing: tuple[str, ...]
-    """A sentence for each missing worker."""
+    missing: tuple[MissingWorker, ...]
     node_infos: tuple[NodeInfo, ...] = ()
     """The NodeInfo of each present worker."""
 
@@ -74,13 +128,14 @@ class RollState:
     def complete(self) -> bool:
         return len(self.present) >= self.expected
 
-    def lost(self, before: Sequence[str]) -> tuple[str, ...]:
-        """Return a sentence for each worker of `before` that is gone, unless it was replaced."""
+    def lost(self, before: Sequence[str]) -> tuple[MissingWorker, ...]:
+        """Return each worker of `before` that is gone, unless it was replaced."""
         if self.complete:
             return ()
-        why = {sentence.partition(" ")[0]: sentence for sentence in self.missing}
+        known = {worker.node: worker for worker in self.missing}
         gone = [name for name in before if name not in self.present]
-        return tuple(why.get(name, f"{name} has left") for name in gone)
+        left = {name: MissingWorker(node=name, absence=Absence.GONE) for name in gone}
+        return tuple(known.get(name, left[name]) for name in gone)
 
     def joined_since_start(self, at_start: Sequence[str]) -> str | None:
         """A sentence that names the workers beyond `at_start`; None until the roll is complete."""
@@ -96,7 +151,7 @@ class RollState:
         there = f"{len(self.present)} of {self.expected} {are} there"
         if self.expected == 0:
             return "a cluster of one node: EXPECTED_WORKERS is 0"
-        return "; ".join([there, *self.missing])
+        return "; ".join([there, *map(str, self.missing)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +179,30 @@ def roll_state(
     `began`: when the head started to wait.
     """
     present, missing, node_infos = [], [], []
+
+    def away(node: str | None, absence: Absence, **details: Any) -> None:
+        missing.append(MissingWorker(node=node, absence=absence, **details))
+
     for name, entry in sorted(entries.items()):
         if not entry.present(now):
-            missing.append(f"{name} has been silent for {duration(now - entry.seen_at)}")
+            away(name, Absence.SILENT, seconds=now - entry.seen_at)
         elif not entry.info.joined:
-            missing.append(f"{name} has checked in and is starting Ray")
+            away(name, Absence.STARTING_RAY)
         else:
             present.append(name)
             node_infos.append(entry.info)
-    missing += [f"{name} was refused: {why}" for name, why in off.refused.items()]
+    for name, why in off.refused.items():
+        away(name, Absence.REFUSED, why=why)
     unknown = max(0, expected - len(entries) - len(off.refused))
     since = off.forgotten
     newest = sorted(sorted(since, key=lambda name: -since[name])[:unknown])
-    missing += [f"{name} has not come back for {duration(now - since[name])}" for name in newest]
-    unknown -= len(newest)
-    if unknown > 0:
-        noun = "worker" if unknown == 1 else "workers"
-        missing.append(f"{unknown} {noun} never checked in, {duration(now - began)} so far")
-    if len(present) >= expected:
-        missing = []
-    return RollState(expected, tuple(present), tuple(missing), tuple(node_infos))
+    for name in newest:
+        away(name, Absence.GONE, seconds=now - since[name])
+    if (strangers := unknown - len(newest)) > 0:
+        away(None, Absence.UNKNOWN, seconds=now - began, workers=strangers)
+    return RollState(
+        expected,
+        tuple(present),
+        () if len(present) >= expected else tuple(missing),
+        tuple(node_infos),
+    )

@@ -31,7 +31,7 @@ WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
-PASSES = re.compile(rf'"(?:at|silent_seconds)": [^,}}]+|\b[\d.]+ {UNITS}')
+PASSES = re.compile(rf'"(?:at|(?:silent|away)_seconds)": [^,}}]+|\b[\d.]+ {UNITS}')
 """Times and durations in a state, which grow while nothing happens."""
 CLEAR = "\x1b[H\x1b[2J"
 """Has a terminal show an empty page."""
@@ -176,8 +176,8 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
         there = there if node["present"] else f"silent for {duration(node['silent_seconds'])}"
         lines.append(f"  {node['node']} at {node['address']}: {there}")
     shown = {node["node"] for node in state["nodes"]}
-    others = (one for one in state["missing"] if one.partition(" ")[0] not in shown)
-    lines += [f"  missing: {sentence}" for sentence in others]
+    others = (worker for worker in state["missing"] if worker["node"] not in shown)
+    lines += [f"  missing: {worker['sentence']}" for worker in others]
     if state.get("job"):
         lines.append(f"{state['job']} runs")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []

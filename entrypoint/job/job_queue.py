@@ -6,7 +6,6 @@ again keeps its job and its place.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -223,8 +222,8 @@ class JobQueue:
             return f"{NOT_BEGUN}{job.after}, which comes before, is not in the queue"
         if before.state is JobState.FINISHED:
             return ""
-        if before.sentence.startswith(NOT_BEGUN) and before.state is JobState.STOPPED:
-            return before.sentence  # the first of them that was lost
+        if before.state is JobState.STOPPED and (lost := self._never_begins(before)):
+            return lost  # the first of them that was lost
         return f"{NOT_BEGUN}{before.shown}, which comes before, has {before.state.verb}"
 
     def _gone(self, job: Job) -> str:
@@ -254,8 +253,11 @@ class JobQueue:
         """Yield a sentence for each stage whose model the faults name, and which left none."""
         for job in list(self._jobs.values()):
             model = RunFiles(RunFiles(self._settings.run_dir).jobs / job.id).exported
-            named = re.compile(rf"{re.escape(str(model))}\b")
-            if job.stage and any(map(named.search, faults)) and not model.exists():
+            if (
+                job.stage
+                and any(_awaits(fault, [model]) for fault in faults)
+                and not model.exists()
+            ):
                 yield (
                     f"{job.shown} left no model in {model}. The builtin trainer, sft, rm, dpo, TRL "
                     "and OpenRLHF leave one without --save_path and --output_dir, verl with "
@@ -265,9 +267,8 @@ class JobQueue:
 
     def _faults_now(self, job: Job, before: Sequence[Job]) -> list[str]:
         """Return the faults of a stage, without what stages before it have still to write."""
-        runs = [str(self.settings_of(one).run_dir) for one in before if not one.over]
-        to_write = re.compile("|".join(rf"{re.escape(run)}\b" for run in runs) or r"(?!)")
-        return [fault for fault in self._faults(job) if not to_write.search(fault)]
+        runs = [self.settings_of(one).run_dir for one in before if not one.over]
+        return [fault for fault in self._faults(job) if not _awaits(fault, runs)]
 
     def _without_model(self, stage: Stage, before: Sequence[Job]) -> list[str]:
         """Return a sentence for each model that the stage names, and its job will not leave."""
@@ -319,3 +320,10 @@ class JobQueue:
         row["run_dir"] = str(self.settings_of(job).run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row
+
+
+def _awaits(fault: str, directories: Sequence[Path]) -> bool:
+    """Return whether the fault is that a file in one of these directories is not there."""
+    return isinstance(fault, recipes.AbsentFile) and any(
+        fault.path.is_relative_to(directory.absolute()) for directory in directories
+    )

@@ -179,7 +179,8 @@ class Supervisor:
         result = Attempt(self.run, plan, self.jobs, self._hang).execute()
         if result.status == "LOST":
             return result
-        result = replace(result, lost_nodes=self.run.control.roll().lost(plan.workers))
+        lost = self.run.control.roll().lost(plan.workers)
+        result = replace(result, lost_nodes=tuple(map(str, lost)))
         if classes.classify(result) is FailureClass.USAGE:
             return replace(result, files_gone=self._files_gone())
         return result

@@ -16,6 +16,7 @@ from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.roll import MissingWorker
 from tests.support.control import TOKEN, Head, asking, node_info
 
 pytestmark = pytest.mark.browser
@@ -150,6 +151,27 @@ def test_nodes_that_start_ray_are_on_their_way(head: Head, tab: Page) -> None:
     registry.expected = 2
     attention = tab.get_by_role("region", name="Needs attention")
     expect(attention.get_by_role("listitem")).to_contain_text("1 worker never checked in")
+
+
+def test_the_page_shows_a_missing_worker_once_whatever_the_words_about_it_are(
+    head: Head, tab: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MissingWorker, "__str__", lambda worker: f"{worker.absence}, we think")
+    trains(head)
+    registry = head.control._registry
+    registry.expected = 4
+    for name in ("silent", "starts"):
+        registry.check_in(replace(node_info(name), joined=name == "silent"), "")
+        entry = registry.poll_opened(name)
+        assert entry is not None
+        if name == "silent":
+            registry.poll_closed(entry, hung_up=True)
+    registry.check_in(node_info("other", python="3.9.0"), "")
+    opened(head, tab)
+    items = tab.get_by_role("region", name="Needs attention").get_by_role("listitem")
+    for text in ("silent has been silent", "other was refused", "starting-ray, we", "unknown, we"):
+        expect(items.filter(has_text=text)).to_have_count(1)
+    expect(items).to_have_count(4)
 
 
 def test_a_finding_that_a_few_nodes_share_is_one_line(head: Head, tab: Page) -> None:

@@ -374,3 +374,41 @@ def test_an_example_has_stages_that_the_head_takes(name: str, tmp_path: Path) ->
     assert RunFiles(tmp_path / "run" / "jobs" / "job-2").exported.as_posix() in jobs[2]["words"]
     with pytest.raises(SubmissionError, match=r"stage ppo: .*reward_pretrian"):
         head.queue.submit_stages(parsed(here.replace("--reward_pretrain", "--reward_pretrian")))
+
+
+def test_only_files_that_are_still_to_be_written_are_no_fault_of_a_later_stage(
+    tmp_path: Path,
+) -> None:
+    """The path of an earlier stage may stand in any word: what else is wrong there is a fault."""
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(SUM)}\n")
+    run, rm = (
+        "{stage.one.run}",
+        f"rm --pretrain {{stage.one.model}} --dataset {tmp_path}/pairs.jsonl",
+    )
+    ppo = (
+        f"--pretrain {{stage.one.model}} --prompt_data {run}/sums.jsonl --remote_rm_url arithmetic"
+    )
+    wrong = {
+        f"{ppo} --actor_learning_rate {run}/lr": "--actor_learning_rate",
+        f"{ppo} --rollout_engine {run}/x": "--rollout_engine",
+        f"{ppo} --no_such_flag {run}/x": "--no_such_flag",
+        f"{rm} --learning_rate {run}/lr": "--learning_rate",
+        f"no-such-program {run}/x": "no-such-program",
+        f"torchrun --nproc_per_node {run}/x {tmp_path}/pairs.jsonl": "--nproc",
+    }
+    right = (
+        ppo,
+        f"{ppo} --eval_dataset {run}/made.jsonl",
+        ppo.replace("arithmetic", f"{run}/reward.py"),
+        rm,
+        f"{rm} --eval_dataset {run}/made.jsonl",
+        f"{run}/program 1",
+        f"torchrun {run}/train.py",
+    )
+    head = JobHead(tmp_path)
+    for job, flag in wrong.items():
+        with pytest.raises(SubmissionError) as caught:
+            head.queue.submit_stages(stages("true", job))
+        assert any(flag in fault for fault in caught.value.faults), caught.value.faults
+    for job in right:
+        assert len(head.queue.submit_stages(stages(f"echo {len(job)}", job))) == 2

@@ -99,12 +99,12 @@ def test_stages_whose_models_earlier_ones_have_still_to_make_are_refused_before_
     assert len(head.queue.rows()) == 3
 
 
-def test_a_stage_whose_launch_names_what_an_earlier_one_writes_is_no_error_of_the_head(
+def test_a_launch_that_names_a_file_for_a_number_is_refused_and_is_no_error_of_the_head(
     head: JobHead,
 ) -> None:
-    """Whether it can start is known at its turn, and so is where it fits."""
     words = ("torchrun", "--nproc-per-node", "{stage.one.run}/processes", "train.py")
-    assert len(head.queue.submit_stages(keyed([Stage("one", ("true",)), Stage("two", words)]))) == 2
+    with pytest.raises(SubmissionError, match="is not a number of processes: give 1, 2 or more"):
+        head.queue.submit_stages(keyed([Stage("one", ("true",)), Stage("two", words)]))
 
 
 def test_the_command_tells_it_and_ends_with_64(

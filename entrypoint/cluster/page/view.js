@@ -70,8 +70,8 @@ function attention(state) {
   const starting = state.nodes.filter(node => node.present && !node.joined), isMany = starting.length >= MANY;
   const isOnItsWay = state.phase === "starting" || state.phase === "roll call"; // the roll has them
   if (isMany && !isOnItsWay) found.push(["warn", `${several(starting)} have checked in and are starting Ray`]);
-  for (const sentence of state.missing)
-    if (!/ (has been silent for|was refused:) /.test(sentence) && !((isMany || isOnItsWay) && / is starting Ray$/.test(sentence))) found.push(["warn", sentence]);
+  for (const {absence, sentence} of state.missing)
+    if (absence === "gone" || absence === "unknown" || (absence === "starting-ray" && !isMany && !isOnItsWay)) found.push(["warn", sentence]);
   if (state.phase === "waiting for storage")
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
@@ -23,6 +23,19 @@ class JobCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     """Ray's runtime environment. A `working_dir` of this machine is an archive."""
+
+
+class AbsentFile(str):
+    """A fault that ends once `path` is there."""
+
+    __slots__ = ("path",)
+
+    path: Path
+
+    def __new__(cls, sentence: str, path: Path) -> Self:
+        fault = super().__new__(cls, sentence)
+        fault.path = path.absolute()
+        return fault
 
 
 class FilesGoneError(Exception):
@@ -91,7 +104,10 @@ class Recipe(Protocol):
     """A resumed job's log begins with step 1: the steps of its checkpoint are added."""
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        """Return the faults of the job's arguments, a sentence each, before anything starts."""
+        """Return the faults of the job's arguments, a sentence each, before anything starts.
+
+        A fault that is only that a file is not there is an AbsentFile.
+        """
         ...
 
     def look_for_files(self, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import has_begun
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import (
+    AbsentFile,
     ArgumentsError,
     FilesGoneError,
     JobCommand,
@@ -26,7 +27,7 @@ from entrypoint.job.recipes.base import (
 from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
-from trainer.config.schema import OVER, ConfigError, MissingFile, UnfinishedFile
+from trainer.config.schema import OVER, ConfigError, Fault, MissingFile, UnfinishedFile
 
 if TYPE_CHECKING:
     from trainer.cluster.auto_layout.choice import LayoutChoice
@@ -72,7 +73,7 @@ class Builtin:
         except ConfigError as error:
             if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
                 return ()  # the head waits for the file, as for one that is gone
-            return [str(fault) for fault in error.faults]
+            return sentences(error.faults)
         try:
             return [
                 *_run_dir_faults(settings),
@@ -200,7 +201,9 @@ def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
         return ()
     try:
-        return () if has_begun(settings) else [*beginning_faults(config)]
+        if has_begun(settings):
+            return ()
+        return [AbsentFile(fault, config.checkpoints) for fault in beginning_faults(config)]
     except OSError:
         return ()
 
@@ -246,6 +249,14 @@ def _parsed(settings: Settings, *, incomplete: bool = True, absent: bool = False
         return parse(_arguments(settings), incomplete=incomplete, absent=absent)
     except ConfigError as error:
         raise error_of(error) from None
+
+
+def sentences(faults: Sequence[Fault]) -> list[str]:
+    """Return the trainer's faults as a recipe tells them."""
+    return [
+        AbsentFile(str(fault), Path(fault.value)) if isinstance(fault, MissingFile) else str(fault)
+        for fault in faults
+    ]
 
 
 def error_of(error: ConfigError) -> FilesGoneError | ArgumentsError:

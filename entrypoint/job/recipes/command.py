@@ -24,6 +24,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import newest, resume_faults, resumed_words
 from entrypoint.job.job_end import Lacking, of_given_steps
 from entrypoint.job.recipes.base import (
+    AbsentFile,
     ArgumentsError,
     FilesGoneError,
     JobCommand,
@@ -127,14 +128,16 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return ""
-    return f"{program} is no program that this image has: give a command that it has"
+    fault = f"{program} is no program that this image has: give a command that it has"
+    return AbsentFile(fault, Path(program)) if "/" in program else fault
 
 
 def no_directory(settings: Settings) -> str:
     if not working_dir.is_local(settings.runtime_env):
         return ""
     path = working_dir.place(settings.runtime_env)
-    return "" if path.exists() else f"working_dir {path} of the runtime environment is not there"
+    fault = f"working_dir {path} of the runtime environment is not there"
+    return "" if path.exists() else AbsentFile(fault, Path(path))
 
 
 def needless_variables(settings: Settings, recipe: str) -> list[str]:

@@ -15,6 +15,7 @@ from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.recipes import openrlhf_flags
+from entrypoint.job.recipes.base import AbsentFile
 from entrypoint.job.recipes.installed import brings, package_of, source_of
 from entrypoint.job.recipes.interpreters import (
     Verdict,
@@ -55,7 +56,7 @@ def no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
     """Return why no Python can run the command; "" if one can."""
     python = interpreter_for(command.python, PACKAGE)
     if not Path(python).is_file():
-        return f"{python} is not there: give the path of a Python"
+        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
     if set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     is_installed = not brings(settings, command.variables, PACKAGE)

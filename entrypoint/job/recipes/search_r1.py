@@ -21,7 +21,7 @@ from entrypoint.job import search_r1_checkpoints, working_dir
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes import verl, verl_words
-from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
     needless_variables,
@@ -243,7 +243,7 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
 def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
     python = interpreter_for(command.interpreter, MODULE)
     if not Path(python).is_file():
-        return f"{python} is not there: give the path of a Python"
+        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
     if command.program[:1] != ("-m",) or set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     if has_module(python, MODULE):

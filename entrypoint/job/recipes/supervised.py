@@ -16,7 +16,7 @@ from entrypoint.job import hf_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.job_end import Lacking, of_script
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
-from entrypoint.job.recipes.builtin import error_of
+from entrypoint.job.recipes.builtin import error_of, sentences
 from entrypoint.job.recipes.torchrun import TorchRun
 from entrypoint.job.recipes.trl import NOT_HERE, STEP_PATTERN
 from trainer.cluster.launch import ranks
@@ -56,7 +56,7 @@ class Supervised(TorchRun):
         except ConfigError as error:
             if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
                 return ()  # the head waits for the file, as for one that is gone
-            return [str(fault) for fault in error.faults]
+            return sentences(error.faults)
         except OSError as error:
             return [f"{error.filename}: {error.strerror or error}"]
         if (run_dir := command.flags.run_dir) != settings.run_dir:

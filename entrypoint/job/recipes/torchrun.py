@@ -11,7 +11,7 @@ from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import resume_faults, resumed_words
-from entrypoint.job.recipes.base import ArgumentsError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import AbsentFile, ArgumentsError, JobCommand, PlacedJob
 from entrypoint.job.recipes.command import AnyCommand, no_directory, runtime_environment
 from entrypoint.processes.programs import program
 from trainer.cluster.launch import ranks
@@ -73,9 +73,10 @@ def _no_python(settings: Settings, launch: Launch) -> str:
         brings = set()
     if launch.python == PYTHON or brings or shutil.which(launch.python):
         return ""
-    return (
+    return AbsentFile(
         f"{launch.python} is not there: give the path of a Python or of a launcher beside one, or "
-        f"a launcher without its path, which runs with {sys.executable}"
+        f"a launcher without its path, which runs with {sys.executable}",
+        Path(launch.python),
     )
 
 
@@ -87,7 +88,8 @@ def _no_script(settings: Settings, launch: Launch) -> str:
     script = Path.cwd() / words[0]
     if script.is_file():
         return ""
-    return f"{words[0]} is no file in {Path.cwd()}: give the script's path as the nodes have it"
+    fault = f"{words[0]} is no file in {Path.cwd()}: give the script's path as the nodes have it"
+    return AbsentFile(fault, script)
 
 
 RECIPE = TorchRun()

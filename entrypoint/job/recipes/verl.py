@@ -17,7 +17,7 @@ from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes import verl_keys, verl_words
-from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command import (
     AnyCommand,
     needless_variables,
@@ -271,7 +271,7 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
     typed = command.interpreter or "python3"
     python = interpreter_for(typed, PACKAGE)
     if not Path(python).is_file():
-        return f"{python} is not there: give the path of a Python"
+        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
     installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
     if "/" in typed or installs or has_module(python, PACKAGE):
         return ""

@@ -8,7 +8,7 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.refusal import name_taken, refusal
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import SILENT_SECONDS, RegisteredNode, roll_state
+from entrypoint.cluster.roll import SILENT_SECONDS, MissingWorker, RegisteredNode, roll_state
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
@@ -35,7 +35,7 @@ def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
 def test_a_silent_worker_is_named_with_its_silence() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0)}
     state = roll_state(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
-    assert state.missing == ("a has been silent for 9 s",)
+    assert list(map(str, state.missing)) == ["a has been silent for 9 s"]
 
 
 def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
@@ -46,7 +46,7 @@ def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None
 def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
     entries = {"a": RegisteredNode(node_info("a", joined=False), 0.0)}
     state = roll_state(entries, expected=1, now=1.0, began=0.0)
-    assert state.missing == ("a has checked in and is starting Ray",)
+    assert list(map(str, state.missing)) == ["a has checked in and is starting Ray"]
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
@@ -144,11 +144,43 @@ def test_a_worker_that_left_or_is_to_join_again_is_named_until_it_is_back() -> N
     registry.leaves("a")
     registry.release_leaving()
     (missing,) = registry.roll_state().missing
-    assert missing.startswith("a has not come back for 0")
+    assert str(missing).startswith("a has not come back for 0")
     joins("c")
     assert registry.roll_state().missing == ()
     registry.new_incarnation()  # of those before, the two that were there last are missing
-    assert [one.partition(" ")[0] for one in registry.roll_state().missing] == ["b", "c"]
+    assert [worker.node for worker in registry.roll_state().missing] == ["b", "c"]
     joins("b")
     (missing,) = registry.roll_state().missing
-    assert missing.startswith("c has not come back for ")
+    assert str(missing).startswith("c has not come back for ")
+
+
+def test_nothing_depends_on_the_words_about_a_missing_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs read the fields; the sentence is for people."""
+    registry = NodeRegistry(node_info("head", storage="lease"), expected=5, incarnation="first")
+    for name in ("left", "silent", "starts"):
+        registry.check_in(node_info(name, storage="lease", joined=name != "starts"), "")
+    registry.check_in(node_info("other", storage="lease", versions={"ray": "1"}), "")
+    registry.leaves("left")
+    registry.release_leaving()
+    registry._entries["silent"].hung_up = True
+
+    def read() -> tuple[Any, Any]:
+        state = registry.roll_state()
+        rows = registry.state()["missing"]
+        lost = state.lost(["silent", "left", "never-seen"])
+        shown = [{key: row[key] for key in ("node", "absence", "workers")} for row in rows]
+        return shown, [(worker.node, worker.absence) for worker in lost]
+
+    before = read()
+    assert [(row["node"], row["absence"], row["workers"]) for row in before[0]] == [
+        ("silent", "silent", 1),
+        ("starts", "starting-ray", 1),
+        ("other", "refused", 1),
+        ("left", "gone", 1),
+        (None, "unknown", 1),
+    ]
+    assert before[1] == [("silent", "silent"), ("left", "gone"), ("never-seen", "gone")]
+    monkeypatch.setattr(MissingWorker, "__str__", lambda worker: "so be it")
+    assert read() == before
