@@ -18,7 +18,11 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
 - loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
   round to bf16 before; with stage 3 a rank has its shard.
 - an engine of vLLM: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and
-  values; its weights and a bucket of new ones while it is asleep and the policy publishes.
+  values; its weights and a bucket of new ones while it is asleep and the policy publishes. Asleep
+  it keeps 3.5 GB: its CUDA context, the graphs (1.5 GB; none with --enforce_eager) and what torch
+  and the kernels hold outside vLLM's pool; 3.5 GB more for the communication of several GPUs. vLLM
+  itself logs what is "still in use": 4.1 to 4.8 GiB on one GPU (NVIDIA-NeMo/RL issue 2619,
+  vllm-project/vllm issue 17117), 7.0 GiB on each of eight, of which 1.5 GB are graphs (47654).
 - an engine of transformers: its weights, and a bucket of new ones; while it writes also the keys
   and values of its samples, with room for half as many more, and a pass over their prompts.
 
@@ -49,6 +53,8 @@ REDUCED = 500_000_000
 """Gradients that DeepSpeed reduces at a time: its default."""
 PUBLISHED = 2**30
 """Bytes of the weights that are on their way to an engine: at most a bucket, or one embedding."""
+ASLEEP, GRAPHS, COMMUNICATION = 3_500_000_000, 1_500_000_000, 3_500_000_000
+"""Bytes on a GPU that vLLM keeps asleep: in all; of it, for graphs; more, with several GPUs."""
 PHASES = ("load", "publish", "rollout", "forward", "update")
 
 
@@ -196,6 +202,8 @@ def of_pool(
     for phase, held in phases.items():
         if not takes_share or (sleeps and phase in ("load", "publish")):
             held[Role.ENGINE] = _of_engines(engine, beside, phase, sleeps=sleeps)
+        if takes_share and sleeps and phase != "rollout":
+            held[Role.ENGINE] = held.get(Role.ENGINE, 0) + beside * _asleep(config)
     if not takes_share:
         return PoolMemory(phases)
     return PoolMemory(phases, engine.weights, engine_share(config, layout), beside, sleeps)
@@ -211,6 +219,13 @@ def _of_engines(engine: ProcessMemory, count: int, phase: str, *, sleeps: bool) 
     if phase == "publish":
         return count * engine.weights + min(PUBLISHED, engine.weights)
     return count * engine.weights if phase == "load" or not sleeps else 0
+
+
+def _asleep(config: Config) -> int:
+    """Returns what a sleeping engine of vLLM keeps of each of its GPUs."""
+    graphs = 0 if config.vllm.enforce_eager else GRAPHS
+    several = COMMUNICATION if config.vllm.tensor_parallel_size > 1 else 0
+    return ASLEEP - GRAPHS + graphs + several
 
 
 def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:

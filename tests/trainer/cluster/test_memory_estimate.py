@@ -106,6 +106,8 @@ SHARED = {
     "advantage_estimator": "group_norm",
 }
 PSI = 7_500_000_000
+ASLEEP = 3_500_000_000
+"""What vLLM keeps on one GPU while it sleeps."""
 
 
 @pytest.mark.parametrize(("stage", "loaded"), [(0, 14 * PSI), (2, 3.5 * PSI), (3, 1.75 * PSI)])
@@ -114,10 +116,29 @@ def test_a_model_that_sleeps_is_on_the_gpu_while_it_loads_and_publishes(
 ) -> None:
     found = phases(tiny.config(run_dir, **SHARED, zero_stage=stage))
     reference = 2 * PSI // (8 if stage == 3 else 1)
-    engine = 2 * PSI
+    engine = 2 * PSI + ASLEEP
     assert found["load"] == pytest.approx(loaded + reference + engine)
     assert found["publish"] == pytest.approx(loaded + reference + engine + 2**30)
     assert found["rollout"] == reference
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ({}, ASLEEP),
+        ({"enforce_eager": True}, 2_000_000_000),
+        ({"vllm_num_engines": 4, "vllm_tensor_parallel_size": 2}, 7_000_000_000),
+    ],
+)
+def test_a_sleeping_engine_keeps_a_part_of_the_gpu(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize, flags: dict[str, Any], kept: int
+) -> None:
+    config = tiny.config(run_dir, **{**SHARED, "rollout_engine": "vllm", **flags})
+    wanted = layout.of(config)
+    pool = memory_estimate.of_pool(config, wanted, wanted.pool_of("engine"))
+    assert pool is not None
+    assert pool.phases["forward"]["engine"] == pool.phases["update"]["engine"] == kept
+    assert "engine" not in pool.phases["rollout"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +188,7 @@ def test_an_update_under_zero_copies_the_gradients_to_fp32(
     update = phases(tiny.config(run_dir, **SHARED, **short, zero_stage=2))["update"]
     weights, optimizer, gradients = 2 * PSI, 12 * PSI / 8, 2 * PSI / 8
     reference, copies = 2 * PSI, 6 * PSI / 8
-    assert update == pytest.approx(weights + optimizer + gradients + reference + copies)
+    assert update == pytest.approx(weights + optimizer + gradients + reference + copies + ASLEEP)
 
 
 def test_a_sample_that_is_longer_than_the_budget_of_tokens_counts_whole(
