@@ -6,7 +6,7 @@ looks up, unless it is the head, too) and 12 x layers x hidden x length for atte
 al. 2022, appendix B; halved, as each token sees those before it only). What is computed anew by
 gradient checkpointing does not count. The policy's own update is timed, with its optimizer.
 
-It needs one GPU of 40 GB and more that `entrypoint.machine.gpus.models` knows. Without a GPU the
+It needs one GPU of 40 GB and more that `contract.resources` knows. Without a GPU the
 same is done with a tiny model on a CPU, against a matrix product measured there, to see that it
 works: nothing is judged by that.
 """
@@ -29,7 +29,7 @@ from env.http.arguments import positive
 TARGET = 0.45
 WARM, UPDATES = 2, 5
 NO_GPU = "a GPU: this is a tiny model on a CPU, which shows that the benchmark runs and no more"
-UNKNOWN = "the peak of this GPU in entrypoint.machine.gpus.models; it was measured instead"
+UNKNOWN = "the peak of this GPU in contract.resources; it was measured instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def main() -> int:
 
 def peak_of(torch: Any) -> tuple[str, float, str]:
     """The device, its 10^12 operations a second, and what is lacking for them to be its maker's."""
-    from entrypoint.machine.gpus.models import find
+    from contract.resources import gpu_model
     from trainer.cluster.diagnostics.gpu_burn import burn
 
     if not torch.cuda.is_available():
@@ -135,7 +135,7 @@ def peak_of(torch: Any) -> tuple[str, float, str]:
         burnt = burn(torch.device("cpu"), size=512, copied=1 << 20, seconds=0.3)
         return "CPU", float(burnt["tflops"]), NO_GPU
     name = torch.cuda.get_device_name()
-    if known := find(name):
+    if known := gpu_model(name):
         return name, known.tflops, ""
     return name, float(burn(torch.device("cuda"), size=8_192, copied=1 << 30)["tflops"]), UNKNOWN
 

@@ -10,10 +10,18 @@ from entrypoint.cluster import differences, refusal
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
 from entrypoint.machine import infiniband
-from entrypoint.machine.gpus import models
 from entrypoint.machine.limits import sized
 from entrypoint.net import dns
-from entrypoint.preflight import fabric, gpu_driver, gpu_health, host, network, ports, storage
+from entrypoint.preflight import (
+    fabric,
+    gpu_burn,
+    gpu_driver,
+    gpu_health,
+    host,
+    network,
+    ports,
+    storage,
+)
 from entrypoint.preflight.run import CHECKS
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 from tests.support.doc_pages import PREFLIGHT, with_models
@@ -70,16 +78,16 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
     ),
     CheckName.GPU_DEVICES: (gpu_driver.AMD_GROUPS.partition("with ")[2],),
     CheckName.GPU_REMAPPED_ROWS: (f"over {gpu_health.MOST_REMAPPED_ROWS} rows",),
-    CheckName.GPU_TEMPERATURE: (f"({models.HOTTEST:g} °C", f"warns {gpu_health.WARM:g} °C"),
+    CheckName.GPU_TEMPERATURE: (f"({gpu_health.HOTTEST:g} °C", f"warns {gpu_health.WARM:g} °C"),
     CheckName.GPU_MEMORY: (
         f"from {sized(gpu_health.HELD_WARNS)}",
         f"from {gpu_health.HELD_FAILS:.0%}",
     ),
     CheckName.GPU_BURN: (
-        f"{models.LEAST_MATMUL:.0%}",
-        f"{models.LEAST_COPY:.0%}",
-        f"{models.ENOUGH_MATMUL:.0%}",
-        f"{models.ENOUGH_COPY:.0%}",
+        f"{gpu_burn.LEAST_MATMUL:.0%}",
+        f"{gpu_burn.LEAST_COPY:.0%}",
+        f"{gpu_burn.ENOUGH_MATMUL:.0%}",
+        f"{gpu_burn.ENOUGH_COPY:.0%}",
     ),
     CheckName.FABRIC_GID: (infiniband.ROCE_V2,),
     CheckName.FABRIC_MTU: (f"below {fabric.SMALL_MTU} bytes",),

@@ -245,7 +245,13 @@ def _cost_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
         return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
     terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())
     passes = f"{known['passes']} of up to {known['tokens_a_pass']} tokens for an update of a rank"
-    return [("cost", f"{known['seconds']:.1f} s a step", terms), ("passes", passes, "")]
+    unknown = known["unknown_gpu"]
+    rates = (
+        "rates",
+        f"of the slowest GPU, {known['rates_of']}",
+        f"assumed: nobody knows the peaks of the GPU ({unknown})" if unknown else "",
+    )
+    return [("cost", f"{known['seconds']:.1f} s a step", terms), ("passes", passes, ""), rates]
 
 
 def _places(nodes: Sequence[str]) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.resources import gpu_model
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.job.failures.classes import FailureClass
-from entrypoint.machine.gpus import models
 from entrypoint.preflight.verdict import Verdict
 
 FAILS, WARNS = 0.25, 0.5
@@ -66,7 +66,7 @@ def expected(among: Sequence[NodeInfo]) -> float:
 def _allowed(info: NodeInfo) -> float:
     if not _gpus(info):
         return 0.0
-    model = models.find(info.versions.get("gpu", ""))
+    model = gpu_model(info.versions.get("gpu", ""))
     link = info.inventory.get("link_gbits", 0.0) / BITS
     return min(link, model.all_reduce_gbs) if model and model.all_reduce_gbs else link
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contract.resources import gpu_model
 from entrypoint.config.check_names import CheckName
-from entrypoint.machine.gpus import discover, models
+from entrypoint.machine.gpus import discover
 from entrypoint.machine.gpus.protocol import Gpu
 from entrypoint.machine.limits import GIB, sized
 from entrypoint.preflight import each_gpu
@@ -11,6 +12,8 @@ from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 
 MOST_REMAPPED_ROWS = 512
+HOTTEST = 90.0
+"""Degrees Celsius for a model, or a driver, that gives no limit of its own."""
 WARM = 5.0
 """Degrees below the limit from which on a GPU counts as warm."""
 HELD_WARNS, HELD_FAILS = 1 * GIB, 0.1
@@ -100,7 +103,7 @@ def temperature(gpu: Gpu) -> Finding | None:
     degrees = gpu.temperature()
     if degrees is None:
         return None
-    limit = degrees.slowdown or models.HOTTEST
+    limit = degrees.slowdown or HOTTEST
     evidence = f"{degrees.now:.0f} °C of {limit:.0f} °C"
     if degrees.now >= limit:
         return Finding(Verdict.FAIL, evidence, "check the cooling, or use another node")
@@ -111,7 +114,7 @@ def temperature(gpu: Gpu) -> Finding | None:
 
 
 def pcie(gpu: Gpu) -> Finding | None:
-    link, model = gpu.pcie(), models.find(gpu.model())
+    link, model = gpu.pcie(), gpu_model(gpu.model())
     if link is None:
         return None
     generation = f", generation {link.max_generation}" if link.max_generation else ""
@@ -128,7 +131,7 @@ def pcie(gpu: Gpu) -> Finding | None:
 
 
 def links(gpu: Gpu) -> Finding | None:
-    state, model = gpu.links(), models.find(gpu.model())
+    state, model = gpu.links(), gpu_model(gpu.model())
     if state is None:
         return None
     evidence = f"{state.up} of {state.up + state.down} links to other GPUs are up"

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from contract.resources import GPU_MODELS
 from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
-from entrypoint.machine.gpus.models import MODELS
 from tests.support.repository import ROOT
 from trainer.config.parity import markdown, with_tables
 from trainer.config.schema import Declared, flags_of
@@ -31,7 +31,7 @@ def models() -> str:
         f"| {model.name} | {model.tflops:g} | {model.memory_gbs:g} "
         f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} "
         f"| {model.source} |\n"
-        for model in MODELS
+        for model in GPU_MODELS
     )
     return MODELS_HEADER + "".join(rows)
 

@@ -86,16 +86,19 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
             for group in pool.groups
         ],
         "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
-        "cost": _cost(config, found),
+        "cost": _cost(config, found, offers),
         "shortfalls": list(found.shortfalls),
         "note": found.note,
         "idle": idle(found, offers),
     }
 
 
-def _cost(config: Config, found: Assignment) -> dict[str, Any] | None:
+def _cost(
+    config: Config, found: Assignment, offers: Sequence[NodeResources]
+) -> dict[str, Any] | None:
     """Returns the estimated seconds of a step; None on CPUs, or if a model's size is unknown."""
-    step = cost.of_step(config, found.layout, known_size) if found.on_gpus else None
+    rates = cost.rates_of(offers)
+    step = cost.of_step(config, found.layout, known_size, rates) if found.on_gpus else None
     if step is None:
         return None
     return {
@@ -103,6 +106,8 @@ def _cost(config: Config, found: Assignment) -> dict[str, Any] | None:
         "terms": asdict(step),
         "passes": cost.passes_an_update(config),
         "tokens_a_pass": cost.tokens_a_pass(config),
+        "rates_of": rates.gpu,
+        "unknown_gpu": rates.assumed or None,
     }
 
 

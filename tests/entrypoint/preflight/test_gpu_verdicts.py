@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from contract.resources import GPU_MODELS, gpu_model
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.machine.gpus import models
 from entrypoint.machine.view import Machine
 from entrypoint.preflight import gpu_burn, gpu_driver
 from entrypoint.preflight.check import Context
@@ -43,13 +43,13 @@ def context() -> Context:
     ],
 )
 def test_a_drivers_name_finds_its_model(name: str, model: str | None) -> None:
-    found = models.find(name)
+    found = gpu_model(name)
     assert (found and found.name) == model
 
 
 def test_no_model_of_the_table_is_hidden_by_one_before_it() -> None:
-    assert [models.find(one.name) for one in models.MODELS] == list(models.MODELS)
-    assert all(one.source for one in models.MODELS)
+    assert [gpu_model(one.name) for one in GPU_MODELS] == list(GPU_MODELS)
+    assert all(one.source for one in GPU_MODELS)
 
 
 @pytest.mark.parametrize(

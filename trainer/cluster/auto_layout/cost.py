@@ -9,45 +9,103 @@ longest sample each, as a guess). Arithmetic counts the parameters that a token 
 - passes: each starts the kernels of every layer, and reads the weights, whatever its size.
 - gradients: a ring moves 2 bytes for each byte that is reduced on all ranks, 1 for each that is
   gathered or scattered. Stage 0 reduces 4Ψ' an update, stage 1 2Ψ' and gathers 2Ψ'. DeepSpeed
-  reduces 2Ψ' after every pass from stage 2 on; stage 3 also gathers 2Ψ for each direction of it.
+  reduces 2Ψ' after every pass from stage 2 on; stage 3 also gathers 2Ψ for each direction of it,
+  and 2Ψ for each pass that only scores.
 - moves: what sleeps or is offloaded goes over PCIe each step; DeepSpeed's AdamW on the CPUs reads
   and writes their memory.
 - decoding: each token of the longest completions reads an engine's weights once for its batch.
 
-The rates below are those of an H100 with NVLink and a network card for each GPU. Measured on an
-H200: an update reached 0.35 of the peak, and a pass cost 0.4 ms a layer to start.
+The rates are shares of the GPU's peaks (`contract.resources`), with a network card for each GPU.
+Measured on an H200: an update reached 0.35 of the peak, and a pass cost 0.4 ms a layer to start.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from contract.resources import GPU_MODELS, gpu_model
 from trainer.cluster import memory_estimate
 from trainer.cluster.memory_estimate import TRAINED
 from trainer.config.layout import Layout, Role, engine_slots
 
 if TYPE_CHECKING:
+    from contract.resources import GpuModel, NodeResources
     from trainer.cluster.memory_estimate import SizeOf
     from trainer.cluster.model_size import ModelSize
     from trainer.config.config import Config
 
-FLOPS = 0.4 * 989e12
-"""Of a rank, a second: the share of the peak that dense passes reach."""
-READ = 0.8 * 3.35e12
-"""Bytes of GPU memory, a second."""
-INSIDE, BETWEEN = 300e9, 40e9
-"""Bytes that a GPU sends a second to GPUs of its node, and of another node."""
-PCIE, HOST = 25e9, 20e9
-"""Bytes a second between a GPU and the CPUs' memory; and in it, for one rank of a full node."""
+FLOPS, READ = 0.4, 0.8
+"""Shares of the peaks of arithmetic and memory that dense passes reach."""
+LINKS = 0.65
+"""Share of a node's measured bus bandwidth that DeepSpeed's messages reach."""
+BETWEEN, HOST = 40e9, 20e9
+"""Bytes a second that a GPU sends to another node; and in the CPUs' memory, for one rank of a
+full node."""
+PCIE = 25e9
+"""Bytes a second between a GPU and the CPUs' memory by PCIe 5; half with each generation less."""
 START, START_SCORING = 0.4e-3, 0.13e-3
 """Seconds to start the kernels of a layer, with and without gradients."""
 USUAL = 0.5
 """Length of a usual sample, as a share of the longest."""
 AT_A_TIME = 256
 """Samples that an engine writes at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a GPU does in a second."""
+
+    gpu: str
+    """Its model."""
+    flops: float
+    read: float
+    """Bytes of its memory."""
+    inside: float
+    """Bytes that it sends to GPUs of its node."""
+    pcie: float
+    assumed: str = ""
+    """The model that the driver names, if its rates are unknown."""
+
+
+def _rates(model: GpuModel) -> Rates:
+    pcie = PCIE * 2.0 ** (model.pcie_generation - 5)
+    # Of links that nobody measured an H100's bandwidth is assumed.
+    linked = LINKS * (model.all_reduce_gbs or H100_MODEL.all_reduce_gbs) * 1e9
+    return Rates(
+        gpu=model.name,
+        flops=FLOPS * model.tflops * 1e12,
+        read=READ * model.memory_gbs * 1e9,
+        inside=linked if model.links else pcie,
+        pcie=pcie,
+    )
+
+
+H100_MODEL = next(model for model in GPU_MODELS if model.name == "H100")
+H100 = _rates(H100_MODEL)
+
+
+def rates_of(nodes: Sequence[NodeResources]) -> Rates:
+    """Returns the rates of the slowest GPU of the nodes; an H100's for an unknown model."""
+    names = {node.gpu_model for node in nodes if node.gpus}
+    found = {name: gpu_model(name) for name in names}
+    unknown = sorted(name for name, model in found.items() if model is None)
+    known = [_rates(model) for model in found.values() if model]
+    if unknown:
+        known.append(replace(H100, assumed=unknown[-1] or "unknown"))
+    return min(known or [H100], key=lambda rates: rates.flops)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """The processes of a role."""
+
+    count: int
+    link: float
+    """Bytes that one sends to the others in a second."""
+    rates: Rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +124,19 @@ class StepCost:
         return total
 
 
-def of_step(config: Config, layout: Layout, size_of: SizeOf) -> StepCost | None:
+def of_step(
+    config: Config, layout: Layout, size_of: SizeOf, rates: Rates = H100
+) -> StepCost | None:
     """Returns the seconds of a step; None if the size of a model is unknown."""
     parts: list[StepCost] = []
     for pool in layout.pools:
+        link = BETWEEN if pool.nodes > 1 else rates.inside
         for group in pool.groups:
+            ranks = _Ranks(len(pool.slots_of(group.role)), link, rates)
             for model in memory_estimate.models(config, group.role):
                 if (size := size_of(model)) is None:
                     return None
-                parts += _of_role(config, layout, group.role, size)
+                parts += _of_role(config, group.role, size, ranks)
     names = (field.name for field in fields(StepCost))
     return StepCost(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
@@ -93,51 +155,54 @@ def tokens_a_pass(config: Config) -> int:
     return max(1, int(train.micro_train_batch_size * USUAL * config.longest_sample))
 
 
-def _of_role(config: Config, layout: Layout, role: Role, size: ModelSize) -> Iterator[StepCost]:
+def _of_role(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Iterator[StepCost]:
     if role == Role.ENGINE:
-        yield _decoding(config, size)
+        yield _decoding(config, size, ranks.rates)
         return
-    ranks = len(layout.pool_of(role).slots_of(role))
-    tokens = config.samples_per_step * USUAL * config.longest_sample / ranks
     if role in TRAINED:
-        spans_nodes = layout.pool_of(role).nodes > 1
-        yield _training(config, size, ranks, BETWEEN if spans_nodes else INSIDE)
+        yield _training(config, size, ranks)
     if role != Role.POLICY or config.needs_old_log_probs:
-        yield _scoring(config, role, size, tokens)
+        yield _scoring(config, role, size, ranks)
 
 
-def _scoring(config: Config, role: Role, size: ModelSize, tokens: float) -> StepCost:
+def _scoring(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> StepCost:
     """Returns the cost of a pass without gradients over a rank's samples."""
+    tokens = config.samples_per_step * USUAL * config.longest_sample / ranks.count
     each = config.micro_rollout_batch_size * USUAL * config.longest_sample
     if config.train.use_dynamic_batch:
         each = max(config.scoring_tokens, config.longest_sample)
     passes = math.ceil(tokens / each)
     frozen = role in (Role.REFERENCE, Role.REWARD)
-    moved = 2 * size.parameters if config.ref_reward_offload and frozen else 0
+    # Reward models are whole on every rank.
+    sharded = config.sharding.zero_stage >= 3 and role != Role.REWARD and ranks.count > 1
+    held = 2 * size.parameters / (ranks.count if sharded else 1)
+    rates = ranks.rates
     return StepCost(
-        arithmetic=2 * size.active * tokens / FLOPS,
-        passes=passes * (size.layers * START_SCORING + 2 * size.parameters / READ),
-        moves=moved / PCIE,
+        arithmetic=2 * size.active * tokens / rates.flops,
+        passes=passes * (size.layers * START_SCORING + 2 * size.parameters / rates.read),
+        gradients=passes * 2 * size.parameters / ranks.link if sharded else 0.0,
+        moves=held / rates.pcie if config.ref_reward_offload and frozen else 0.0,
     )
 
 
-def _training(config: Config, size: ModelSize, ranks: int, link: float) -> StepCost:
+def _training(config: Config, size: ModelSize, of: _Ranks) -> StepCost:
+    ranks, rates = of.count, of.rates
     sharding, lora = config.sharding, config.lora.rank
     learnt = size.adapters(lora) if lora else size.parameters
     updates = config.updates_per_step
     tokens = config.train.train_batch_size * USUAL * config.longest_sample / ranks
     passes = passes_an_update(config, ranks)
     flops = (4 if lora else 6) + 2 * config.gradient_checkpointing
-    read = 2 * size.parameters * (4 if config.gradient_checkpointing else 3) / READ
+    read = 2 * size.parameters * (4 if config.gradient_checkpointing else 3) / rates.read
     stage = sharding.zero_stage
     held = 2 * size.parameters / (ranks if stage >= 3 else 1)
     if not sharding.adam_offload:
         held += 12 * learnt / (ranks if stage else 1)
     return StepCost(
-        arithmetic=updates * flops * size.active * tokens / FLOPS,
+        arithmetic=updates * flops * size.active * tokens / rates.flops,
         passes=updates * passes * (size.layers * START + read),
-        gradients=updates * _reduced(config, size, learnt, ranks, passes) / link,
-        moves=(2 * held if sharding.sleep else 0) / PCIE
+        gradients=updates * _reduced(config, size, learnt, ranks, passes) / of.link,
+        moves=(2 * held if sharding.sleep else 0) / rates.pcie
         + updates * (12 * learnt / ranks / HOST if sharding.adam_offload else 0),
     )
 
@@ -156,11 +221,11 @@ def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: i
     return passes * (2 * 2 * learnt + 2 * 2 * size.parameters)
 
 
-def _decoding(config: Config, size: ModelSize) -> StepCost:
+def _decoding(config: Config, size: ModelSize, rates: Rates) -> StepCost:
     """Returns the cost of the longest completions, which the engines write at the same time."""
     slots = engine_slots(config)
     samples = config.samples_per_step / config.vllm_num_engines
     rounds, together = math.ceil(samples / AT_A_TIME), min(samples, AT_A_TIME)
-    token = max(2 * size.parameters / READ, 2 * size.active * together / FLOPS) / slots
+    token = max(2 * size.parameters / rates.read, 2 * size.active * together / rates.flops)
     tokens = rounds * config.sampling.max_new_tokens
-    return StepCost(decoding=tokens * (token + size.layers * START_SCORING / 10))
+    return StepCost(decoding=tokens * (token / slots + size.layers * START_SCORING / 10))

@@ -129,7 +129,8 @@ class LayoutSearch:
 
         def seconds(saving: Saving) -> float:
             config = placed.config.with_flags(saving)
-            found = cost.of_step(config, placed.found.layout, self.check.sizes.get)
+            layout, rates = placed.found.layout, cost.rates_of(self.check.nodes)
+            found = cost.of_step(config, layout, self.check.sizes.get, rates)
             means = sum(bool(saving.get(name)) for name in savings.MEANS)
             return found.seconds * (1 + WORTH * means) if found else 0.0
 

@@ -187,7 +187,8 @@ def test_gradients_are_sharded_only_if_whole_ones_do_not_fit(models: dict[str, M
 
 def test_little_cpu_memory_keeps_models_on_the_gpus(models: dict[str, ModelSize]) -> None:
     plenty, scarce = (
-        chosen(models["7B"], nodes(4, host=host * GB), *GRPO)[1] for host in (2000, 300)
+        chosen(models["7B"], nodes(3, memory=96 * GB, host=host * GB), *GRPO)[1]
+        for host in (2000, 300)
     )
     assert plenty.sharding.sleep
     assert not scarce.sharding.sleep

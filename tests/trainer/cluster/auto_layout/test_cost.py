@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster.auto_layout import cost
-from trainer.cluster.auto_layout.cost import StepCost
+from trainer.cluster.auto_layout.cost import H100, StepCost
 from trainer.cluster.model_size import ModelSize
 from trainer.config import layout
 
@@ -26,6 +27,8 @@ GRPO = {
 TOKENS = 512 * 2000 / 8
 """Of a rank's samples in a step, each of half of the longest length."""
 PASSES = 8
+SCORED = 8
+"""Passes that score."""
 
 
 def of_step(tiny: Tiny, run_dir: Path, **flags: Any) -> StepCost:
@@ -37,9 +40,9 @@ def of_step(tiny: Tiny, run_dir: Path, **flags: Any) -> StepCost:
 
 def test_each_term_is_what_its_formula_says(tiny: Tiny, run_dir: Path) -> None:
     found = of_step(tiny, run_dir)
-    assert found.arithmetic == pytest.approx(6 * PSI * TOKENS / cost.FLOPS)
-    assert found.passes == pytest.approx(PASSES * (32 * cost.START + 6 * PSI / cost.READ))
-    assert found.gradients == pytest.approx(8 * PSI / cost.INSIDE)
+    assert found.arithmetic == pytest.approx(6 * PSI * TOKENS / H100.flops)
+    assert found.passes == pytest.approx(PASSES * (32 * cost.START + 6 * PSI / H100.read))
+    assert found.gradients == pytest.approx(8 * PSI / H100.inside)
     assert found.moves == 0
     assert found.seconds == pytest.approx(sum(asdict(found).values()))
 
@@ -47,29 +50,39 @@ def test_each_term_is_what_its_formula_says(tiny: Tiny, run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "term", "more"),
     [
-        ({"gradient_checkpointing": True}, "arithmetic", 2 * PSI * TOKENS / cost.FLOPS),
-        ({"zero_stage": 1}, "gradients", -2 * PSI / cost.INSIDE),
-        ({"zero_stage": 2}, "gradients", (PASSES * 4 - 6) * PSI / cost.INSIDE),
-        ({"zero_stage": 3}, "gradients", (PASSES * 8 - 8) * PSI / cost.INSIDE),
-        ({"deepspeed_enable_sleep": True}, "moves", 2 * (2 + 12) * PSI / cost.PCIE),
+        ({"gradient_checkpointing": True}, "arithmetic", 2 * PSI * TOKENS / H100.flops),
+        ({"zero_stage": 1}, "gradients", -2 * PSI / H100.inside),
+        ({"zero_stage": 2}, "gradients", (PASSES * 4 - 6) * PSI / H100.inside),
+        ({"zero_stage": 3}, "gradients", (PASSES * 8 - 8) * PSI / H100.inside),
+        ({"deepspeed_enable_sleep": True}, "moves", 2 * (2 + 12) * PSI / H100.pcie),
         (
             {"deepspeed_enable_sleep": True, "zero_stage": 2},
             "moves",
-            2 * (2 + 12 / 8) * PSI / cost.PCIE,
+            2 * (2 + 12 / 8) * PSI / H100.pcie,
         ),
         (
             {"deepspeed_enable_sleep": True, "zero_stage": 3},
             "moves",
-            2 * 14 / 8 * PSI / cost.PCIE,
+            2 * 14 / 8 * PSI / H100.pcie,
         ),
-        ({"init_kl_coef": 0.1, "use_kl_loss": True}, "arithmetic", 2 * PSI * TOKENS / cost.FLOPS),
-        ({"max_epochs": 2}, "arithmetic", 8 * PSI * TOKENS / cost.FLOPS),  # and scores before
+        ({"init_kl_coef": 0.1, "use_kl_loss": True}, "arithmetic", 2 * PSI * TOKENS / H100.flops),
+        ({"max_epochs": 2}, "arithmetic", 8 * PSI * TOKENS / H100.flops),  # and scores before
         (
             {"init_kl_coef": 0.1, "use_kl_loss": True, "ref_reward_offload": True},
             "moves",
-            2 * PSI / cost.PCIE,
+            2 * PSI / H100.pcie,
         ),
-        ({"lora_rank": 8}, "arithmetic", -2 * PSI * TOKENS / cost.FLOPS),
+        (  # the reference's passes gather its weights, too
+            {"init_kl_coef": 0.1, "use_kl_loss": True, "zero_stage": 3},
+            "gradients",
+            (PASSES * 8 - 8 + SCORED * 2) * PSI / H100.inside,
+        ),
+        (
+            {"init_kl_coef": 0.1, "use_kl_loss": True, "zero_stage": 3, "ref_reward_offload": True},
+            "moves",
+            2 * PSI / 8 / H100.pcie,
+        ),
+        ({"lora_rank": 8}, "arithmetic", -2 * PSI * TOKENS / H100.flops),
     ],
 )
 def test_a_means_costs_its_bytes_or_its_arithmetic(
@@ -79,10 +92,49 @@ def test_a_means_costs_its_bytes_or_its_arithmetic(
     assert asdict(made)[term] - asdict(plain)[term] == pytest.approx(more)
 
 
+def test_the_rates_are_those_of_the_slowest_gpu() -> None:
+    nodes = [
+        NodeResources(name=name, gpus=8, gpu_model=name)
+        for name in ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+    ]
+    h200, a100, h100 = (cost.rates_of([node]) for node in nodes)
+    assert cost.rates_of(nodes) == a100
+    assert a100.gpu == "A100-SXM4-80GB"
+    assert (a100.flops, a100.read) == pytest.approx((0.4 * 312e12, 0.8 * 2039e9))
+    assert h200.flops == h100.flops
+    assert h200.read > h100.read
+    assert h100 == H100
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A10", "NVIDIA L40S", "NVIDIA GeForce RTX 4090"])
+def test_gpus_without_links_send_over_pcie(name: str) -> None:
+    rates = cost.rates_of([NodeResources(name="node", gpus=1, gpu_model=name)])
+    assert rates.inside == rates.pcie == H100.pcie / 2
+    assert not rates.assumed
+
+
+@pytest.mark.parametrize(("name", "said"), [("NVIDIA X1", "NVIDIA X1"), ("", "unknown")])
+def test_a_gpu_of_unknown_rates_is_taken_for_an_h100(name: str, said: str) -> None:
+    rates = cost.rates_of([NodeResources(name="node", gpus=1, gpu_model=name)])
+    assert (rates.gpu, rates.flops, rates.assumed) == ("H100", H100.flops, said)
+
+
+def test_a_step_on_slower_gpus_takes_longer(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, **GRPO)
+    a100 = cost.rates_of([NodeResources(name="node", gpus=8, gpu_model="A100-SXM4-80GB")])
+    fast, slow = (
+        cost.of_step(config, layout.of(config), lambda model: SIZE, rates) for rates in (H100, a100)
+    )
+    assert fast is not None
+    assert slow is not None
+    assert slow.arithmetic / fast.arithmetic == pytest.approx(989 / 312)
+    assert slow.decoding > fast.decoding
+
+
 def test_nodes_apart_reduce_gradients_over_the_network(tiny: Tiny, run_dir: Path) -> None:
     near = of_step(tiny, run_dir)
     apart = of_step(tiny, run_dir, actor_num_nodes=8, actor_num_gpus_per_node=1)
-    assert apart.gradients / near.gradients == pytest.approx(cost.INSIDE / cost.BETWEEN)
+    assert apart.gradients / near.gradients == pytest.approx(H100.inside / cost.BETWEEN)
 
 
 def test_passes_of_fewer_tokens_are_more(tiny: Tiny, run_dir: Path) -> None:
