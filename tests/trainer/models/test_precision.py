@@ -79,25 +79,47 @@ def test_the_gradient_to_the_layers_does_not_lose_by_blocks(blocks: int) -> None
         assert off(mine, right.double()) < 3e-3
 
 
+def refuses(left: Tensor, right: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+    raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported")
+
+
+def rounds(left: Tensor, right: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+    return (left.float() @ right.float()).to(left.dtype).to(out_dtype)
+
+
+def sums(left: Tensor, right: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+    return left.to(out_dtype) @ right.to(out_dtype)
+
+
 @pytest.mark.parametrize(
-    ("rocm", "capability", "expected"),
+    ("rocm", "capability", "multiply", "expected"),
     [
-        (None, (7, 5), False),
-        (None, (8, 0), True),
-        (None, (8, 9), True),
-        (None, (9, 0), True),
-        (None, (12, 0), True),
-        ("7.0.51831", (9, 4), False),
-        ("7.0.51831", (12, 0), False),
+        (None, (7, 5), sums, False),
+        (None, (8, 0), sums, True),
+        (None, (9, 0), sums, True),
+        (None, (12, 0), refuses, False),
+        ("7.0.51831", (9, 4), sums, True),
+        ("7.0.51831", (9, 4), refuses, False),
+        ("7.0.51831", (9, 4), rounds, False),
     ],
 )
-def test_only_cuda_from_ampere_on_multiplies_halves_without_widening_them(
-    rocm: str | None, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_trial_says_whether_a_gpu_multiplies_halves_without_widening_them(
+    rocm: str | None,
+    capability: tuple[int, int],
+    multiply: Any,
+    expected: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """torch refuses it on AMD's GPUs up to 2.9; it would be wrong if it rounded the sums."""
     monkeypatch.setattr(torch.version, "hip", rocm)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    on_a_gpu: Any = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device="cuda:0")
+    monkeypatch.setattr(torch, "mm", multiply)
+    half_products._multiplies.cache_clear()
+    on_a_gpu: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cpu"))
     assert half_products.is_multiplied_as_it_is(on_a_gpu) is expected
+    half_products._multiplies.cache_clear()
 
 
 def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
