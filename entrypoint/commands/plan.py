@@ -234,7 +234,8 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     if chosen := layout["chosen"]:
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]
         lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
-    return lines + [(key, layout[key], "") for key in ("note", "idle") if layout[key]]
+    said = ("kernels", "note", "idle")
+    return lines + [(key, layout[key], "") for key in said if layout.get(key)]
 
 
 def _cost_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

@@ -53,6 +53,6 @@ def test_a_packed_pass_in_bf16_is_a_padded_one(name: str) -> None:
         log_probs, _ = made(sequences)
         log_probs.sum().backward()
         found.append([log_probs.detach(), *(one.grad for one in of.parameters())])
-    assert made.attention == "torch's flash kernels over packed samples"
+    assert made.attention == "samples packed, attention by torch's flash kernels"
     for padded, packed in zip(*found, strict=True):
         assert (padded - packed).abs().max() < 0.02 * padded.abs().max() + 0.02

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
-from trainer.cluster.auto_layout import cost
+from trainer.cluster.auto_layout import cost, kernels
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.model_size import known_size
 from trainer.config import layout
@@ -87,6 +87,7 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
         ],
         "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
         "cost": _cost(config, found, offers),
+        "kernels": kernels.sentence(config) if found.on_gpus else None,
         "shortfalls": list(found.shortfalls),
         "note": found.note,
         "idle": idle(found, offers),

@@ -35,6 +35,16 @@ STATEFUL = frozenset(
     }
 )
 """Architectures with a state beside keys and values, which padding on the left would enter."""
+OWN_ATTENTION = frozenset(
+    {
+        *("bloom", "codegen", "deepseek_v4", "doge", "falcon", "gpt_neo", "gpt_neox_japanese"),
+        *("gpt_oss", "gptj", "granite_swa", "granitemoe_swa", "llama4_text", "mimo_v2_flash"),
+        *("mpt", "nemotron", "openai-gpt", "stablelm", "xglm"),
+    }
+)
+"""Architectures with a mask, a bias or an attention of their own in place of sdpa."""
+SPARSE = frozenset({"axk2", "deepseek_v32", "glm_moe_dsa"})
+"""Architectures of STATEFUL whose state are the keys by which tokens are chosen."""
 CACHELESS = frozenset({"openai-gpt", "cpmant"})
 """Architectures that cannot go on from keys and values that the transformers engine holds."""
 NO_CAUSAL_SHORTCUT = frozenset({"doge"})
@@ -142,6 +152,27 @@ def decoding_fault(shape: Shape, longest: int) -> str | None:
     if kind in STATEFUL:
         return f"a layer of {kind} keeps a state that is not keys and values"
     return f"{kind} has no cache of keys and values" if kind in CACHELESS else None
+
+
+def packing_fault(shape: Shape, wanted: str | None) -> str | None:
+    """Return why samples cannot lie end to end, and what would do; None if they may.
+
+    `wanted`: the attention that the user asks for. A model's trial at the start of a run decides.
+    """
+    kind, cap = shape.get("model_type"), shape.get("attn_logit_softcapping")
+    flash = "flash" in (wanted or "")
+    if wanted not in (None, "sdpa") and not flash:
+        return f"{wanted} has no ends of samples. Leave --attn_implementation out, or give sdpa"
+    if kind in STATEFUL - SPARSE:
+        return f"a layer of {kind} has a state, which goes on from sample to sample"
+    if kind in OWN_ATTENTION and not flash:
+        return f"{kind} has a mask or an attention of its own, and no ends of samples"
+    if cap and not flash:
+        return (
+            f"sdpa leaves out attn_logit_softcapping {cap}. --attn_implementation "
+            "flash_attention_2 has it, on GPUs"
+        )
+    return None
 
 
 def attention_of(shape: Shape, wanted: str | None) -> str | None:

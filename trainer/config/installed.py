@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -61,6 +60,17 @@ def data_warnings(config: Config) -> Iterator[str]:
             prompts = _read(config, flag, path, most=first_rows.SCORED)
             if said := first_rows.with_answers(flag, path, prompts):
                 yield said
+
+
+def model_warnings(config: Config) -> Iterator[str]:
+    """Yield what the models' configurations on this disk leave without effect."""
+    if not config.packing_samples:
+        return
+    critic = config.critic_pretrain if config.has_critic else ""
+    for flag, model in (("--pretrain", config.pretrain), ("--critic_pretrain", critic)):
+        shape = model_files.known_shape(model) if model else {}
+        if fault := architecture.packing_fault(shape, config.attn_implementation):
+            yield f"--packing_samples: samples of {flag} {model} are padded all the same: {fault}"
 
 
 def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
@@ -266,15 +276,7 @@ def _positions(shape: dict[str, Any]) -> int | None:
 
 
 def _shape(model: str) -> dict[str, Any]:
-    """Return a language model's sizes by transformers' names; empty if it is not on this disk."""
-    try:
-        config: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(config, dict):  # model_faults says so
-        return {}
-    text: dict[str, Any] = config.get("text_config", config)
-    return text
+    return model_files.shape_of(Path(model))
 
 
 def _divisors(total: int) -> str:

@@ -54,6 +54,21 @@ def sees_images(model: str) -> bool | None:
     return None
 
 
+def shape_of(directory: Path) -> dict[str, Any]:
+    """Return a language model's sizes by transformers' names; empty if it is not on this disk."""
+    try:
+        config = _json_object(directory / "config.json")
+    except (ValueError, OSError):  # `faults` says so
+        return {}
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def known_shape(model: str) -> dict[str, Any]:
+    """Return the same of a directory, or of a model of the hub that is in the cache here."""
+    return shape_of(Path(model)) or shape_of(cached(model))
+
+
 def cached(model: str) -> Path:
     """Return the directory that the model has, or would have, in Hugging Face's cache here.
 

@@ -6,6 +6,7 @@ that; `packed_attention.attend` replaces sdpa. Samples that are not packed are p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import current_flash_attention_impl
 
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
 from trainer.config import architecture
@@ -23,6 +25,10 @@ from trainer.models.positions import freeze, shape_of
 from trainer.models.vision import Vision
 from trainer.types import Sequences
 
+log = logging.getLogger(__name__)
+
+SEEN = "the model takes images"
+UNLIKE = "packed, they would not have the states that they have alone (by a trial)"
 PROBE = Sequences(
     np.array([[1, 2, 3, 4, 5], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]),
     np.array([5, 3, 4]),
@@ -61,6 +67,8 @@ class Forward:
         self._kernel = False
         # Positions of images have three dimensions, and the encoder shares the attention's name.
         self.packed = packed and vision is None and self._can_pack()
+        if packed and not self.packed:
+            log.warning("samples are padded: %s", SEEN if vision else UNLIKE)
 
     def states(self, sequences: Sequences) -> Tensor:
         """Return [N, H] the state in which each action was chosen, in the order of the actions.
@@ -140,14 +148,17 @@ class Forward:
 
     @property
     def attention(self) -> str:
-        """What computes attention, and how samples lie, in words."""
+        """How samples lie, and what computes attention, in words."""
+        name = self._attention or "eager"
         if not self.packed:
-            return f"{self._attention or 'eager'} over padded samples"
-        if self._attention != PACKED:
-            return f"{self._attention} over packed samples"
+            return f"samples padded, attention by {name}"
+        if name != PACKED:
+            return f"samples packed, attention by {name}"
         if self.padded_inside:
-            return "sdpa over packed samples, padded inside attention"
-        return "torch's flash kernels over packed samples"
+            return "samples packed, attention by sdpa, which pads them"
+        kind = current_flash_attention_impl()
+        named = f" ({kind})" if kind else ""
+        return f"samples packed, attention by torch's flash kernels{named}"
 
     def _can_pack(self) -> bool:
         """Return whether a packed pass gives the states of a padded pass, by a trial.

@@ -64,6 +64,8 @@ class CriticActor(LearnerActor):
                 packed=settings.model.packing,
                 vision=vision_of(backbone, self._source),
             )
+        if rank.leads:
+            print(f"{Role.CRITIC}: {self._forward.attention}", flush=True)
         self._prefix = value_model.head_prefix(backbone.config, objective.value_head_prefix)
         head = value_model.load_head(self._source, self._prefix, hidden_size(backbone))
         self._model = (

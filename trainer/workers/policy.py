@@ -63,6 +63,8 @@ class PolicyActor(LearnerActor):
                 vision.freeze(self._model)
             self._model.eval()  # also the new adapters, which have dropout
             self._scorer = LogProbModel(self._model, device, settings.model)
+        if rank.leads:
+            print(f"{Role.POLICY}: {self._scorer.attention}", flush=True)
         limits = self._scorer.limits(
             settings.train.micro_train_batch_size, settings.train.max_tokens
         )

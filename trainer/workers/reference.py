@@ -44,6 +44,8 @@ class ReferenceActor:
                 self._model.to(self._device)
             with self._there():
                 self._scorer = LogProbModel(model, self._device, settings)
+        if rank.leads:
+            print(f"{Role.REFERENCE}: {self._scorer.attention}", flush=True)
         self._run: Any = self._scorer
         if split:
             from trainer.workers import deepspeed

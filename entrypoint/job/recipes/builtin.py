@@ -87,11 +87,11 @@ class Builtin:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.installed import data_warnings
+        from trainer.config.installed import data_warnings, model_warnings
         from trainer.config.parse import parse
 
         config = parse(_arguments(settings), incomplete=True, absent=True)
-        return [*config.warnings, *data_warnings(config)]
+        return [*config.warnings, *data_warnings(config), *model_warnings(config)]
 
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)

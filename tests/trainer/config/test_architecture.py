@@ -110,3 +110,22 @@ def test_what_the_transformers_engine_cannot_decode_is_known_beforehand() -> Non
     assert architecture.decoding_fault(llama4, 32) is None
     assert "Give --max_len 32" in str(architecture.decoding_fault(llama4, 33))
     assert architecture.decoding_fault({"model_type": "llama"}, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "said"),
+    [
+        ({"model_type": "qwen2"}, None, None),
+        ({}, "sdpa", None),
+        ({"model_type": "qwen2"}, "eager", "Leave --attn_implementation out, or give sdpa"),
+        ({"model_type": "mamba2"}, "flash_attention_2", "a layer of mamba2 has a state"),
+        ({"model_type": "bloom"}, None, "a mask or an attention of its own"),
+        ({"attn_logit_softcapping": 50.0}, None, "flash_attention_2 has it"),
+        ({"attn_logit_softcapping": 50.0}, "flash_attention_2", None),
+    ],
+)
+def test_why_samples_cannot_be_packed_is_said_with_what_would_do(
+    shape: dict[str, Any], wanted: str | None, said: str | None
+) -> None:
+    fault = architecture.packing_fault(shape, wanted)
+    assert fault is None if said is None else said in (fault or "")

@@ -15,7 +15,7 @@ from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config import model_files
-from trainer.config.installed import data_faults, engine_faults
+from trainer.config.installed import data_faults, engine_faults, model_warnings
 from trainer.config.parse import parse
 
 
@@ -141,3 +141,18 @@ def test_without_vllm_its_engine_ends_with_64_and_says_what_to_do(
     assert "pip install vllm==0.29.0" in said
     assert "--rollout_engine hf" in said
     assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_packing_that_a_model_does_not_allow_is_named(
+    grouped: Tiny, tmp_path: Path, asked: bool
+) -> None:
+    config = grouped.config(tmp_path, packing_samples=asked)
+    assert [*model_warnings(config)] == []
+    path = grouped.model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "mamba2"}))
+    said = [
+        f"--packing_samples: samples of --pretrain {grouped.model} are padded all the same: a "
+        "layer of mamba2 has a state, which goes on from sample to sample"
+    ]
+    assert [*model_warnings(config)] == (said if asked else [])

@@ -10,13 +10,16 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.architectures import ARCHITECTURES, POSITIONS, config, model
 from tests.support.row_differences import PADDED, differences
-from trainer.config.architecture import STATEFUL, TABLE_OF_POSITIONS
-from trainer.models.causal_lm import separates_by_positions
+from trainer.config.architecture import STATEFUL, TABLE_OF_POSITIONS, packing_fault
+from trainer.models.causal_lm import LogProbModel, separates_by_positions
+from trainer.models.positions import shape_of
+from trainer.models.settings import ModelSettings
 from trainer.rollout.hf_engine.cache import holds
 
 NATS = 1e-4
 QUICK = ("gemma3_text+longrope", "phimoe", "llama+dynamic", "llama4_text", "gemma2", "mpt")
 """One architecture for each kind of dependence on length or on neighbours."""
+UNPACKED = ("falcon", "stablelm", "qwen3_next", "llama", "deepseek_v32", "vaultgemma")
 LIMITED = {
     **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa"), "index_topk"),
     "doge": "keep_window_size",
@@ -47,6 +50,20 @@ def test_a_row_is_worth_the_same_in_each_situation(name: str, tmp_path: Path) ->
     expected = () if is_decoded(name) else ("decoded", "… decoded")
     assert refused.keys() == {situation for situation in expected if situation in found}
     assert max(value for value in found.values() if isinstance(value, float)) < NATS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in (*QUICK, *UNPACKED) else pytest.mark.slow)
+        for n in ARCHITECTURES
+    ],
+)
+def test_what_cannot_be_packed_is_known_before_a_model_is_loaded(name: str) -> None:
+    of = model(name)
+    settings = ModelSettings(model="", mixed_precision=False, micro_batch_size=4, temperature=1.0)
+    scorer = LogProbModel(of, torch.device("cpu"), settings)
+    assert scorer.packed is (packing_fault(shape_of(of.config), None) is None)
 
 
 def test_every_state_beside_keys_and_values_is_known_before_a_model_is_loaded() -> None:

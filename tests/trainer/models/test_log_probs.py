@@ -71,10 +71,13 @@ def test_an_attention_that_was_asked_for_is_not_replaced() -> None:
     assert of.config._attn_implementation == "eager"
 
 
-def test_a_model_that_cannot_be_packed_is_padded() -> None:
+def test_a_model_that_cannot_be_packed_is_padded(caplog: pytest.LogCaptureFixture) -> None:
     """Bloom places tokens by their distance, in a mask of its own; it takes no positions."""
     of = model("bloom")
+    assert not scorer(of, packing=False).packed
+    assert caplog.messages == []
     assert not scorer(of, packing=True).packed
+    assert "samples are padded: packed, they would not have the states" in caplog.text
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -52,8 +52,10 @@ PADDED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _forgets_trials() -> Iterator[None]:
+    packed_attention._take_fastest.cache_clear()
     yield
     packed_attention._works.cache_clear()
+    packed_attention._take_fastest.cache_clear()
 
 
 def built(name: str, own: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -124,7 +126,7 @@ def test_a_pass_in_bf16_takes_the_kernel_for_its_packed_samples(
         log_probs, _ = made(sequences)
         log_probs.sum().backward()
         found.append([log_probs.detach(), *(one.grad for one in of.parameters())])
-    assert made.attention == "torch's flash kernels over packed samples"
+    assert made.attention == "samples packed, attention by torch's flash kernels"
     assert not made._forward.padded_inside
     assert {tuple(lengths) for lengths, _ in kernel.calls} == {(8, 1, 5, 11)}
     for padded, packed in zip(*found, strict=True):
@@ -134,7 +136,7 @@ def test_a_pass_in_bf16_takes_the_kernel_for_its_packed_samples(
 def test_without_kernels_packed_samples_are_padded_inside_attention() -> None:
     made = scorer(model("llama", torch.float32), packing=True)
     assert made.packed
-    assert made.attention == "sdpa over packed samples, padded inside attention"
+    assert made.attention == "samples packed, attention by sdpa, which pads them"
     assert made._forward.padded_inside
 
 
@@ -161,7 +163,7 @@ def test_a_model_that_does_not_fit_the_kernel_is_still_packed(
     replace(monkeypatch, Tired(HALVES))
     made = scorer(model("llama", torch.float32), packing=True)
     assert made.packed
-    assert made.attention == "sdpa over packed samples, padded inside attention"
+    assert made.attention == "samples packed, attention by sdpa, which pads them"
     assert np.array_equal(made.log_probs(batch([9, 4, 6], 3)), expected)
 
 
@@ -180,6 +182,29 @@ def test_a_layer_that_is_computed_anew_has_the_same_gradients(
         output = checkpoint(attention, *given, use_reentrant=False) if anew else attention(*given)
         found.append(torch.autograd.grad(output.float().square().sum(), (query, key, value)))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_flash_attention_3_is_taken_where_it_is_installed_and_computes(
+    fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace(monkeypatch, Kernel(HALVES))
+    found: list[str] = []
+
+    def activate(name: str) -> None:
+        found.append(name)
+        replace(monkeypatch, Kernel(HALVES if fits else ()))
+
+    def restore() -> None:
+        found.append("torch's own")
+        replace(monkeypatch, Kernel(HALVES))
+
+    monkeypatch.setattr(packed_attention, "find_spec", lambda name: name == "flash_attn_interface")
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activate)
+    monkeypatch.setattr(torch.nn.attention, "restore_flash_attention_impl", restore)
+    assert packed_attention.has_kernels(CPU)
+    assert packed_attention.has_kernels(CPU)
+    assert found == (["FA3"] if fits else ["FA3", "torch's own"])
 
 
 def test_dropout_is_left_to_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:

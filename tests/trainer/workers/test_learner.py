@@ -37,6 +37,16 @@ def test_log_probs_are_those_of_the_sampled_distribution_for_each_action(tiny: T
             assert got[row, t] == pytest.approx(chosen, abs=1e-5)
 
 
+@pytest.mark.parametrize(("build", "role"), [(policy, "policy"), (critic, "critic")])
+def test_a_model_says_at_its_start_what_computes_its_attention(
+    build: Build, role: str, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tiny)
+    assert (
+        f"{role}: samples packed, attention by sdpa, which pads them\n" in capsys.readouterr().out
+    )
+
+
 def test_values_are_those_of_the_state_before_each_action(tiny: Tiny) -> None:
     actor, batch = critic(tiny), sequences()
     got = actor.values(batch)

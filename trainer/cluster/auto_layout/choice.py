@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
+from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
 from trainer.cluster.auto_layout.memory_fit import FILLED, HOST_FILLED
 from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
@@ -78,6 +79,7 @@ def _additions(best: Candidate, given: Set[str]) -> dict[str, Any]:
     """Returns the flags that were not given and differ from their defaults."""
     declared = declared_flags()
     names = [*best.flags, "vllm_enable_sleep", *(() if "bf16" in given else ("param_dtype",))]
+    names += kernels.KERNELS
     values = {name: declared[name].value_in(best.config) for name in names if name not in given}
     return {name: value for name, value in values.items() if value != declared[name].default}
 
@@ -100,6 +102,8 @@ def _reasons(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) ->
             "GPUs compute in bf16, and the optimizer keeps the weights in fp32; --param_dtype fp32 "
             "computes in fp32"
         )
+    if computed := kernels.reason(best.config, flags.keys()):
+        yield computed
 
 
 def _of_sharing(search: LayoutSearch, best: Candidate) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
-from trainer.cluster.auto_layout import cost, savings
+from trainer.cluster.auto_layout import cost, kernels, savings
 from trainer.cluster.auto_layout.arrangements import SIZED, Arrangement, Wish, arrangements
 from trainer.cluster.auto_layout.memory_fit import FILLED, MemoryCheck, MemoryUse
 from trainer.cluster.auto_layout.savings import Saving
@@ -66,6 +66,7 @@ class LayoutSearch:
         lacks_bf16 = any(BEFORE_BF16.search(node.gpu_model) for node in nodes)
         if not given & {"bf16", "param_dtype"} and not lacks_bf16:
             config = config.with_flags({"param_dtype": "bf16"})
+        config = config.with_flags(kernels.chosen(config, given))
         roles = [group.role for pool in layout.of(config).pools for group in pool.groups]
         models = sorted({name for role in roles for name in memory_estimate.models(config, role)})
         sizes = {model: size_of(model) for model in models}
