@@ -15,6 +15,8 @@
 ARG BASE_IMAGE
 # What compiles for CUDA: the same distribution and Python, with nvcc.
 ARG CUDA_BUILD_IMAGE
+# 0: the cuda image is built in minutes, without flash-attn; packed samples take torch's flash kernels.
+ARG WITH_FLASH_ATTN=1
 # 1: the cuda image has verl too, in an environment of its own at /opt/verl.
 ARG WITH_VERL=0
 
@@ -91,24 +93,30 @@ RUN apt-get update \
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ENV PATH=/opt/venv/bin:$PATH
-COPY requirements/cuda.lock requirements/cuda-build.lock /requirements/
+COPY requirements/cuda.lock requirements/cuda-build.lock requirements/flash-attn.lock /requirements/
 RUN python3 -m venv /opt/venv \
  && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/cuda.lock
-# A100, H100 and H200, B200. Each job of flash-attn takes about 8 GB of memory. DeepSpeed's ops are
-# otherwise built on first use, with nvcc; CPU Adam is left out, as it would be compiled for the
-# processor of the machine that builds the image. Without a GPU in the build, DeepSpeed would take
-# the CPU for its accelerator: then it builds other ops, and ignores them on a GPU.
-ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
+# A100, H100 and H200, B200. DeepSpeed's ops are otherwise built on first use, with nvcc; CPU Adam is
+# left out, as it would be compiled for the processor of the machine that builds the image. Without a
+# GPU in the build, DeepSpeed would take the CPU for its accelerator: then it builds other ops, and
+# ignores them on a GPU.
 ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
 ARG MAX_JOBS=4
-RUN FLASH_ATTENTION_FORCE_BUILD=TRUE \
-    DS_ACCELERATOR=cuda DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
+RUN DS_ACCELERATOR=cuda DS_BUILD_FUSED_ADAM=1 DS_BUILD_UTILS=1 \
     pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
       -r /requirements/cuda-build.lock
+# Each job takes about 8 GB of memory. Without its lock the image has a digest of its own.
+ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
+ARG WITH_FLASH_ATTN
+RUN if [ "$WITH_FLASH_ATTN" = 0 ]; then rm /requirements/flash-attn.lock; else \
+      FLASH_ATTENTION_FORCE_BUILD=TRUE \
+      pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
+        -r /requirements/flash-attn.lock \
+    ; fi
 
 FROM cuda-system AS cuda-venv
 ENV PATH=/opt/venv/bin:$PATH
-COPY requirements/cuda.lock requirements/cuda-build.lock /requirements/
+COPY --from=cuda-build /requirements /requirements
 COPY --from=cuda-build /opt/venv /opt/venv
 
 FROM cuda-venv AS cuda-source

@@ -141,7 +141,7 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 	  --override requirements/verl-overrides.txt -o requirements/verl.lock
-	for name in cuda-build rocm-build verl-build cuda-check; do \
+	for name in cuda-build flash-attn rocm-build verl-build cuda-check; do \
 	  $(COMPILE) requirements/$$name.in --no-deps --python-version 3.12 \
 	    -o requirements/$$name.lock || exit; \
 	done

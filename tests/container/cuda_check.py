@@ -66,7 +66,8 @@ class Environment:
 
     def lock(self, name: str, *, flash_attn: bool) -> Path:
         """Return a lock with flash-attn alone, or without it."""
-        text = (ROOT / "requirements" / f"{name}-build.lock").read_text()
+        files = [f"{name}-build.lock", *(["flash-attn.lock"] if name == "cuda" else [])]
+        text = "".join((ROOT / "requirements" / file).read_text() for file in files)
         parts = re.findall(r"^\S.*\n(?: .*\n)*", text, re.MULTILINE)
         kept = [part for part in parts if part.startswith("flash-attn") is flash_attn]
         path = self.root / f"{name}-build-{flash_attn}.txt"

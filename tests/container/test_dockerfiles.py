@@ -73,6 +73,20 @@ def test_deepspeeds_ops_are_built_for_gpus_though_the_build_has_none() -> None:
     assert "DS_ACCELERATOR" not in stages("Dockerfile")["cuda-verl-0"]
 
 
+def test_flash_attn_is_left_out_if_that_is_asked_for() -> None:
+    """And what is built in minutes comes before, so that it is not built again for flash-attn."""
+    assert "\nARG WITH_FLASH_ATTN=1\n" in (ROOT / "Dockerfile").read_text().partition("FROM")[0]
+    before, asked, after = stages("Dockerfile")["cuda-build"].partition("\nARG WITH_FLASH_ATTN\n")
+    assert asked
+    assert "-r /requirements/cuda-build.lock\n" in before
+    assert 'if [ "$WITH_FLASH_ATTN" = 0 ]; then rm /requirements/flash-attn.lock;' in after
+    assert locked("flash-attn").keys() == {"flash-attn"}
+    assert "flash-attn" not in locked("cuda-build") | locked("cuda")
+    # Nodes compare a digest of the locks, so that an image without flash-attn is told apart.
+    assert "COPY --from=cuda-build /requirements /requirements" in stages("Dockerfile")["cuda-venv"]
+    assert "find . /requirements" in stages("Dockerfile")["cuda-source"]
+
+
 def test_verl_is_built_only_if_it_is_asked_for() -> None:
     text = (ROOT / "Dockerfile").read_text()
     bases = dict(reversed(pair) for pair in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.M))
@@ -100,7 +114,7 @@ def test_verl_has_the_image_s_ray_and_the_versions_that_its_release_names() -> N
     assert set(named) > {"torch", "vllm", "transformers"}
     assert {name: verl[name] for name in named} == named
     built = locked("verl-build")
-    assert built["flash-attn"] == locked("cuda-build")["flash-attn"]
+    assert built["flash-attn"] == locked("flash-attn")["flash-attn"]
     wanted = re.findall(r"^Requires-Dist: flash-attn==(\S+);", metadata, flags=re.MULTILINE)
     assert {built["flash-attn"]} == set(wanted)
 

@@ -193,8 +193,9 @@ def _attention_faults(config: Config) -> Iterator[str]:
     if wanted.startswith("flash_attention") and find_spec("flash_attn") is None:
         yield (
             f"--attn_implementation {wanted}: flash-attn is not installed here. The CUDA image has "
-            "it, `pip install flash-attn==2.8.3 --no-build-isolation` builds it beside nvcc; "
-            "without --flash_attn and --attn_implementation torch's own attention does the same"
+            "it, unless it was built with WITH_FLASH_ATTN=0, and `pip install flash-attn==2.8.3 "
+            "--no-build-isolation` builds it beside nvcc; without --flash_attn and "
+            "--attn_implementation torch's own kernels do the same"
         )
 
 

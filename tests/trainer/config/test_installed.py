@@ -49,7 +49,7 @@ def test_a_plan_leaves_out_what_it_needs_a_library_of_the_trainer_for(
         ({"prompt_max_len": 100}, "make 103 tokens; .* has 64 positions. Give --max_len 64"),
         (
             {"flash_attn": True, "bf16": True},
-            "flash-attn is not installed here.*torch's own attention",
+            "flash-attn is not installed here.*torch's own kernels",
         ),
         (
             {"use_liger_kernel": True, "param_dtype": "bf16"},
