@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,16 +24,18 @@ from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
+from trainer.cluster.memory_estimate import LENT_BUCKETS
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
+from trainer.cluster.shared_memory import Entry, Segment, attach, node
 from trainer.config import layout
 from trainer.config.layout import Layout, ResourcePool
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Request, TrainingError
+from trainer.types import LostWorkerError, Rank, Request, TrainingError
 from trainer.weight_sync import update
-from trainer.weight_sync.messages import GroupRank, Member
+from trainer.weight_sync.messages import BucketSpec, GroupRank, IpcHandle, Member
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -104,6 +108,99 @@ class Comer:
                 file.write(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
         self._group.create(host=seat.host, port=seat.port, rank=seat.first, world_size=seat.world)
+
+
+BUCKETS, BUCKET = 12, 1 << 20
+
+
+class Lender:
+    """A policy whose GPU is shared memory; its own process dies as it fills bucket `dies_at`."""
+
+    def __init__(self, dies_at: int, rank: Rank) -> None:
+        self._dies_at = dies_at
+        self._segment = Segment(LENT_BUCKETS * BUCKET)
+
+    def node(self) -> str:
+        return node()
+
+    def gpu(self) -> str:
+        return "GPU-0"
+
+    def announce(self) -> list[BucketSpec]:
+        return [(Entry(str(n), "uint8", (BUCKET,), 0),) for n in range(BUCKETS)]
+
+    def lend(self, bucket: BucketSpec) -> IpcHandle:
+        number = int(bucket[0].name)
+        if number == self._dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        at = number % LENT_BUCKETS * BUCKET
+        self._segment.buffer[at : at + BUCKET] = bytes([number]) * BUCKET
+        return IpcHandle(bucket, "GPU-0", pickle.dumps((self._segment.address, at)))
+
+    def withdraw(self) -> None:
+        pass
+
+
+class Borrower:
+    """An engine that reads slowly. The first to come to bucket 5 dies if it may."""
+
+    def __init__(self, died: Path | None) -> None:
+        self._died = died
+        self._read: list[int] = []
+
+    def gpus(self) -> list[str]:
+        return ["GPU-0"]
+
+    def begin(self) -> None:
+        self._read.clear()
+
+    def borrow(self, *lent: IpcHandle) -> None:
+        address, at = pickle.loads(lent[0].handle)
+        time.sleep(0.05)
+        if len(self._read) == 5 and self._died:
+            with suppress(FileExistsError), self._died.open("x"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        (value,) = set(attach(address)[at : at + BUCKET])  # of one bucket, and not of two
+        self._read.append(value)
+
+    def commit(self, version: int) -> None:
+        pass
+
+    def read(self) -> list[int]:
+        return self._read
+
+
+def borrowing(launcher: RayLauncher, died: Path | None, dies_at: int = -1) -> tuple[Any, Any]:
+    policy = launcher.launch_ranks("policy", f"{__name__}:Lender", 1, dies_at)
+    return policy, launcher.launch("engine", f"{__name__}:Borrower", 2, died)
+
+
+def test_an_engine_that_dies_while_it_borrows_is_replaced_and_the_other_one_gets_every_bucket(
+    launcher: RayLauncher, tmp_path: Path
+) -> None:
+    policy, group = borrowing(launcher, tmp_path / "died")
+    told: list[str] = []
+    pool = EnginePool(group, tell=lambda kind, *_, **__: told.append(kind))
+    update.update_weights(policy, pool, 1, backend="ipc")
+    (left,) = pool.present
+    assert group.send(left, Borrower.read).result() == list(range(BUCKETS))
+    while not told:
+        time.sleep(1)
+        update.update_weights(policy, pool, 2, backend="ipc")
+    assert told == ["engine-replaced"]
+    for engine in (0, 1):
+        assert group.send(engine, Borrower.read).result() == list(range(BUCKETS))
+
+
+def test_a_policy_that_dies_while_it_lends_is_what_is_lost_and_not_the_engines_that_borrow(
+    launcher: RayLauncher,
+) -> None:
+    policy, group = borrowing(launcher, None, dies_at=5)
+    pool = EnginePool(group)
+    with pytest.raises(LostWorkerError, match=r"^policy-0 is lost") as loss:
+        update.update_weights(policy, pool, 1, backend="ipc")
+    assert loss.value.role == layout.Role.POLICY
+    assert pool.present == [0, 1]
 
 
 @pytest.mark.faults

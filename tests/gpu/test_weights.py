@@ -23,7 +23,7 @@ from tests.support.tiny_run import Tiny
 from tests.support.vllm import SAMPLING, requests, worst
 from tests.support.vllm import settings as engine_settings
 from trainer.algorithms.objectives import PolicyObjective
-from trainer.cluster import placement
+from trainer.cluster import memory_estimate, placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
 from trainer.cluster.worker_group import WorkerGroup
@@ -53,7 +53,7 @@ class SmallParts(PolicyActor):
     """Several parts of a small model."""
 
     def __init__(self, *args: Any) -> None:
-        shared_memory.BUCKET_BYTES = 1 << 20
+        memory_estimate.GPU_BUCKET_BYTES, shared_memory.BUCKET_BYTES = 1 << 20, 1 << 18
         super().__init__(*args)
 
     def held(self) -> int:
@@ -63,7 +63,7 @@ class SmallParts(PolicyActor):
 
 class Known(VLLMEngine):
     def __init__(self, *args: Any) -> None:
-        shared_memory.BUCKET_BYTES = 1 << 20
+        shared_memory.BUCKET_BYTES = 1 << 18
         super().__init__(*args)
 
     def pid(self) -> int:

@@ -91,9 +91,9 @@ class LocalWorkerGroup(WorkerGroup[W_co]):
     ) -> Pending[list[T]]:
         return _RanksPending(self.call_each(method, *args, **kwargs))
 
-    def call_ranks_after(
+    def call_each_rank_after(
         self,
-        earlier: Pending[list[Any]] | None,
+        earlier: Sequence[Sequence[Pending[Any]]],
         method: Callable[Concatenate[W_co, P], T],
         *args: P.args,
         **kwargs: P.kwargs,

@@ -21,13 +21,13 @@ from tests.support.objectives import policy_objective
 from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint.protocol import Directory
+from trainer.cluster import memory_estimate
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
 from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences
-from trainer.weight_sync import shared_memory as weights
 from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
@@ -159,7 +159,7 @@ class Workbench:
 
     def in_parts(self, size: int) -> Weights:
         """What this rank has whole of each part that leaves its GPU, of `size` bytes each."""
-        weights.BUCKET_BYTES = size
+        memory_estimate.GPU_BUCKET_BYTES = size
         found: Weights = {}
         for part in self._actor.announce():
             with self._actor._offered.whole(part) as tensors:

@@ -17,6 +17,7 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti).
 - loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
   round to bf16 before; with stage 3 a rank has its shard.
+- publishing from GPU to GPU: the buckets that a rank of the policy lends, and one that it gathers.
 - an engine of vLLM: --vllm_gpu_memory_utilization of the GPU, which it fills with its keys and
   values; its weights and a bucket of new ones while it is asleep and the policy publishes. Asleep
   it keeps 3.5 GB: its CUDA context, the graphs (1.5 GB; none with --enforce_eager) and what torch
@@ -51,8 +52,10 @@ guides give to an engine beside models."""
 TRAINED = (Role.POLICY, Role.CRITIC)
 REDUCED = 500_000_000
 """Gradients that DeepSpeed reduces at a time: its default."""
-PUBLISHED = 2**30
-"""Bytes of the weights that are on their way to an engine: at most a bucket, or one embedding."""
+GPU_BUCKET_BYTES = 2**30
+"""Weights that go from GPU to GPU at a time: a bucket, or one tensor that is larger."""
+LENT_BUCKETS = 2
+"""Buckets in a rank's GPU memory at a time: it fills one while engines read the other."""
 ASLEEP, GRAPHS, COMMUNICATION = 3_500_000_000, 1_500_000_000, 3_500_000_000
 """Bytes on a GPU that vLLM keeps asleep: in all; of it, for graphs; more, with several GPUs."""
 PHASES = ("load", "publish", "rollout", "forward", "update")
@@ -77,6 +80,8 @@ class ProcessMemory:
     """On the GPU while the process starts."""
     average: int = 0
     """A moving average of the weights, which never leaves the GPU."""
+    published: int = 0
+    """Weights on their way to engines."""
     scores_rollouts: bool = False
     """Works while engines write."""
 
@@ -93,7 +98,7 @@ class ProcessMemory:
         if phase == "update" and self.update:
             return kept + self.gradients + self.update + self.average
         if phase == "publish" and self.update:
-            return kept + self.average
+            return kept + self.average + self.published
         return self.idle + self.average
 
     @property
@@ -123,6 +128,7 @@ def of(
         idle=sum(part.idle for part in parts),
         load=sum(part.load for part in parts),
         average=parts[0].average,
+        published=parts[0].published,
         scores_rollouts=parts[0].scores_rollouts,
     )
 
@@ -217,7 +223,7 @@ def _of_engines(engine: ProcessMemory, count: int, phase: str, *, sleeps: bool) 
     if phase == "rollout":
         return count * (engine.weights + engine.forward)
     if phase == "publish":
-        return count * engine.weights + min(PUBLISHED, engine.weights)
+        return count * (engine.weights + min(GPU_BUCKET_BYTES, engine.weights))
     return count * engine.weights if phase == "load" or not sleeps else 0
 
 
@@ -275,7 +281,16 @@ def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
         idle=0 if asleep else kept,
         load=max(loaded, kept),
         average=average,
+        published=_published(config, size) if role == Role.POLICY else 0,
     )
+
+
+def _published(config: Config, size: ModelSize) -> int:
+    """Returns the bytes of a rank's buffers for engines, and of a bucket that it gathers."""
+    if not may_be_vllm(config) or config.vllm.sync_backend == "shared_memory":
+        return 0
+    whole = _width(config) * size.parameters
+    return min(LENT_BUCKETS * GPU_BUCKET_BYTES, whole) + min(GPU_BUCKET_BYTES, whole)
 
 
 def _copy(config: Config, learnt: int, ranks: int) -> int:

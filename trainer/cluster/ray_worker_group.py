@@ -146,21 +146,21 @@ class RayWorkerGroup(WorkerGroup[W_co]):
         calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
         return _RanksPending(calls, self._recipe.role, self._heartbeat)
 
-    def call_ranks_after(
+    def call_each_rank_after(
         self,
-        earlier: Pending[list[Any]] | None,
+        earlier: Sequence[Sequence[Pending[Any]]],
         method: Callable[Concatenate[W_co, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[list[T]]:
-        if earlier is None:
-            return self.call_ranks(method, *args, **kwargs)
-        # Ray would resolve a reference that is an argument itself; those in a list stay references.
-        stored, waited = self._stored(args), list(earlier.handle)
-        calls = [
-            host.call_after.remote(built, waited, method.__name__, *stored, **kwargs)
-            for host, built in zip(self._hosts, self._built, strict=True)
-        ]
+        stored, calls = self._stored(args), []
+        for worker, awaited in enumerate(map(_references, earlier)):
+            if not awaited:
+                calls.append(self._call(worker, method.__name__, stored, kwargs))
+                continue
+            # Ray would resolve a reference that is an argument; those in a list stay references.
+            call = self._hosts[worker].call_after.remote
+            calls.append(call(self._built[worker], awaited, method.__name__, *stored, **kwargs))
         return _RanksPending(calls, self._recipe.role, self._heartbeat)
 
     def _stored(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -313,6 +313,12 @@ def _failed(reference: Any) -> bool:
     except RayError:
         return True
     return False
+
+
+def _references(pending: Sequence[Pending[Any]]) -> list[Any]:
+    """Return the references of calls; a call of all ranks has one for each."""
+    handles = [one.handle for one in pending]
+    return [ref for one in handles for ref in (one if isinstance(one, list) else [one])]
 
 
 def _stored(argument: Any) -> Any:

@@ -76,7 +76,6 @@ class WorkerGroup(ABC, Generic[W_co]):
     ) -> Pending[list[T]]:
         """Call all ranks of a model. The call fails with the error of the first rank to fail."""
 
-    @abstractmethod
     def call_ranks_after(
         self,
         earlier: Pending[list[Any]] | None,
@@ -88,6 +87,18 @@ class WorkerGroup(ABC, Generic[W_co]):
 
         Models that share GPUs compute one after the other: at once they would slow each other.
         """
+        awaited = [] if earlier is None else [earlier]
+        return self.call_each_rank_after([awaited] * len(self), method, *args, **kwargs)
+
+    @abstractmethod
+    def call_each_rank_after(
+        self,
+        earlier: Sequence[Sequence[Pending[Any]]],
+        method: Callable[Concatenate[W_co, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[list[T]]:
+        """Call each rank of a model once its own `earlier` calls have ended, however they end."""
 
     @abstractmethod
     def call_background(

@@ -109,7 +109,11 @@ class VLLMEngine:
         with _failures():
             self._intake.receive(bucket)
 
-    def borrow(self, lent: Sequence[IpcHandle]) -> None:
+    def gpus(self) -> list[str]:
+        with _failures():
+            return self._intake.gpus()
+
+    def borrow(self, *lent: IpcHandle) -> None:
         with _failures():
             self._intake.borrow(lent)
 

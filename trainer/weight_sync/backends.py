@@ -1,6 +1,10 @@
 """Weight-sync backends, driver side: shared memory, NCCL broadcast, CUDA IPC.
 
 `choose` decides which one a run uses. Each backend names the process that keeps others waiting.
+
+All calls of `carry` are sent before the first answer is waited for. What a rank has for an engine
+goes there as an argument of the engine's call, so an update has as many rounds of the driver for a
+large model as for a small one.
 """
 
 from __future__ import annotations
@@ -9,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from trainer.cluster.memory_estimate import LENT_BUCKETS
 from trainer.cluster.restarts import silent
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.layout import Role
-from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError
+from trainer.types import BrokenGroupError, EngineFailedError, LostWorkerError, TrainingError
 from trainer.weight_sync.messages import (
     Bucket,
     BucketSpec,
     GPUWeightReceiver,
+    IpcHandle,
     ReceiverPool,
     UpdateTimeouts,
     WeightReceiver,
@@ -141,12 +147,18 @@ class NcclBackend(_FromGPUs):
         self._settle(gathered, joined, place)
 
     def carry(self, buckets: list[BucketSpec]) -> None:
-        policy, engines = self._update.policy, self._update.engines
+        policy, engines, under_way = self._update.policy, self._update.engines, []
+        self._require_all("the first bucket")
         for place, bucket in self._update.places(buckets):
-            if self._members != set(engines.present):
-                raise BrokenGroupError(f"an engine was lost before {place}")
             sent = policy.call_ranks(WeightSender.broadcast, bucket, self._update.patience.part)
-            self._settle(sent, engines.ask(GPUWeightReceiver.receive, bucket), place)
+            under_way.append((sent, engines.ask(GPUWeightReceiver.receive, bucket), place))
+        for broadcast in under_way:
+            self._settle(*broadcast)
+            self._require_all(f"the end of {broadcast[-1]}")
+
+    def _require_all(self, place: str) -> None:
+        if self._members != set(self._update.engines.present):
+            raise BrokenGroupError(f"an engine was lost before {place}")
 
     def _settle(self, ours: Pending[Any], theirs: Mapping[int, Pending[None]], place: str) -> None:
         """Wait for what policy and engines do together."""
@@ -176,16 +188,66 @@ class NcclBackend(_FromGPUs):
 
 
 class IpcBackend(_FromGPUs):
-    """Lends each bucket from each rank of the policy to the engines on its GPU."""
+    """Lends each bucket from each rank of the policy to the engines on its GPU.
+
+    A rank has LENT_BUCKETS buffers, and fills one again when its own engines have read it.
+    """
 
     def prepare(self) -> None:
-        pass
+        update = self._update
+        asked = update.engines.ask(GPUWeightReceiver.gpus)
+        rank_gpus = update.answer(update.policy.call_ranks(WeightSender.gpu))
+        self._lenders = {
+            engine: [rank for rank, gpu in enumerate(rank_gpus) if gpu in gpus]
+            for engine, gpus in update.answers(asked).items()
+        }
+        """Engine → the ranks on its GPUs."""
+        if alone := [engine for engine, ranks in self._lenders.items() if not ranks]:
+            raise TrainingError(
+                f"engine-{alone[0]} shares no GPU with the policy, and cannot read its weights by "
+                "CUDA IPC. --vllm_sync_backend shared_memory does without"
+            )
 
     def carry(self, buckets: list[BucketSpec]) -> None:
-        update = self._update
-        for place, bucket in update.places(buckets):
-            lent = update.answer(update.policy.call_ranks(WeightSender.lend, bucket), place)
-            update.answers(update.engines.ask(GPUWeightReceiver.borrow, lent), place)
+        loans: list[_Loan] = []
+        for number, (place, bucket) in enumerate(self._update.places(buckets)):
+            before = loans[number - LENT_BUCKETS].borrowed if number >= LENT_BUCKETS else {}
+            loans.append(self._loan(place, bucket, before))
+        for loan in loans:
+            loan.wait(self._update.engines)
+
+    def _loan(self, place: str, bucket: BucketSpec, before: Mapping[int, Pending[None]]) -> _Loan:
+        """`before`: the engines' calls that read what was in the buffers."""
+        policy, engines = self._update.policy, self._update.engines
+        readers = [
+            [before[engine] for engine in before if rank in self._lenders[engine]]
+            for rank in range(len(policy))
+        ]
+        lent = policy.call_each_rank_after(readers, WeightSender.lend, bucket)
+        handles, borrow = lent.handle, GPUWeightReceiver.borrow
+        borrowed = {
+            engine: engines.send(engine, borrow, *(handles[rank] for rank in self._lenders[engine]))
+            for engine in engines.present
+        }
+        return _Loan(place, lent, borrowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loan:
+    """A bucket in a buffer of each rank of the policy, and the engines that read it."""
+
+    place: str
+    lent: Pending[list[IpcHandle]]
+    borrowed: Mapping[int, Pending[None]]
+
+    def wait(self, engines: ReceiverPool) -> None:
+        def blame(engine: int) -> None:
+            """Raise if the policy keeps `engine` waiting, or has failed."""
+            if not self.lent.ready(0):
+                raise late(self.place)
+            self.lent.result()
+
+        engines.answers(self.borrowed, engines.patience.part, self.place, blame=blame)
 
 
 BACKENDS: Mapping[str, Callable[[WeightUpdate], Backend]] = {

@@ -6,7 +6,7 @@ The protocols say what an update asks of the policy (`WeightSender`), of an engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -126,8 +126,14 @@ class WeightSender(Protocol):
         Raises BrokenGroupError, and leaves the group, if it is not taken within `seconds`.
         """
 
+    def gpu(self) -> str:
+        """Return the UUID of this rank's GPU."""
+
     def lend(self, bucket: BucketSpec) -> IpcHandle:
-        """Put a bucket into this rank's GPU memory, until the next bucket is lent."""
+        """Put a bucket into this rank's GPU memory, where LENT_BUCKETS have room.
+
+        The caller must lend a bucket only after engines have read the bucket that it replaces.
+        """
 
     def withdraw(self) -> None:
         """All engines have all buckets: free the GPU memory of the update."""
@@ -170,8 +176,11 @@ class GPUWeightReceiver(WeightReceiver, Protocol):
     def receive(self, bucket: BucketSpec) -> None:
         """Receive a bucket that the policy broadcasts."""
 
-    def borrow(self, lent: Sequence[IpcHandle]) -> None:
-        """Load a bucket from GPUs that the engine shares with ranks of the policy."""
+    def gpus(self) -> list[str]:
+        """Return the UUIDs of the engine's GPUs."""
+
+    def borrow(self, *lent: IpcHandle) -> None:
+        """Load a bucket from the engine's GPUs: a handle from the policy's rank on each."""
 
 
 class UpdateTimeouts(Protocol):

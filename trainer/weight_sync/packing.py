@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from trainer.cluster import memory_estimate
 from trainer.models import lora, zero3
 from trainer.weight_sync import shared_memory
 from trainer.weight_sync.messages import BucketSpec
@@ -30,6 +31,8 @@ class WeightSource:
         self._sources: dict[str, tuple[str, ...]] = {}
         self.largest = 0
         """Bytes of the largest bucket."""
+        self.count = 0
+        """Number of buckets."""
 
     def buckets(self) -> list[BucketSpec]:
         """Return the model's buckets, which are the same on every rank."""
@@ -42,7 +45,10 @@ class WeightSource:
             kinds[name] = (cast or tensor.dtype, zero3.shape_of(tensor))
         # Without gaps a wider type must not follow a narrower one: it would begin unaligned.
         kinds = dict(sorted(kinds.items(), key=lambda one: -one[1][0].itemsize))
-        found = shared_memory.buckets(shared_memory.laid_out(kinds), shared_memory.BUCKET_BYTES)
+        found = shared_memory.buckets(
+            shared_memory.laid_out(kinds), memory_estimate.GPU_BUCKET_BYTES
+        )
+        self.count = len(found)
         self.largest = max(sum(map(shared_memory.size_of, bucket)) for bucket in found)
         return found
 

@@ -26,6 +26,8 @@ from trainer.weight_sync.messages import Bucket, BucketSpec
 
 BUCKET_BYTES = 256 << 20
 """Size of a bucket: small, so that writer and readers overlap; large, so that calls cost little."""
+PARTS = 32
+"""Buckets of a large model, about: they are larger, as the segment has room for all of them."""
 CPU = torch.device("cpu")
 
 
@@ -95,7 +97,9 @@ class SharedMemorySender:
             for name, tensor in state.items()
         }
         self._entries = laid_out(kinds)
-        return buckets(self._entries, BUCKET_BYTES if size is None else size)
+        if size is None:
+            size = max(BUCKET_BYTES, sum(map(size_of, self._entries)) / PARTS)
+        return buckets(self._entries, size)
 
     def adopt(self, model: nn.Module) -> None:
         """Move the parameters of `model` into shared memory, so that no offer copies them.

@@ -50,6 +50,10 @@ class Intake:
     def receive(self, bucket: BucketSpec) -> None:
         self._update(kinds_of(bucket))
 
+    def gpus(self) -> list[str]:
+        gpus: list[str] = self._llm.collective_rpc("gpu")
+        return gpus
+
     def borrow(self, lent: Sequence[IpcHandle]) -> None:
         self._update(opened(lent))
 

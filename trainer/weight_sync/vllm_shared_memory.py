@@ -102,7 +102,12 @@ class Worker:
     """What is added to vLLM's worker, which imports this module when it looks it up."""
 
     weight_transfer_engine: Any
+    device: torch.device
     get_model: Callable[[], nn.Module]
+
+    def gpu(self) -> str:
+        """Return the UUID of the worker's GPU."""
+        return str(torch.cuda.get_device_properties(self.device).uuid)
 
     def forget_derived_weights(self) -> None:
         """Drop what vLLM computes once from a model's weights, and would keep with new ones.

@@ -18,6 +18,7 @@ from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint.protocol import Directory
 from trainer.cluster import shared_memory
+from trainer.cluster.memory_estimate import LENT_BUCKETS
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
 from trainer.models import lora, precision, vision, zero3
@@ -27,6 +28,7 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
+from trainer.weight_sync import cuda_ipc
 from trainer.weight_sync.cuda_ipc import IpcSender
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRendezvous, IpcHandle, Member
 from trainer.weight_sync.nccl import NcclSender
@@ -148,9 +150,13 @@ class PolicyActor(LearnerActor):
             if self._rank.leads:
                 self._broadcaster.send(tensors, seconds)
 
+    def gpu(self) -> str:
+        return cuda_ipc.gpu()
+
     def lend(self, bucket: BucketSpec) -> IpcHandle:
         if self._lender is None:
-            self._lender = IpcSender(self._offered.largest)
+            buffers = min(LENT_BUCKETS, self._offered.count)
+            self._lender = IpcSender(self._offered.largest, buffers)
         with self._offered.whole(bucket) as tensors:
             return self._lender.lend(bucket, tensors)
 

@@ -54,7 +54,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("engines", [0, 1, 2, 3])
 def test_lent_memory_is_freed_however_many_engines_have_opened_it(engines: int) -> None:
-    sender = IpcSender(64)
+    sender = IpcSender(64, buffers=2)
     part = (Entry("weight", "float32", (2,), 0),)
     handle = sender.lend(part, {"weight": torch.ones(2)})
     for _ in range(engines):
@@ -63,6 +63,22 @@ def test_lent_memory_is_freed_however_many_engines_have_opened_it(engines: int) 
         opened.arguments["storage_cls"]._release_ipc_counter(counter, place)
     sender.end()
     assert Storage.counts == {COUNTER: 0}
+
+
+def test_buckets_go_into_two_buffers_of_one_allocation_in_turn() -> None:
+    part = (Entry("weight", "float32", (3,), 0),)
+    sender = IpcSender(12, buffers=2)
+    found = []
+    for value in (1.0, 2.0, 3.0):
+        handle = sender.lend(part, {"weight": torch.full((3,), value)})
+        opened = signature(reductions.rebuild_cuda_tensor).bind(*pickle.loads(handle.handle))
+        begin, (size,) = (opened.arguments[f"tensor_{name}"] for name in ("offset", "size"))
+        found.append((begin, size))
+        buffer = sender._memory[begin : begin + size]
+        assert buffer[:12].view(torch.float32).tolist() == [value] * 3
+    assert found == [(0, 64), (64, 64), (0, 64)]
+    kept = sender._memory[64:76].view(torch.float32).tolist()
+    assert kept == [2.0] * 3, "a bucket stays until the one after the next is lent"
 
 
 def test_torch_releases_a_count_by_these_arguments() -> None:

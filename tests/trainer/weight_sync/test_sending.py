@@ -11,6 +11,7 @@ import torch
 
 from tests.support.learners import Weights, experience, lora, policy, weights_of
 from tests.support.tiny_run import Tiny
+from trainer.cluster import memory_estimate
 from trainer.types import BrokenGroupError, TrainingError
 from trainer.weight_sync import shared_memory
 from trainer.weight_sync.messages import Member
@@ -21,7 +22,7 @@ from trainer.workers.policy import PolicyActor
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(memory_estimate, "GPU_BUCKET_BYTES", 4096)
 
 
 def trained(tiny: Tiny, **changes: object) -> PolicyActor:
