@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -16,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrypoint.cluster.request_io import body_of
-from entrypoint.run.flight_record import colours
 
 MOST_BYTES = 4096
 """Limit for the form's answer."""
@@ -32,9 +30,6 @@ def _page() -> str:
     """Return the page as one file, which loads nothing else."""
     styles = "".join(f"<style>{(SOURCES / name).read_text()}</style>\n" for name in STYLES)
     scripts = "".join(f"<script>{(SOURCES / name).read_text()}</script>\n" for name in SCRIPTS)
-    known = {"PHASE_COLOURS": colours.PHASES, "LINES": colours.LINES}
-    words = "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())
-    scripts = f"<script>{words}</script>\n{scripts}"
     licence = f"<!-- uPlot:\n{(SOURCES / 'uPlot.LICENSE').read_text()}-->\n"
     page = (SOURCES / "index.html").read_text().replace("<!-- styles -->\n", styles)
     return page.replace("<!-- scripts -->\n", licence + scripts)

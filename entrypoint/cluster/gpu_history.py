@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from contract.metrics import GPU_CHARTS
 from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.run.flight_record import colours
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -110,11 +112,13 @@ class GpuHistory:
             points = sorted(item for item in self._points.items() if item[0] >= first)
             busy = [use.busy.row(0) or UNKNOWN for _, use in points]
             memory = [use.memory.row(1) or UNKNOWN for _, use in points]
+            series = {**_columns("busy", busy), **_columns("memory", memory)}
             return {
                 "version": version,
                 "more": False,
                 "steps": [place * self._seconds for place, _ in points],
-                "series": {**_columns("busy", busy), **_columns("memory", memory)},
+                "series": series,
+                "charts": colours.drawn(series, GPU_CHARTS),
             }
 
     def _halve(self) -> None:

@@ -6,15 +6,15 @@ rows of as many steps; of many rows, only some are parsed.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
+from contract.metrics import chart_of
+from entrypoint.run.flight_record import colours
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -28,11 +28,6 @@ ROWS_OF_POINT = 8
 """Rows of a point that are parsed, if there are more."""
 RARE = b'"eval/'
 """Is in the rows that are all parsed."""
-SHOWN = re.compile(
-    r"train/(?:reward(?:_(?!failed)\w+)?|acc|format|kl|entropy|response_length|truncated)"
-    r"|train/(?:loss|lr)"
-    r"|eval/\w+|timing/\w+|memory/\w+_gb|perf/tokens_per_second"
-)
 DIGITS = 5
 
 Sums = dict[str, tuple[float, int]]
@@ -48,13 +43,13 @@ class Points:
         self._points: dict[int, Sums] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add the metrics of a row that are shown; a row without a step is left out."""
+        """Add the metrics of a row that are drawn; a row without a step is left out."""
         if not stored_json.is_count(step := row.get("step")):
             return
         values = {
             name: (float(value), 1)
             for name, value in row.items()
-            if _is_shown(name) and stored_json.is_number(value)
+            if chart_of(name) and stored_json.is_number(value)
         }
         _merge(self._points.setdefault(step // self.stride, {}), values)
         if len(self._points) > MOST_POINTS:
@@ -66,13 +61,18 @@ class Points:
         self._points = {place: sums for place, sums in self._points.items() if place <= last}
 
     def rows(self, after: int = 0) -> dict[str, Any]:
-        """Return the points from step `after` on: their last steps, and the series by name."""
+        """Return the points from step `after` on: their last steps, and the series by name.
+
+        `charts` says how all of them are drawn, those before `after`, too.
+        """
         first = after // self.stride
         points = sorted(item for item in self._points.items() if item[0] >= first)
         names = sorted({name for _, sums in points for name in sums})
+        ever = {name for sums in self._points.values() for name in sums}
         return {
             "steps": [(place + 1) * self.stride - 1 for place, _ in points],
             "series": {name: [_mean(sums, name) for _, sums in points] for name in names},
+            "charts": colours.drawn(ever),
         }
 
     def _halve(self) -> None:
@@ -166,11 +166,6 @@ def _chosen(rows: bytes, numbers: Iterable[int], count: int) -> Iterable[bytes]:
         begins.add(rows.rfind(b"\n", 0, rare) + 1)
         rare = rows.find(RARE, rows.find(b"\n", rare))
     return (rows[begin : rows.find(b"\n", begin)] for begin in sorted(begins))
-
-
-@lru_cache(1000)
-def _is_shown(name: str) -> bool:
-    return SHOWN.fullmatch(name) is not None
 
 
 def _merge(into: Sums, sums: Sums) -> None:

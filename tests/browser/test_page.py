@@ -72,7 +72,7 @@ def test_a_training_run_is_seen_whole_by_everyone(
         attention = tab.get_by_role("region", name="Needs attention")
         expect(attention).to_contain_text(f"gpu-1: {SLOW}")
         expect(attention).to_contain_text("1 worker never checked in")
-        expect(tab.get_by_role("img", name="Reward. acc: 0.5 at step 1")).to_be_visible()
+        expect(tab.get_by_role("img", name="acc: 0.5 at step 1")).to_be_visible()
         expect(tab.locator("canvas")).to_have_count(2)
         expect(tab.locator("#updated")).to_contain_text("ago")
         expect(tab.locator("#events li").first).to_contain_text("event 2")
@@ -106,7 +106,7 @@ def test_a_phase_has_the_colour_that_it_has_in_the_report(head: Head, tab: Page)
     with head.run.metrics.open("a") as file:
         file.write(json.dumps(row) + "\n")
     opened(head, tab)
-    chart = tab.locator("figure", has_text="Seconds of a step, by phase")
+    chart = tab.locator("figure", has_text="Time of a step by phase, seconds")
     markers = chart.locator(".u-marker")
     expect(markers).to_have_count(4)  # the steps, and three phases
     painted = markers.evaluate_all("all => all.map(one => one.style.border)")[1:]

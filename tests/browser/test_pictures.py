@@ -146,5 +146,5 @@ def test_a_picture_of_the_report(tab: Page, name: str, tmp_path: Path) -> None:
     if name == "report-pipeline":
         tab.get_by_role("heading", name="Pipeline").scroll_into_view_if_needed()
         tab.evaluate("document.querySelectorAll('h2')[1].scrollIntoView()")
-    shown = tab.locator(".charts").screenshot() if name == "curve" else tab.screenshot()
+    shown = tab.locator(".charts").first.screenshot() if name == "curve" else tab.screenshot()
     keep(name, shown, tmp_path)

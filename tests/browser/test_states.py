@@ -159,7 +159,7 @@ def test_the_page_shows_a_missing_worker_once_whatever_the_words_about_it_are(
     monkeypatch.setattr(MissingWorker, "__str__", lambda worker: f"{worker.absence}, we think")
     trains(head)
     registry = head.control._registry
-    registry.expected = 4
+    registry.expected = 5
     for name in ("silent", "starts"):
         registry.check_in(replace(node_info(name), joined=name == "silent"), "")
         entry = registry.poll_opened(name)

@@ -115,3 +115,41 @@ def test_the_command_tells_it_and_ends_with_64(
         assert entrypoint._ask(cli.parse(words), head.environment) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert f"{CANNOT}a has 3 GPUs, and the job starts 4 processes on each node" in said
+
+
+def test_only_files_that_are_still_to_be_written_are_no_fault_of_a_later_stage(
+    tmp_path: Path,
+) -> None:
+    """The path of an earlier stage may stand in any word: what else is wrong there is a fault."""
+    run, model = "{stage.one.run}", "--pretrain {stage.one.model}"
+    rm = f"rm {model} --dataset rows.jsonl"
+    ppo = f"{model} --prompt_data {run}/sums.jsonl --remote_rm_url arithmetic"
+    wrong = {
+        f"{ppo} --actor_learning_rate {run}/lr": "--actor_learning_rate",
+        f"{ppo} --rollout_engine {run}/x": "--rollout_engine",
+        f"{ppo} --no_such_flag {run}/x": "--no_such_flag",
+        f"{rm} --learning_rate {run}/lr": "--learning_rate",
+        f"no-such-program {run}/x": "no-such-program",
+        f"torchrun --nproc_per_node {run}/x train.py": "--nproc",
+    }
+    right = (
+        ppo,
+        f"{ppo} --eval_dataset {run}/made.jsonl",
+        ppo.replace("arithmetic", f"{run}/reward.py"),
+        rm,
+        f"{rm} --eval_dataset {run}/made.jsonl",
+        f"{run}/program 1",
+        f"torchrun {run}/train.py",
+    )
+    head = JobHead(tmp_path / "run")
+
+    def submitted(job: str) -> int:
+        stages = [Stage("one", ("echo", str(len(job)))), Stage("two", tuple(job.split()))]
+        return len(head.queue.submit_stages(keyed(stages)))
+
+    for job, flag in wrong.items():
+        with pytest.raises(SubmissionError) as caught:
+            submitted(job)
+        assert any(flag in fault for fault in caught.value.faults), caught.value.faults
+    for job in right:
+        assert submitted(job) == 2, job

@@ -12,6 +12,7 @@ from typing import Any
 
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
+from contract.metrics import CHARTS
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config, declared_flags
@@ -19,12 +20,7 @@ from trainer.metrics import json_lines
 
 MOST_ROWS = 20
 """Rows of the curve."""
-CURVE = {
-    "reward": "train/reward",
-    "KL": "train/kl",
-    "tokens of a completion": "train/response_length",
-    "held-out accuracy": "eval/accuracy",
-}
+CURVE = {chart.label: chart.first for chart in CHARTS if chart.first}
 PACKAGES = ("rollcall", "torch", "transformers", "vllm", "deepspeed", "ray", "datasets")
 DIRECTORY = re.compile(r"(?<![\w.:/-])/(?:[^\s,'\"/]+/)*(?=[^\s,'\"/])")
 """The directories before the name of a file."""

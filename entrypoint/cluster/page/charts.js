@@ -1,21 +1,7 @@
-// The curves of the run and of the GPUs, which the head has thinned. `PHASE_COLOURS` and `LINES` are the report's.
+// The curves of the run and of the GPUs. The head thins them, and says which chart draws which, in which colours.
 "use strict";
 
-const CHARTS = [
-  ["Reward", /^train\/(reward|reward_(?!std)\w+|acc|format)$/],
-  ["Loss", /^(train|eval)\/loss$/],
-  ["Learning rate", /^train\/lr$/],
-  ["Held-out accuracy", /^eval\/(?!loss$|response_length$|truncated$)/],
-  ["KL from the reference", /^train\/kl$/],
-  ["Entropy", /^train\/entropy$/],
-  ["Tokens of a reply", /^train\/response_length$/],
-  ["Tokens per second", /^perf\/tokens_per_second$/],
-  ["Seconds of a step, by phase", /^timing\/(?!step$)/],
-  ["Memory, GB", /^memory\//],
-];
-const GPU_CHARTS = [["Use of the GPUs, %", /^busy\//], ["Memory of a GPU, GB", /^memory\//]];
-const ORDER = [...CHARTS, ...GPU_CHARTS].map(([title]) => title);
-const NONE = {version: "", steps: [], series: {}};
+const NONE = {version: "", steps: [], series: {}, charts: []};
 let curves = NONE, gpus = NONE, drawn = new Map();
 
 /** Ask for the points that are new, and draw them. */
@@ -59,35 +45,38 @@ function forgetCurves() {
 
 function drawCurves() {
   by("curves").hidden = !curves.steps.length && !gpus.steps.length;
-  for (const [title, pattern] of CHARTS) drawChart(title, pattern, curves);
-  for (const [title, pattern] of GPU_CHARTS) drawChart(title, pattern, gpus);
+  const wanted = [...curves.charts.map(chart => [chart, curves]), ...gpus.charts.map(chart => [chart, gpus])]
+    .map(([chart, known]) => [{...chart, metrics: chart.metrics.filter(({name}) => known.series[name]?.some(value => value !== null))}, known])
+    .filter(([chart]) => chart.metrics.length);
+  for (const [title, {key, plot, figure}] of drawn)
+    if (!wanted.some(([chart]) => chart.title === title && keyOf(chart) === key)) {
+      plot.destroy();
+      figure.remove();
+      drawn.delete(title);
+    }
+  for (const [chart, known] of wanted) drawChart(chart, known);
+  for (const section of by("charts").children) section.hidden = !section.querySelector("figure");
 }
 
-function drawChart(title, pattern, {steps, series}) {
-  const names = Object.keys(series).filter(name => pattern.test(name) && series[name].some(value => value !== null));
-  const key = names.join(), known = drawn.get(title);
-  if (known && known.key !== key) {
-    known.plot.destroy();
-    known.figure.remove();
-    drawn.delete(title);
-  }
-  if (!steps.length || !names.length) return;
-  const data = [steps, ...names.map(name => series[name])];
-  const chart = drawn.get(title) ?? begin(title, names, key, data);
-  chart.plot.setData(data);
-  if (chart.plot.cursor.idx === null || chart.plot.cursor.idx === undefined) showNewest(chart.plot);
-  chart.box.setAttribute("aria-label", `${title}. ${names.map(name => spoken(name, {steps, series})).join("; ")}`);
+const keyOf = chart => chart.metrics.map(({name}) => name).join();
+
+function drawChart(chart, {steps, series}) {
+  const data = [steps, ...chart.metrics.map(({name}) => series[name])];
+  const known = drawn.get(chart.title) ?? begin(chart, data);
+  known.plot.setData(data);
+  if (known.plot.cursor.idx === null || known.plot.cursor.idx === undefined) showNewest(known.plot);
+  known.box.setAttribute("aria-label", `${chart.title}. ${chart.metrics.map(metric => spoken(metric, {steps, series})).join("; ")}`);
 }
 
 /** Say the newest values below a chart that no pointer is on. */
 const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.findLastIndex(value => value !== null && value !== undefined))}, false);
 
 /** Pure: a curve in words, for those who do not see it. */
-function spoken(name, {steps, series}) {
+function spoken({name, label}, {steps, series}) {
   const known = series[name].flatMap((value, place) => value === null ? [] : [[steps[place], value]]);
   const when = step => isTime(name) ? `at ${moment(1000 * step)}` : `at step ${step}`;
   const say = ([step, value]) => `${value} ${when(step)}`;
-  return `${short(name)}: ${say(known[0])}, ${say(known.at(-1))}`;
+  return `${label}: ${say(known[0])}, ${say(known.at(-1))}`;
 }
 
 /** Pure: whether the reward server takes most of a step. */
@@ -98,36 +87,45 @@ function slowRewards({series}) {
 }
 
 const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
-const colour = (name, place) => (name.startsWith("timing/") && PHASE_COLOURS[name.slice(7)]) || LINES[place % LINES.length];
 const hour = time => clock(1000 * time).slice(0, 5);
-const short = name => (name === "eval/loss" ? "held-out loss" : name.slice(name.indexOf("/") + 1)).replace(/_gb$/, "").replaceAll("_", " ");
 
-function begin(title, names, key, data) {
-  const box = make("div", {});
-  box.setAttribute("role", "img");
-  const figure = make("figure", {}, make("figcaption", {}, title), box);
-  const place = ORDER.indexOf(title);
-  const next = [...by("charts").children].find(other => other.place > place);
-  figure.place = place;
-  by("charts").insertBefore(figure, next ?? null);
-  const plot = new uPlot(options(names, box.clientWidth), data, box);
-  new ResizeObserver(() => box.clientWidth && plot.setSize({width: box.clientWidth, height: 190})).observe(box);
-  const chart = {key, plot, figure, box};
-  drawn.set(title, chart);
-  return chart;
+/** The charts of a group, below its name. */
+function groupOf(name) {
+  const known = [...by("charts").children].find(section => section.dataset.group === name);
+  if (known) return known.lastChild;
+  const section = make("section", {}, make("h3", {}, name), make("div", {className: "charts"}));
+  section.dataset.group = name;
+  const order = [...curves.charts, ...gpus.charts].map(({group}) => group);
+  const next = [...by("charts").children].find(other => order.indexOf(other.dataset.group) > order.indexOf(name));
+  by("charts").insertBefore(section, next ?? null);
+  return section.lastChild;
 }
 
-function options(names, width) {
-  const ink = getComputedStyle(document.body).color;
+function begin(chart, data) {
+  const box = make("div", {});
+  box.setAttribute("role", "img");
+  const figure = make("figure", {}, make("figcaption", {}, chart.title), box);
+  const order = [...curves.charts, ...gpus.charts].map(({title}) => title), group = groupOf(chart.group);
+  const next = [...group.children].find(other => order.indexOf(other.firstChild.textContent) > order.indexOf(chart.title));
+  group.insertBefore(figure, next ?? null);
+  const plot = new uPlot(options(chart.metrics, box.clientWidth), data, box);
+  new ResizeObserver(() => box.clientWidth && plot.setSize({width: box.clientWidth, height: 190})).observe(box);
+  const made = {key: keyOf(chart), plot, figure, box};
+  drawn.set(chart.title, made);
+  return made;
+}
+
+function options(metrics, width) {
+  const ink = getComputedStyle(document.body).color, byTime = isTime(metrics[0].name);
   const line = {stroke: ink, grid: {stroke: "#8884", width: 1}, ticks: {stroke: "#8884", width: 1}};
   return {
     width: width || 300,
     height: 190,
     hooks: {ready: [showNewest]},
-    scales: {x: {time: isTime(names[0])}},
-    axes: [isTime(names[0]) ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
-    series: [isTime(names[0]) ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...names.map((name, place) => ({
-      label: short(name), stroke: colour(name, place), width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
+    scales: {x: {time: byTime}},
+    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
+    series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.map(({name, label, colour}) => ({
+      label, stroke: colour, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
     }))],
   };
 }

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.durations import duration
-from entrypoint.run.flight_record.colours import LINES
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
 from entrypoint.run.flight_record.text import counted
@@ -23,17 +22,25 @@ GRID = (0.0, 0.5, 1.0)
 Values = Sequence[float | None]
 
 
-def curves(title: str, steps: Sequence[int], series: Mapping[str, Values]) -> Html:
-    """Return a figure with one line for each series, over the steps."""
-    known = [value for values in series.values() for value in values if value is not None]
+def curves(
+    title: str,
+    steps: Sequence[int],
+    metrics: Sequence[Mapping[str, str]],
+    series: Mapping[str, Values],
+) -> Html:
+    """Return a figure with one line for each metric, over the steps.
+
+    `metrics`: name, label and colour of each; `series`: name → values.
+    """
+    known = [v for metric in metrics for v in series[metric["name"]] if v is not None]
     low, high = _range(known)
     scale = _Scale(steps[0], max(steps[-1], steps[0] + 1), low, high)
     lines, legend, said = [], [], []
-    for place, (name, values) in enumerate(series.items()):
-        colour = LINES[place % len(LINES)]
+    for metric in metrics:
+        label, colour, values = metric["label"], metric["colour"], series[metric["name"]]
         points = [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
         lines += _lines([scale.at(step, value) for step, value in points], colour)
-        words = f"{name}: {points[0][1]:g} at step {points[0][0]}"
+        words = f"{label}: {points[0][1]:g} at step {points[0][0]}"
         if len(points) > 1:
             words += f", {points[-1][1]:g} at step {points[-1][0]}"
         said.append(words)

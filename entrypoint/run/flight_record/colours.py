@@ -5,10 +5,14 @@ Each has a contrast of at least 3 to 1 on the light and on the dark ground.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import Any
 
+from contract.metrics import CHARTS, Chart, charts_of
 from entrypoint.run.flight_record import tally
 
+TIMING = "timing/"
 GREY = "#7d8590"
 LINES = (
     *("#2f7de1", "#d9580d", "#16915a", "#b23fc4"),
@@ -41,6 +45,30 @@ USES: Mapping[str, str] = {
 """Of the uses of a run's time."""
 
 
-def of_phase(name: str, place: int) -> str:
-    """Pure: return a phase's colour; `place`: its number among the phases that are shown."""
-    return PHASES.get(name, LINES[place % len(LINES)])
+def of_series(names: Sequence[str]) -> list[str]:
+    """Pure: return the colours of a chart's metrics: a phase has its own, the others what is left.
+
+    None repeats in up to len(LINES) metrics.
+    """
+    phases = [PHASES.get(name.removeprefix(TIMING)) if _is_phase(name) else None for name in names]
+    left = (colour for colour in cycle(LINES) if colour not in phases)
+    return [colour or next(left) for colour in phases]
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith(TIMING)
+
+
+def drawn(names: Iterable[str], charts: Sequence[Chart] = CHARTS) -> list[dict[str, Any]]:
+    """Pure: return the charts of these metrics as JSON: title, group, and how each is drawn."""
+    return [
+        {
+            "title": chart.label,
+            "group": chart.group,
+            "metrics": [
+                {"name": name, "label": chart.short(name), "colour": colour}
+                for name, colour in zip(own, of_series(own), strict=True)
+            ],
+        }
+        for chart, own in charts_of(names, charts)
+    ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from statistics import fmean
 
 from contract.durations import duration
+from contract.metrics import WHOLE_STEP, Group
 from entrypoint.run.flight_record import charts, colours
 from entrypoint.run.flight_record.markup import Html, element, joined
 from entrypoint.run.flight_record.parts import Part, pipelines
@@ -17,15 +18,6 @@ from entrypoint.run.flight_record.text import counted, effective_time
 
 STYLE = files("entrypoint.run.flight_record") / "report.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-CURVES: Mapping[str, str] = {
-    "Reward": r"train/(?:reward(?:_(?!std)\w+)?|acc|format)",
-    "Held-out accuracy": r"eval/(?!loss$|response_length$|truncated$)\w+",
-    "Loss": r"(?:train|eval)/loss",
-}
-"""Title of a picture → the metrics in it, as on the run's page."""
-FIRST = ("train/reward", "eval/accuracy")
-"""Come before the others of their picture."""
-TIMING, WHOLE_STEP = "timing/", "timing/step"
 
 
 def page(name: str, parts: Sequence[Part]) -> str:
@@ -109,7 +101,7 @@ def _one(part: Part, level: int) -> Iterator[Html]:
         "dl", *(element("div", element("dt", k), element("dd", v)) for k, v in _facts(part))
     )
     yield element(title, "Learning curve")
-    yield element("div", *_curves(part), class_="charts")
+    yield from _curves(part)
     yield element(title, "Timeline")
     yield charts.timeline(record)
     yield element(title, "Where the time went")
@@ -146,19 +138,19 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def _curves(part: Part) -> Iterator[Html]:
+    """The charts of what was learned; then, folded up, those of each other group."""
     steps, series = part.curves.get("steps", []), part.curves.get("series", {})
-    found = False
-    for title, pattern in CURVES.items():
-        named = {
-            name.partition("/")[2].replace("_", " "): values
-            for name, values in sorted(series.items(), key=lambda one: one[0] not in FIRST)
-            if re.fullmatch(pattern, name)
-        }
-        if named:
-            found = True
-            yield charts.curves(title, steps, named)
-    if not found:
-        yield element("p", "The job has reported no reward, loss or accuracy.")
+    groups: dict[str, list[Html]] = {Group.LEARNING: []}
+    for chart in part.curves.get("charts", []):
+        picture = charts.curves(chart["title"], steps, chart["metrics"], series)
+        groups.setdefault(chart["group"], []).append(picture)
+    learning = groups.pop(Group.LEARNING) or [
+        element("p", "The job has reported no reward, loss or accuracy.")
+    ]
+    yield element("div", *learning, class_="charts")
+    for group, pictures in groups.items():
+        title = element("summary", group)
+        yield element("details", title, element("div", *pictures, class_="charts"))
 
 
 def _time(record: FlightRecord) -> Html:
@@ -169,12 +161,15 @@ def _time(record: FlightRecord) -> Html:
 
 def _phases(part: Part) -> list[tuple[str, float, str]]:
     """The phases of a step: name, mean seconds, colour."""
-    found: list[tuple[str, float, str]] = []
-    for name, values in part.curves.get("series", {}).items():
-        known = [value for value in values if value is not None]
-        if name.startswith(TIMING) and name != WHOLE_STEP and known:
-            phase = name.removeprefix(TIMING)
-            found.append((phase, fmean(known), colours.of_phase(phase, len(found))))
+    means = {
+        name: fmean(known)
+        for name, values in part.curves.get("series", {}).items()
+        if name.startswith(colours.TIMING)
+        and name != WHOLE_STEP
+        and (known := [value for value in values if value is not None])
+    }
+    painted = zip(means.items(), colours.of_series(list(means)), strict=True)
+    found = [(name.removeprefix(colours.TIMING), mean, colour) for (name, mean), colour in painted]
     order = list(colours.PHASES)
     return sorted(found, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
 

@@ -24,13 +24,19 @@ def rewards(answer: dict[str, Any]) -> dict[int, float | None]:
     return dict(zip(answer["steps"], answer["series"].get("train/reward", ()), strict=True))
 
 
-def test_a_short_run_has_a_point_for_each_step_and_none_that_is_not_shown(tmp_path: Path) -> None:
+def test_a_short_run_has_a_point_for_each_step_and_none_that_is_not_drawn(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text(lines(1, 2, **{"train/kl": 0.123456789, "train/actor_lr": 1.0}) + "damaged\n")
+    path.write_text(lines(1, 2, **{"train/kl": 0.123456789, "perf/other": 1.0}) + "damaged\n")
     answer = Curves(path).rows()
     assert rewards(answer) == {1: 1.0, 2: 2.0}
     assert answer["series"]["train/kl"] == [0.12346, 0.12346]
-    assert "train/actor_lr" not in answer["series"]
+    assert "perf/other" not in answer["series"]
+    assert [(chart["title"], chart["metrics"][0]["name"]) for chart in answer["charts"]] == [
+        ("Reward", "train/reward"),
+        ("KL from the reference, nats", "train/kl"),
+    ]
+    newer = Curves(path).rows(after=9)
+    assert newer["charts"] == answer["charts"], "a reader of the newest points draws all"
 
 
 def test_a_long_run_has_means_over_as_many_steps(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The charts of a run's metrics: one table for the page, the report and the model card.
+
+A name in `RUN/metrics.jsonl`, such as `train/kl`, belongs to the first chart whose pattern matches
+all of it. A metric of no chart is stored, and drawn nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+
+MOST_SERIES = 8
+"""Of one chart: each has a colour of its own. More make another chart."""
+WHOLE_STEP = "timing/step"
+
+
+class Group(StrEnum):
+    """Heads charts that are looked at together."""
+
+    LEARNING = "Learning"
+    POLICY = "Policy"
+    CRITIC = "Critic"
+    SAMPLES = "Samples"
+    SPEED = "Speed"
+    MEMORY = "Memory"
+    GPUS = "GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    title: str
+    group: Group
+    pattern: str
+    """Of the names of its metrics."""
+    unit: str = ""
+    first: str = ""
+    """The metric that comes before the others; the model card has it as a column."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    def shows(self, name: str) -> bool:
+        return re.fullmatch(self.pattern, name) is not None
+
+    def short(self, name: str) -> str:
+        """Return a metric's name for the chart's legend."""
+        kind, _, rest = name.partition("/")
+        rest = rest.removesuffix("_gb").replace("_", " ")
+        is_mixed = kind == "eval" and self.shows("train/" + name.partition("/")[2])
+        return f"held-out {rest}" if is_mixed else rest
+
+
+CHARTS = (
+    Chart(
+        "Reward",
+        Group.LEARNING,
+        r"train/(?:reward|reward_(?!std$|failed$).+|acc|format)",
+        first="train/reward",
+    ),
+    Chart(
+        "Held-out accuracy",
+        Group.LEARNING,
+        r"eval/(?!loss$|response_length$|truncated$).+",
+        first="eval/accuracy",
+    ),
+    Chart("Loss", Group.LEARNING, r"(?:train|eval)/loss"),
+    Chart("KL from the reference", Group.POLICY, r"train/kl", "nats", first="train/kl"),
+    Chart("Entropy", Group.POLICY, r"train/entropy", "nats"),
+    Chart("Policy loss", Group.POLICY, r"train/(?:policy_loss|kl_loss|policy_aux_loss)"),
+    Chart("Clipped tokens", Group.POLICY, r"train/(?:ppo_clip_ratio|is_filter_ratio)", "share"),
+    Chart("Ratio to the old policy", Group.POLICY, r"train/ratio"),
+    Chart(
+        "KL from the old policy and from the engine",
+        Group.POLICY,
+        r"train/(?:ppo|vllm)_kl",
+        "nats",
+    ),
+    Chart("Norm of the gradients", Group.POLICY, r"train/(?:critic_)?grad_norm"),
+    Chart("Learning rate", Group.POLICY, r"train/(?:actor_|critic_)?lr"),
+    Chart("Weight of the KL", Group.POLICY, r"train/kl_coef"),
+    Chart("Value loss", Group.CRITIC, r"train/critic_(?:aux_)?loss"),
+    Chart("Values and returns", Group.CRITIC, r"train/(?:values|return)"),
+    Chart("Clipped values", Group.CRITIC, r"train/value_clip_ratio", "share"),
+    Chart(
+        "Length of a completion",
+        Group.SAMPLES,
+        r"(?:train|eval)/response_length|train/total_length",
+        "tokens",
+        first="train/response_length",
+    ),
+    Chart("Truncated completions", Group.SAMPLES, r"(?:train|eval)/truncated", "share"),
+    Chart("Deviation of the rewards", Group.SAMPLES, r"train/reward_std"),
+    Chart("Samples without a reward", Group.SAMPLES, r"train/reward_failed", "share"),
+    Chart("Age of the samples", Group.SAMPLES, r"train/staleness(?:_max)?", "steps"),
+    Chart("Tokens of older policies", Group.SAMPLES, r"train/older_tokens", "share"),
+    Chart("Tokens per second", Group.SPEED, r"perf/tokens_per_second"),
+    Chart("Time of a step", Group.SPEED, WHOLE_STEP, "seconds"),
+    Chart("Time of a step by phase", Group.SPEED, r"timing/.+", "seconds"),
+    Chart("Time of a reward call", Group.SPEED, r"perf/reward_call_seconds", "seconds"),
+    Chart("Peak memory", Group.MEMORY, r"memory/.+_gb", "GB"),
+    Chart("Other values", Group.SAMPLES, r"train/.+"),
+)
+"""In the order in which they are drawn within their group."""
+GPU_CHARTS = (
+    Chart("Use of the GPUs", Group.GPUS, r"busy/.+", "%"),
+    Chart("Memory of a GPU", Group.GPUS, r"memory/.+", "GB"),
+)
+
+
+@cache
+def chart_of(name: str) -> Chart | None:
+    """Return the chart of a run's metric; None if it is not drawn."""
+    return next((chart for chart in CHARTS if chart.shows(name)), None)
+
+
+def charts_of(
+    names: Iterable[str], charts: Sequence[Chart] = CHARTS
+) -> list[tuple[Chart, list[str]]]:
+    """Return the charts that these metrics fill, group by group, each with its metrics."""
+    left, found = sorted(set(names)), list[tuple[Chart, list[str]]]()
+    for chart in charts:
+        own = sorted(filter(chart.shows, left), key=lambda name: (name != chart.first, name))
+        left = [name for name in left if name not in own]
+        for number, begin in enumerate(range(0, len(own), MOST_SERIES), start=1):
+            title = f"{chart.title} ({number})" if number > 1 else chart.title
+            found.append((replace(chart, title=title), own[begin : begin + MOST_SERIES]))
+    order = list(Group)
+    return sorted(found, key=lambda one: order.index(one[0].group))
