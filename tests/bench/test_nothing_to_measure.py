@@ -12,7 +12,7 @@ NONE = {
     "boot": ["--pairs"],
     "episodes": ["--rounds"],
     "goodput": ["--days"],
-    "gpu": ["--micro"],
+    "gpu": ["--micro", "--tokens", "--lora"],
     "learning": ["--seeds"],
     "page": ["--seconds", "--viewers"],
     "preflight": ["--rounds", "--rolls"],
