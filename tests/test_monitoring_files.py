@@ -18,7 +18,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from entrypoint.cluster.prometheus import METRICS
-from entrypoint.job import job_loop
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.net.port_block import PortBlock
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head
@@ -107,7 +107,7 @@ def test_the_page_says_what_to_do_about_every_alert() -> None:
 def test_the_alert_of_the_first_step_knows_the_phase_of_a_cluster_without_a_job() -> None:
     (rule,) = [rule for rule in RULES if rule["alert"] == "RollcallNoFirstStep"]
     (phase,) = re.findall(r'phase=~"([^"]*)"', rule["expr"])
-    assert re.fullmatch(phase, job_loop.WAITING)
+    assert re.fullmatch(phase, HeadPhase.AWAITING_JOB)
 
 
 @needs_prometheus

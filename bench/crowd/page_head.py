@@ -16,7 +16,7 @@ from typing import cast
 from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.server import ControlServer
+from entrypoint.cluster.server import ControlServer, HeadPhase
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
@@ -57,7 +57,7 @@ def main() -> int:
             registry.poll_closed(entry, hung_up=True)
     observer = JournalObserver(Journal(run.journal, "head"), Inbox(), cast(HeadRay, None))
     control = ControlServer(registry, observer, run, options.token, options.port)
-    control.phase, control.sentence = "training", "attempt 3 trains"
+    control.phase, control.sentence = HeadPhase.TRAINING, "attempt 3 trains"
     process.raise_open_files_limit()
     with control:
         print(json.dumps({"port": options.port}), flush=True)

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -51,6 +52,19 @@ CLOSE_SECONDS = 1.0
 """Time for open requests to end when the head ends."""
 
 
+class HeadPhase(StrEnum):
+    """What the head does now, as programs and the page read it."""
+
+    STARTING = "starting"
+    ROLL_CALL = "roll call"
+    COLLECTIVE_CHECK = "collective check"
+    TRAINING = "training"
+    RECOVERING = "recovering"
+    AWAITING_FILES = "waiting for the job's files"
+    AWAITING_STORAGE = "waiting for storage"
+    AWAITING_JOB = "waiting for a job (rollcall submit)"
+
+
 class ControlServer:
     """Start with `with`; every method may be called from any thread."""
 
@@ -69,7 +83,7 @@ class ControlServer:
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
         self._workers = WorkerRoutes(registry, observer, run, self._reads, self.jobs)
-        self.phase = "starting"
+        self.phase = HeadPhase.STARTING
         self.sentence = ""
         self.idle = ""
         """A sentence on GPUs that have no work; "" if all have."""

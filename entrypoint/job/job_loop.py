@@ -11,6 +11,7 @@ from contract.exit_codes import ExitCode
 from contract.journal_file.index import landmarks
 from contract.redaction import redact
 from contract.run_dir import RunFiles
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import run_identity, supervisor
 from entrypoint.job.job_queue import SUBMITTED_AGAIN, JobQueue
 from entrypoint.job.jobs import Job
@@ -23,7 +24,6 @@ from entrypoint.run.journal import Journal
 
 IDLE_SECONDS = 0.5
 """Interval between looks at the queue."""
-WAITING = "waiting for a job (rollcall submit)"
 OF_THE_CLUSTER = (ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT)
 """A job that ends with one of these did nothing wrong: its nodes, their Ray or a service failed."""
 
@@ -53,7 +53,7 @@ class JobLoop:
 
     def _wait(self) -> None:
         """Wait for a job, and keep Ray and the workers ready for it."""
-        self.run.control.phase = WAITING
+        self.run.control.phase = HeadPhase.AWAITING_JOB
         match self.run.inbox.take(timeout=IDLE_SECONDS):
             case RayEnded(_, why):
                 self.run.journal.record("ray", f"{why or ENDED}: {self.cluster.remedy}")

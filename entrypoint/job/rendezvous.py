@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from contract.durations import duration
 from entrypoint.cluster.roll import RollState
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.failures import policy
@@ -99,7 +100,7 @@ class Rendezvous:
                 self.run.control.node_infos()[0], self.run.control.roll().expected
             )
             self._call_the_roll()
-            self.run.control.phase = "collective check"
+            self.run.control.phase = HeadPhase.COLLECTIVE_CHECK
             answer = self.collective.ask(self.run.control.node_infos(), self.run.inbox.stop)
             if answer is None:
                 return None
@@ -123,7 +124,7 @@ class Rendezvous:
 
         Raises InterruptedWaitError if the node is asked to stop meanwhile.
         """
-        self.run.control.phase = "recovering"
+        self.run.control.phase = HeadPhase.RECOVERING
         if isinstance(decision, policy.Replace):
             self.run.control.evict(decision.worker, decision.sentence)
         if (
@@ -154,7 +155,7 @@ class Rendezvous:
         try:
             look()
         except wait.NotYetError as gone:
-            self.run.control.phase = "waiting for the job's files"
+            self.run.control.phase = HeadPhase.AWAITING_FILES
             self.run.journal.record("files", f"{gone}; waiting for the job's files")
         else:
             return
@@ -178,7 +179,7 @@ class Rendezvous:
         fits = False
         while not fits:
             self.await_files()
-            self.run.control.phase = "roll call"
+            self.run.control.phase = HeadPhase.ROLL_CALL
             state = self._next_roll()
             present, expected = state.present, state.expected
             self.run.journal.record("roll", str(state), present=list(present), expected=expected)

@@ -12,6 +12,7 @@ from pathlib import Path
 from contract import lease
 from contract.exit_codes import ExitCode
 from contract.run_dir import write_atomically
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import exported_model
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
@@ -196,7 +197,7 @@ class Supervisor:
         resume_from = named or run.recipe.latest(run.settings)
         own = f"{run.job}-" if run.job else ""
         submission = f"rollcall-{run.control.incarnation}-{own}{number}"
-        run.control.phase = "training"
+        run.control.phase = HeadPhase.TRAINING
         run.control.ask_for_stacks(0)
         run.control.end_sweep()
         added = job.job[len(run.settings.job) + 1 :]
@@ -265,7 +266,7 @@ class Supervisor:
 
         The journal takes no event meanwhile: the phase alone says it.
         """
-        self.run.control.phase = "waiting for storage"
+        self.run.control.phase = HeadPhase.AWAITING_STORAGE
         probe = self.run.files.root / ".probe"
 
         def write() -> None:

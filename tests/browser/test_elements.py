@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from contract.progress import Progress
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.server import HeadPhase
 from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.control import TOKEN, Head, node_info
 
@@ -44,7 +45,7 @@ def test_idle_gpus_slow_rewards_late_steps_and_refused_nodes_need_attention(
     old = "2026-01-01T00:00:00+00:00"
     progress = Progress(step=5, total_steps=10, step_seconds=10.0, at=old)
     progress.write(head.run.progress)
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     head.control.idle = "4 GPUs of gpu-1 have no work"
     opened(head, tab)
     attention = tab.get_by_role("region", name="Needs attention")
@@ -124,7 +125,7 @@ def test_the_form_for_the_key_is_for_everyone(head: Head, tab: Page) -> None:
 
 
 def test_the_stop_is_confirmed_or_not_by_the_keyboard_alone(head: Head, tab: Page) -> None:
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     opened(head, tab)
     stop, dialog = tab.get_by_role("button", name="Save and stop…"), tab.get_by_role("dialog")
     expect(stop).to_be_visible()

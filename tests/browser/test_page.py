@@ -17,6 +17,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.job_desk import JobDesk
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.machine.gpus.use import GpuUse
@@ -48,7 +49,7 @@ def trains(head: Head) -> None:
     progress.write(head.run.progress)
     for number in range(3):
         append_event(head.run.journal, "roll", f"event {number}")
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     head.client().check_in(
         replace(node_info("gpu-1"), warnings=("gpu.clock",), findings={"gpu.clock": SLOW}),
         joined=True,
@@ -130,7 +131,7 @@ def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, t
     expect(tab.locator("#state")).to_have_text("Head lost")
     append_event(head.run.journal, "start", "the head is back")
     back = Head(head.run.root, head.port)
-    back.control.phase = "recovering"
+    back.control.phase = HeadPhase.RECOVERING
     with back.control:
         expect(tab.locator("#state")).to_have_text("Recovering")
         expect(tab.get_by_role("alert")).to_be_hidden()
@@ -149,7 +150,7 @@ def test_an_answer_that_never_comes_freezes_nothing_and_is_asked_for_again(
     tab.route(hangs, lambda route: None)
     opened(head, tab)
     expect(tab.locator("#state")).to_have_text("Training")
-    head.control.phase = "recovering"
+    head.control.phase = HeadPhase.RECOVERING
     expect(tab.locator("#state")).to_have_text("Recovering")
     expect(tab.locator("#logs option")).to_have_count(1)
     tab.unroute(hangs)
@@ -192,7 +193,7 @@ def test_a_head_that_ends_right_after_the_outcome_is_not_lost(head: Head, tab: P
     tab.unroute("**/v1/state*")
     append_event(head.run.journal, "start", "this is the head")
     back = Head(head.run.root, head.port)
-    back.control.phase = "roll call"
+    back.control.phase = HeadPhase.ROLL_CALL
     with back.control:
         expect(tab.locator("#state")).to_have_text("Waiting for nodes")
 

@@ -18,6 +18,7 @@ from playwright.sync_api import Page, expect
 from contract.journal import EventSource, append_event
 from contract.progress import Progress
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import report
 from entrypoint.machine.gpus.use import GpuUse
 from tests.support import reported_runs
@@ -78,7 +79,7 @@ def trains(head: Head) -> None:
         busy = (0.95, 0.97, 0.6, 0.92)[n % 4]
         used = [GpuUse(busy - k / 50, 50_000 + 2_000 * (n % 4), 81_559) for k in range(8)]
         registry.gpu_history.add(used, at=time.time() - 5 * (60 - n))
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     head.control.sentence = "attempt 1 runs"
 
 
@@ -92,7 +93,7 @@ def recovers(head: Head) -> None:
     )
     registry = head.control._registry
     registry.poll_closed(registry._entries["gpu-2"], hung_up=True)
-    head.control.phase = "recovering"
+    head.control.phase = HeadPhase.RECOVERING
     head.control.sentence = "waiting for gpu-2"
 
 

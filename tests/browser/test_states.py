@@ -17,6 +17,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import MissingWorker
+from entrypoint.cluster.server import HeadPhase
 from tests.support.control import TOKEN, Head, asking, node_info
 
 pytestmark = pytest.mark.browser
@@ -38,7 +39,7 @@ def trains(head: Head) -> None:
     Progress(step=5, total_steps=10, attempt=1, reward=0.5, checkpoint=4).write(head.run.progress)
     head.run.metrics.write_text('{"step": 5, "train/reward": 0.5, "eval/acc": 0.5}\n')
     append_event(head.run.journal, "attempt", "attempt 1 starts", source=FIRST)
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
 
 
 def fails(head: Head) -> None:
@@ -56,12 +57,12 @@ def recovers(head: Head) -> None:
     journal = head.run.journal
     append_event(journal, "failure", "hang: no step for 9 min", {"failure": "hang"}, source=FIRST)
     append_event(journal, "decision", "resuming from step 4", source=FIRST)
-    head.control.phase = "recovering"
+    head.control.phase = HeadPhase.RECOVERING
 
 
 def waits_for_storage(head: Head) -> None:
     trains(head)
-    head.control.phase = "waiting for storage"
+    head.control.phase = HeadPhase.AWAITING_STORAGE
 
 
 def ends(outcome: str, exit_code: int) -> Callable[[Head], None]:
@@ -143,7 +144,7 @@ def test_nodes_that_start_ray_are_on_their_way(head: Head, tab: Page) -> None:
     registry.expected = 1
     registry.check_in(node_info("gpu-1"), "")
     registry.poll_opened("gpu-1")
-    head.control.phase = "starting"
+    head.control.phase = HeadPhase.STARTING
     opened(head, tab)
     expect(tab.locator("#verdict")).to_have_text("It is on its way: nothing to do yet.")
     expect(tab.get_by_role("region", name="Needs attention")).to_be_hidden()
@@ -196,7 +197,7 @@ def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
     recovers(head)
     append_event(head.run.journal, "attempt", "attempt 2 starts from step 4", source=SECOND)
     append_event(head.run.journal, "engine-replaced", "engine 1 is there again", source=SECOND)
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     opened(head, tab)
     attention = tab.get_by_role("region", name="Needs attention")
     expect(attention).to_contain_text("hang: no step for 9 min. The head's answer: resuming from")

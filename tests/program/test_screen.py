@@ -15,6 +15,7 @@ from contract.exit_codes import ExitCode
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint.cluster.server import HeadPhase
 from tests.support.control import TOKEN, Head, head, node_info
 from tests.support.screen import terminal
 from tests.support.terminal import in_terminal, read_to_end
@@ -141,13 +142,13 @@ def test_the_progress_is_one_row_below_the_log(tmp_path: Path, columns: int) -> 
 
 
 def starts(head: Head) -> None:
-    head.control.phase = "roll call"
+    head.control.phase = HeadPhase.ROLL_CALL
 
 
 def trains(head: Head) -> None:
     head.client().check_in(node_info("gpu-1"), joined=True)
     Progress(step=5, total_steps=10, attempt=1, reward=0.5, checkpoint=4).write(head.run.progress)
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
 
 
 def fails(head: Head) -> None:
@@ -158,7 +159,7 @@ def fails(head: Head) -> None:
 
 def recovers(head: Head) -> None:
     trains(head)
-    head.control.phase = "recovering"
+    head.control.phase = HeadPhase.RECOVERING
 
 
 STATES = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint.cluster.server import HeadPhase
 from tests.support.control import Head, answers, asking, node_info
 from tests.support.waiting import eventually
 
@@ -62,7 +63,7 @@ def watched(run_dir: Path) -> Iterator[Head]:
     with head.control:
         eventually(lambda: answers(head.port))
         head.control.max_restarts = 3
-        head.control.phase = "training"
+        head.control.phase = HeadPhase.TRAINING
         client = head.client()
         for name, address in (("w1", "127.0.0.3"), ("w2", "127.0.0.4")):
             info = node_info(name, address)

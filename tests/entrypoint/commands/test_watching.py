@@ -21,6 +21,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import cli, events, logs, page, remote
 from entrypoint.commands.log_part import Part
 from entrypoint.config.read import read_settings
@@ -171,7 +172,7 @@ def test_the_watched_state_as_json_is_a_line_for_each_change(
     printed = Printed(capsys)
     soon(lambda: printed.has('"phase": "starting"'))
     time.sleep(1.5)  # several looks, at which the head gives other times and nothing new
-    head.control.phase = "training"
+    head.control.phase = HeadPhase.TRAINING
     soon(lambda: printed.has('"phase": "training"'))
     head.control.announce("finished", 0)
     watching.join(60)
