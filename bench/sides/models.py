@@ -5,9 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+SHAPES = {
+    "tiny": {
+        **{"vocab_size": 1_024, "hidden_size": 128, "intermediate_size": 512},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    },
+    "0.5B": {
+        **{"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4_864},
+        **{"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
+    },
+    "1.5B": {
+        **{"vocab_size": 151_936, "hidden_size": 1_536, "intermediate_size": 8_960},
+        **{"num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
+    },
+    "7B": {
+        **{"vocab_size": 152_064, "hidden_size": 3_584, "intermediate_size": 18_944},
+        **{"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4},
+        "tie_word_embeddings": False,
+    },
+}
+"""Shapes of Qwen2.5's models, from their config.json, and a tiny one for CPUs."""
 
-def write(directory: Path, **shape: Any) -> Path:
-    """A Qwen2 of this shape with a tokeniser of bytes; transformers' names."""
+
+def write(directory: Path, *, loud: float = 1.0, **shape: Any) -> Path:
+    """A Qwen2 of this shape with a tokeniser of bytes; transformers' names.
+
+    `loud`: factor of the logits. A trained model's are larger than random weights make them.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -18,6 +42,8 @@ def write(directory: Path, **shape: Any) -> Path:
     torch.manual_seed(0)
     config = AutoConfig.for_model("qwen2", **{"tie_word_embeddings": True, **shape})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        model.model.norm.weight *= loud
     model.save_pretrained(directory)
     return directory
 

@@ -82,6 +82,8 @@ def test_the_parent_of_tensor_parallel_ranks_starts_as_on_gpus(
     assert given["enable_sleep_mode"] is True
     assert given["enforce_eager"] is False
     assert not {"kv_cache_memory_bytes", "attention_backend"} & given.keys()
+    assert given["hf_overrides"] == {"head_dtype": "float32"}
+    assert "hf_overrides" not in engine.arguments(replace(SETTINGS, mixed_precision=False))
 
 
 def test_on_cpus_it_neither_sleeps_nor_compiles_without_a_compiler(

@@ -180,9 +180,15 @@ NO_EFFECT = (
             "vllm_sync_backend",
             "enable_prefix_caching",
             "enforce_eager",
+            "vllm_head_dtype",
         ),
         lambda c: c.rollout_engine == "hf",
         "--rollout_engine hf decodes with transformers, not with vLLM",
+    ),
+    NoEffect(
+        ("vllm_head_dtype",),
+        lambda c: not c.mixed_precision,
+        "--param_dtype fp32 computes everything in fp32",
     ),
     NoEffect(
         ("vllm_tensor_parallel_size",),

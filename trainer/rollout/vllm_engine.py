@@ -228,6 +228,8 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
         # Needed: after the temperature, before top_p. Each mode is exact if the other is 1.
         "logprobs_mode": "processed_logprobs" if settings.sampling.top_p == 1 else "raw_logprobs",
     }
+    if settings.mixed_precision and own.head_dtype == "fp32":  # as the trainer's head
+        result["hf_overrides"] = {"head_dtype": "float32"}
     if settings.max_images is not None:
         most = {"image": settings.max_images} if settings.max_images else {}
         result["limit_mm_per_prompt"] = {**most, "video": 0}

@@ -183,6 +183,13 @@ class VLLMSettings:
         dotted="enforce_eager",
         help="no CUDA graphs",
     )
+    head_dtype: str = flag(
+        "fp32",
+        group=VLLM,
+        choices=("fp32", "bf16"),
+        help="type of the logits that an engine samples from, if it computes in bf16; fp32 is the "
+        "trainer's",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
