@@ -28,6 +28,8 @@ class MicroBatchLimits:
     """Maximum tokens of a micro-batch; a single longer sample makes a micro-batch of its own."""
     packed: bool = False
     """Count tokens without padding, because no padding passes through the model."""
+    padded_inside: bool = True
+    """Attention pads packed samples to the longest one of their micro-batch."""
     apart: int | None = None
     """Samples with more tokens than this share no micro-batch with shorter ones: see
     `trainer.config.architecture.long_factors_from`."""
@@ -111,7 +113,8 @@ def _within_limits(lengths: IntArray, limits: MicroBatchLimits) -> list[IntArray
     if limits.tokens is None:
         return by_count(lengths, limits.samples)
     if limits.packed:
-        return within_budget(lengths, limits.tokens)
+        fill = within_budget if limits.padded_inside else fullest
+        return fill(lengths, limits.tokens)
     return side_by_side(lengths, limits.tokens)
 
 
@@ -136,7 +139,7 @@ def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
     """Return groups of similar length whose tokens together are within `budget`.
 
     Every group but the last has less room left than the length of its next sample. Similar lengths
-    keep padding small in attention, which pads samples if it has no kernel for packed ones.
+    keep padding small in attention that pads.
     """
     groups: list[list[int]] = []
     total = 0
@@ -147,6 +150,55 @@ def within_budget(lengths: IntArray, budget: int) -> list[IntArray]:
         groups[-1].append(int(index))
         total += int(lengths[index])
     return [np.array(group) for group in groups]
+
+
+ATTENTION = 2e-5
+"""Cost of attention to a token, of which a sample has as many as tokens, in the cost of a token in
+the rest of a model: layers x hidden size / parameters, 1.3e-5 for Qwen2.5-7B, 4.4e-5 for 0.5B."""
+
+
+def fullest(lengths: IntArray, budget: int) -> list[IntArray]:
+    """Return few groups whose tokens together are within `budget`, the cheapest first.
+
+    Best fit, longest first, finds their number (Johnson 1974). Then each sample goes to the group
+    of the least cost so far that has room (Graham 1969); best fit's groups stay if that fails. So
+    ranks that wait for one another compute groups of similar cost at the same time.
+    """
+    taken, cost = np.minimum(lengths, budget), lengths + ATTENTION * lengths**2
+    group = _best_fit(taken, budget)
+    even = _cheapest_fit(taken, budget, cost, int(group.max()) + 1)
+    group = group if even is None else even
+    spent = np.bincount(group, weights=cost)
+    return [np.flatnonzero(group == index) for index in np.argsort(spent, kind="stable")]
+
+
+def _best_fit(lengths: IntArray, budget: int) -> IntArray:
+    """Return the group of each sample: the one with the least room that is enough, or a new one."""
+    group, room, used = np.zeros(len(lengths), dtype=np.int64), np.full(len(lengths), budget), 0
+    for index in np.argsort(-lengths, kind="stable"):
+        left = room[:used] - lengths[index]
+        fits = np.flatnonzero(left >= 0)
+        group[index] = fits[left[fits].argmin()] if len(fits) else used
+        room[group[index]] -= lengths[index]
+        used += not len(fits)
+    return group
+
+
+def _cheapest_fit(lengths: IntArray, budget: int, cost: FloatArray, groups: int) -> IntArray | None:
+    """Return the group of each sample: the cheapest with room; None if one finds no room."""
+    group, room, spent = (
+        np.zeros(len(lengths), dtype=np.int64),
+        np.full(groups, budget),
+        np.zeros(groups),
+    )
+    for index in np.argsort(-lengths, kind="stable"):
+        fits = np.flatnonzero(room >= lengths[index])
+        if not len(fits):
+            return None
+        group[index] = fits[spent[fits].argmin()]
+        room[group[index]] -= lengths[index]
+        spent[group[index]] += cost[index]
+    return group
 
 
 def balanced(lengths: IntArray, parts: int) -> list[IntArray]:

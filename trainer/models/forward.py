@@ -83,7 +83,13 @@ class Forward:
         longest = architecture.long_factors_from(shape_of(self._backbone.config))
         # A sample's last token does not pass through the model.
         apart = None if longest is None else longest + 1
-        return MicroBatchLimits(samples=samples, tokens=tokens, packed=self.packed, apart=apart)
+        return MicroBatchLimits(
+            samples=samples,
+            tokens=tokens,
+            packed=self.packed,
+            padded_inside=self.padded_inside,
+            apart=apart,
+        )
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

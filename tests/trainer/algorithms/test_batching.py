@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,13 +21,13 @@ LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
     samples=st.integers(1, 70),
     tokens=st.none() | st.integers(1, 400),
     packed=st.booleans(),
+    inside=st.booleans(),
 )
 def test_every_sample_is_in_exactly_one_pass(
-    lengths: np.ndarray, samples: int, tokens: int | None, packed: bool
+    lengths: np.ndarray, samples: int, tokens: int | None, packed: bool, inside: bool
 ) -> None:
-    passes = batching.micro_batches(
-        lengths, MicroBatchLimits(samples=samples, tokens=tokens, packed=packed)
-    )
+    limits = MicroBatchLimits(samples=samples, tokens=tokens, packed=packed, padded_inside=inside)
+    passes = batching.micro_batches(lengths, limits)
     assert sorted(np.concatenate(passes)) == list(range(len(lengths)))
     assert all(len(rows) for rows in passes)
 
@@ -34,7 +36,7 @@ def test_every_sample_is_in_exactly_one_pass(
 def test_no_pass_exceeds_the_budget_unless_one_sample_does(
     lengths: np.ndarray, budget: int
 ) -> None:
-    for rows in batching.within_budget(lengths, budget):
+    for rows in [*batching.within_budget(lengths, budget), *batching.fullest(lengths, budget)]:
         assert lengths[rows].sum() <= budget or len(rows) == 1
     for rows in batching.side_by_side(lengths, budget):
         assert lengths[rows].max() * len(rows) <= budget or len(rows) == 1
@@ -131,3 +133,34 @@ def test_metrics_of_ranks_add_up_but_for_memory_and_what_one_of_them_says_for_al
     second = {"policy_loss": 0.5, "policy_memory_gb": 2.0}
     merged = batching.combine_metrics([first, second])
     assert merged == {"policy_loss": 0.75, "lr": 1e-3, "policy_memory_gb": 2.0}
+
+
+def long_tailed(count: int) -> np.ndarray:
+    """Lengths as of models that think: a median of 4,200 tokens, cut at 32,768."""
+    drawn = np.random.default_rng(0).lognormal(8.3, 0.9, count)
+    return np.minimum(drawn.astype(np.int64) + 200, 32_768)
+
+
+def test_passes_that_attention_does_not_pad_are_fuller_than_those_of_similar_lengths() -> None:
+    lengths = long_tailed(512)
+    limits = MicroBatchLimits(samples=1, tokens=32_768, packed=True)
+    similar = batching.micro_batches(lengths, limits)
+    full = batching.micro_batches(lengths, replace(limits, padded_inside=False))
+    assert len(full) == -(-int(lengths.sum()) // 32_768)
+    assert len(full) < 0.9 * len(similar)
+
+
+def test_full_passes_cost_about_the_same_and_the_cheapest_is_first() -> None:
+    short = np.random.default_rng(0).integers(100, 500, 256)
+    for lengths, budget, most in ((short, 4_096, 1.02), (long_tailed(512), 65_536, 1.1)):
+        costs = [
+            (lengths[rows] + batching.ATTENTION * lengths[rows] ** 2).sum()
+            for rows in batching.fullest(lengths, budget)
+        ]
+        assert costs == sorted(costs)
+        assert max(costs) < most * np.mean(costs)
+
+
+def test_a_sample_beyond_the_budget_has_a_full_pass_of_its_own() -> None:
+    passes = batching.fullest(np.array([10, 500, 20, 60]), 100)
+    assert sorted(sorted(rows.tolist()) for rows in passes) == [[0, 2, 3], [1]]

@@ -127,7 +127,9 @@ def test_a_pass_in_bf16_takes_the_kernel_for_its_packed_samples(
         log_probs.sum().backward()
         found.append([log_probs.detach(), *(one.grad for one in of.parameters())])
     assert made.attention == "samples packed, attention by torch's flash kernels"
-    assert not made._forward.padded_inside
+    limits = made.limits(4, 100)
+    assert limits.packed
+    assert not limits.padded_inside
     assert {tuple(lengths) for lengths, _ in kernel.calls} == {(8, 1, 5, 11)}
     for padded, packed in zip(*found, strict=True):
         assert (padded - packed).abs().max() < 0.02 * padded.abs().max() + 0.02
@@ -137,7 +139,7 @@ def test_without_kernels_packed_samples_are_padded_inside_attention() -> None:
     made = scorer(model("llama", torch.float32), packing=True)
     assert made.packed
     assert made.attention == "samples packed, attention by sdpa, which pads them"
-    assert made._forward.padded_inside
+    assert made.limits(4, 100).padded_inside
 
 
 def test_a_kernel_that_forgets_windows_has_only_layers_without_them(
