@@ -260,10 +260,22 @@ class Rank:
 
     index: int = 0
     world: int = 1
+    sharing: int = 1
+    """Ranks that share each sample: consecutive ones, which thus get the same samples."""
 
     @property
     def leads(self) -> bool:
         return self.index == 0
+
+    @property
+    def data(self) -> Rank:
+        """The index of this process's samples, and among how many parts they are divided."""
+        return Rank(self.index // self.sharing, self.world // self.sharing)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the process answers for those that have the same samples."""
+        return self.index % self.sharing == 0
 
 
 ALONE = Rank()

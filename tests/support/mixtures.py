@@ -17,8 +17,11 @@ MIXTURES: dict[str, dict[str, int]] = {
 """Without and with an expert that answers every token."""
 
 
-def write_mixture(kind: str, directory: Path) -> Path:
-    """Writes a model of four experts, of which two answer a token. Returns its directory."""
+def write_mixture(kind: str, directory: Path, heads: int = 2) -> Path:
+    """Writes a model of four experts, of which two answer a token. Returns its directory.
+
+    It has two heads of keys and values.
+    """
     shape = TinyModel(hidden_size=64, layers=2, heads=2, max_length=256)
     write_model(shape, "0123456789+=", directory)  # its tokeniser
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -27,7 +30,7 @@ def write_mixture(kind: str, directory: Path) -> Path:
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
-        num_attention_heads=2,
+        num_attention_heads=heads,
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=256,

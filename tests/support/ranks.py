@@ -22,6 +22,7 @@ from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint.protocol import Directory
 from trainer.cluster import memory_estimate
+from trainer.config import architecture
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
@@ -70,6 +71,10 @@ class Workbench:
             )
         else:
             self._actor = ReferenceActor(settings.model, settings.sharding, self._rank)
+
+    def forget_architectures(self) -> None:
+        """A model that nobody knows is left to its trial."""
+        architecture.STATEFUL = frozenset()
 
     def sleep_between_calls(self) -> None:
         """As on a GPU with --deepspeed_enable_sleep."""
@@ -193,7 +198,8 @@ def _held() -> int:
 
 
 def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:
-    precision = {"mixed_precision": changes.pop("mixed_precision", False)}
+    own = [name for name in ("mixed_precision", "packing", "sharing") if name in changes]
+    of_model = {"mixed_precision": False} | {name: changes.pop(name) for name in own}
     values: dict[str, Any] = {
         "train_batch_size": 6,
         "micro_train_batch_size": 1,
@@ -205,7 +211,7 @@ def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings
         **changes,
     }
     return LearnerSettings(
-        model=ModelSettings(model=str(model), micro_batch_size=2, temperature=0.7, **precision),
+        model=ModelSettings(model=str(model), micro_batch_size=2, temperature=0.7, **of_model),
         updates=12,
         optimizer=OptimizerSettings(
             learning_rate=1e-3,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from env.prepare.model import write_model as write_tokenizer
+from env.prepare.tiny_model import TinyModel
 from trainer.types import Sequences
 
 VOCABULARY = 23
@@ -42,11 +45,18 @@ MODELS: dict[str, dict[str, Any]] = {
 CONVOLUTION: dict[str, Any] = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
 
 
-def model(name: str, dtype: torch.dtype = torch.float64) -> Any:
+def model(name: str, dtype: torch.dtype = torch.float64, **changes: float) -> Any:
     own = MODELS.get(name, CONVOLUTION)
-    config = CONFIG_MAPPING[name](**{**COMMON, **own})
+    config = CONFIG_MAPPING[name](**{**COMMON, **own, **changes})
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def write_model(name: str, directory: Path, **changes: float) -> Path:
+    """Writes the model, in fp32, with a tokeniser. Returns its directory."""
+    write_tokenizer(TinyModel(hidden_size=16, layers=1, heads=1), "0123456789+=", directory)
+    model(name, torch.float32, **changes).save_pretrained(directory)
+    return directory
 
 
 def batch(lengths: list[int], seed: int) -> Sequences:

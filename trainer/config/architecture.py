@@ -47,6 +47,7 @@ SPARSE = frozenset({"axk2", "deepseek_v32", "glm_moe_dsa"})
 """Architectures of STATEFUL whose state are the keys by which tokens are chosen."""
 CACHELESS = frozenset({"openai-gpt", "cpmant"})
 """Architectures that cannot go on from keys and values that the transformers engine holds."""
+NOT_SHARED = "Leave the flag out: each sample is on one GPU then"
 NO_CAUSAL_SHORTCUT = frozenset({"doge"})
 """Architectures whose own mask makes sdpa forget that it is causal, if no row is padded."""
 
@@ -173,6 +174,23 @@ def packing_fault(shape: Shape, wanted: str | None) -> str | None:
             "flash_attention_2 has it, on GPUs"
         )
     return None
+
+
+def sharing_fault(shape: Shape, ranks: int) -> str | None:
+    """Return why so many ranks cannot share a sample, and what would do; None if they may.
+
+    Each has a part of the heads of attention, where alone tokens meet. A model's trial at the start
+    of a run decides.
+    """
+    kind, heads = shape.get("model_type"), shape.get("num_attention_heads") or shape.get("n_head")
+    if kind in STATEFUL:
+        return f"tokens of {kind} meet outside attention, too. {NOT_SHARED}"
+    if kind in OWN_ATTENTION:
+        return f"{kind} has a mask or an attention of its own. {NOT_SHARED}"
+    if not isinstance(heads, int) or heads % ranks == 0:
+        return None
+    fitting = ", ".join(str(number) for number in range(1, heads + 1) if heads % number == 0)
+    return f"it does not divide the model's {heads} heads of attention. {fitting} would"
 
 
 def attention_of(shape: Shape, wanted: str | None) -> str | None:

@@ -11,7 +11,7 @@ of its passes, each weighted by its samples, as OpenRLHF does.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms.losses import LossPart
+from trainer.models.sequence_parallel import SharedPass
 from trainer.types import UnfitModelError
 
 CHOSEN = ("num_experts_per_tok", "moe_k", "moe_top_k", "top_k_experts")
@@ -64,8 +65,10 @@ class Balance:
             return
         if not output.router_logits:
             raise UnfitModelError("--aux_loss_coef: no layer of the model has experts")
-        mask = given.get("attention_mask")
-        self._loss = balancing_loss(output.router_logits, self._chosen, mask)
+        shared: SharedPass | None = given.get("shared")
+        mask = shared.inside if shared else given.get("attention_mask")
+        total = shared.ranks.total if shared else _unchanged
+        self._loss = balancing_loss(output.router_logits, self._chosen, mask, total)
 
 
 def balance_of(backbone: Any, coefficient: float, role: str) -> Balance | None:
@@ -85,11 +88,21 @@ def balance_of(backbone: Any, coefficient: float, role: str) -> Balance | None:
     return Balance(backbone, coefficient, role)
 
 
-def balancing_loss(routers: Sequence[Tensor], chosen: int, mask: Tensor | None) -> Tensor:
+def _unchanged(sums: Tensor) -> Tensor:
+    return sums
+
+
+def balancing_loss(
+    routers: Sequence[Tensor],
+    chosen: int,
+    mask: Tensor | None,
+    total: Callable[[Tensor], Tensor] = _unchanged,
+) -> Tensor:
     """Return the balancing loss [] of a pass, in fp32 at least.
 
     `routers`: [B · T, E] or [B, T, E] logits of the experts, of each layer that has some. `chosen`:
-    experts of a token. `mask` [B, T]: 0 at padding; None: no padding.
+    experts of a token. `mask` [B, T]: 0 at padding; None: no padding. `total`: what adds up the
+    sums of ranks that share the samples of a pass.
     """
     experts = routers[0].shape[-1]
     kind = torch.promote_types(routers[0].dtype, torch.float32)
@@ -107,6 +120,7 @@ def balancing_loss(routers: Sequence[Tensor], chosen: int, mask: Tensor | None) 
         ).sum(0)
         sums = sums + (odds * inside[:, None]).sum(0)
         tokens = tokens + inside.sum()
+    counts, sums, tokens = total(counts), total(sums), total(tokens)
     return experts * (counts / tokens * (sums / tokens)).sum()
 
 

@@ -20,6 +20,7 @@ from trainer.models.forward import PROBE, Forward
 from trainer.models.limits import tiny_limits
 from trainer.models.loading import in_passes, share_threads
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
+from trainer.models.sequence_parallel import SharingRanks
 from trainer.models.settings import ModelSettings
 from trainer.models.vision import vision_of
 from trainer.types import ALONE, FloatArray, Rank, Sequences
@@ -34,7 +35,7 @@ class Head(nn.Module):
         self.weight, self.bias = projection.weight, projection.bias
 
     def forward(
-        self, states: Tensor, tokens: Tensor, temperature: float, entropy: bool
+        self, states: Tensor, tokens: Tensor, temperature: float, *, entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         return token_log_probs(states, tokens, self._projection, temperature, entropy=entropy)
 
@@ -42,7 +43,14 @@ class Head(nn.Module):
 class LogProbModel(nn.Module):
     """A model with its head, which scores the actions of samples."""
 
-    def __init__(self, model: Any, device: torch.device, settings: ModelSettings) -> None:
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        settings: ModelSettings,
+        ranks: SharingRanks | None = None,
+    ) -> None:
+        """`ranks`: those that share each sample, if there are several."""
         super().__init__()
         self.model = model
         projection = projection_of(model)
@@ -53,6 +61,7 @@ class LogProbModel(nn.Module):
             mixed_precision=settings.mixed_precision,
             packed=settings.packing,
             vision=vision_of(model, settings.model),
+            ranks=ranks,
         )
         self._limits = self.limits(settings.micro_batch_size, settings.max_tokens)
         self._temperature = settings.temperature
@@ -62,13 +71,11 @@ class LogProbModel(nn.Module):
         self, sequences: Sequences, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Return [N] log-probability of each action, and [N] entropy or None."""
-        states = self._forward.states(sequences)
-        tokens = self._forward.tensor(sequences.tokens[sequences.action_mask])
-        if self._head is None:
-            return of_logits(states, tokens, self._temperature, entropy=entropy)
-        scored: tuple[Tensor, Tensor | None]
-        scored = self._head(states, tokens, self._temperature, entropy)
-        return scored
+        found = self._forward.states(sequences)
+        tokens = self._forward.tensor(found.of(sequences.tokens[sequences.action_mask]))
+        head = self._head or of_logits
+        log_probs, spread = head(found.states, tokens, self._temperature, entropy=entropy)
+        return found.whole(log_probs), None if spread is None else found.whole(spread)
 
     def log_probs(
         self,
@@ -82,7 +89,7 @@ class LogProbModel(nn.Module):
         """
         share_threads(self._concurrent_models)
         score = run or self
-        return in_passes(lambda part: score(part)[0], sequences, self._limits, rank)
+        return in_passes(lambda part: score(part)[0], sequences, self._limits, rank.data)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return self._forward.tensor(array)

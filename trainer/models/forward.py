@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from torch import Tensor
 from torch.nn.attention import current_flash_attention_impl
 
 from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
+from trainer.algorithms.slices import slice_of
 from trainer.config import architecture
 from trainer.models import zero3
 from trainer.models.limits import tiny_limits
 from trainer.models.packed_attention import PACKED, PackedLayout, has_kernels
 from trainer.models.positions import freeze, shape_of
+from trainer.models.sequence_parallel import SharedPass, SharingRanks
 from trainer.models.vision import Vision
-from trainer.types import Sequences
+from trainer.types import IntArray, Sequences, UnfitModelError
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,30 @@ OTHER = replace(PROBE, tokens=np.array([[4, 2, 1, 1, 2], [3, 1, 2, 0, 0], [2, 3,
 """The same sequences, except the first."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActionStates:
+    """The states in which a micro-batch's N actions were chosen, or this rank's n of them."""
+
+    states: Tensor
+    """[n, H], in the order of the actions"""
+    ranks: SharingRanks | None = None
+    """None: the rank has them all."""
+    own: IntArray | None = None
+    """[n] which of the actions they are; -1: none."""
+    count: int = 0
+    """N"""
+
+    def of(self, actions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the part [n] of an array [N]."""
+        return actions if self.own is None else actions[self.own]
+
+    def whole(self, scores: Tensor) -> Tensor:
+        """Return [N] the scores of all actions from those of the rank's; all ranks call it."""
+        if self.ranks is None or self.own is None:
+            return scores
+        return self.ranks.whole(scores, self.own, self.count)
+
+
 class Forward:
     """A backbone's hidden states, on its device and in its precision."""
 
@@ -50,12 +76,16 @@ class Forward:
         mixed_precision: bool,
         packed: bool,
         vision: Vision | None = None,
+        ranks: SharingRanks | None = None,
     ) -> None:
         """`packed`: pack samples if the model supports it; else pad them.
 
-        `vision`: what sees the images; None for a model of text.
+        `vision`: what sees the images; None for a model of text. `ranks`: those that share each
+        sample. Raises UnfitModelError if a model's samples cannot be shared.
         """
         freeze(backbone)
+        if ranks:
+            _prepare_sharing(backbone, ranks.size, vision)
         self._backbone = backbone
         self._vision = vision
         self._device = device
@@ -65,13 +95,16 @@ class Forward:
         self.padded_inside = False
         """Whether attention puts packed samples in rows of the longest one's length."""
         self._kernel = False
+        self._ranks: SharingRanks | None = None
         # Positions of images have three dimensions, and the encoder shares the attention's name.
         self.packed = packed and vision is None and self._can_pack()
         if packed and not self.packed:
             log.warning("samples are padded: %s", SEEN if vision else UNLIKE)
+        if ranks:
+            self._share(ranks)
 
-    def states(self, sequences: Sequences) -> Tensor:
-        """Return [N, H] the state in which each action was chosen, in the order of the actions.
+    def states(self, sequences: Sequences) -> ActionStates:
+        """Return the state in which each action was chosen.
 
         An action's logits and value are functions of what the model saw one token before it.
         """
@@ -79,7 +112,12 @@ class Forward:
             return self._as_it_is(sequences)
 
     def limits(self, samples: int, tokens: int | None) -> MicroBatchLimits:
-        """Return the limits of a micro-batch: `samples`, or `tokens` if a budget is given."""
+        """Return the limits of a micro-batch: `samples`, or `tokens` if a budget is given.
+
+        Each of the ranks that share samples has its own budget.
+        """
+        if tokens is not None and self._ranks:
+            tokens *= self._ranks.size
         longest = architecture.long_factors_from(shape_of(self._backbone.config))
         # A sample's last token does not pass through the model.
         apart = None if longest is None else longest + 1
@@ -94,8 +132,30 @@ class Forward:
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
-    def _as_it_is(self, sequences: Sequences) -> Tensor:
-        return self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
+    def _as_it_is(self, sequences: Sequences) -> ActionStates:
+        if self._ranks:
+            return self._shared(pack(sequences), self._ranks)
+        return ActionStates(
+            self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
+        )
+
+    def _shared(self, packed: Pack, ranks: SharingRanks) -> ActionStates:
+        """Return the states of this rank's slice of the samples."""
+        part = slice_of(packed, ranks.place, ranks.size, end_to_end=self.packed)
+        layout = None
+        if self.packed:
+            layout = PackedLayout(part.lengths, self._device, kernel=self._kernel)
+        output = self._backbone(
+            input_ids=self.tensor(part.tokens),
+            position_ids=self.tensor(part.positions),
+            use_cache=False,
+            packed=layout,
+            shared=SharedPass(ranks, self.tensor(part.inside)),
+        )
+        self.padded_inside = layout is not None and layout.padded
+        states: Tensor = output.last_hidden_state.flatten(0, 1)
+        states = states.index_select(0, self.tensor(part.before_action))
+        return ActionStates(states, ranks, part.own, len(packed.before_action))
 
     def _padded(self, sequences: Sequences) -> Tensor:
         width = sequences.tokens.shape[1] - 1  # the state after the last token is not needed
@@ -156,15 +216,35 @@ class Forward:
     def attention(self) -> str:
         """How samples lie, and what computes attention, in words."""
         name = self._attention or "eager"
+        shared = f", each sample on {self._ranks.size} ranks" if self._ranks else ""
         if not self.packed:
-            return f"samples padded, attention by {name}"
+            return f"samples padded, attention by {'sdpa' if shared else name}{shared}"
         if name != PACKED:
             return f"samples packed, attention by {name}"
         if self.padded_inside:
-            return "samples packed, attention by sdpa, which pads them"
+            return f"samples packed, attention by sdpa, which pads them{shared}"
         kind = current_flash_attention_impl()
         named = f" ({kind})" if kind else ""
-        return f"samples packed, attention by torch's flash kernels{named}"
+        return f"samples packed, attention by torch's flash kernels{named}{shared}"
+
+    def _share(self, ranks: SharingRanks) -> None:
+        """Let the ranks share samples from now on, if a trial gives the states of one rank.
+
+        Only `attend` exchanges what tokens need of one another. All ranks make the trial together,
+        and all have the same outcome. It runs in fp32, as that of packing does.
+        """
+        backbone, packed, own = self._backbone, self.packed, self._attention
+        padded_inside = self.padded_inside
+        with torch.no_grad(), zero3.readable(backbone), tiny_limits(backbone):
+            alone = self._outcome(own, self._as_it_is, packed=packed)
+            self._ranks = ranks
+            shared = self._outcome(PACKED, self._as_it_is, packed=packed)
+        if not alone or not shared or not torch.allclose(shared[0], alone[0], 1e-4, 1e-4):
+            raise UnfitModelError(
+                f"--ring_attn_size {ranks.size}: on slices of a sample the model does not have the "
+                f"states that it has on the whole sample (by a trial). {architecture.NOT_SHARED}"
+            )
+        self.packed, self.padded_inside = packed, padded_inside
 
     def _can_pack(self) -> bool:
         """Return whether a packed pass gives the states of a padded pass, by a trial.
@@ -200,17 +280,31 @@ class Forward:
         return _agree(halves, got, 3e-2, noise=_distance(halves, exact))
 
     def _outcome(
-        self, attention: str, run: Callable[[Sequences], Tensor], *, packed: bool = False
+        self, attention: str, run: Callable[[Sequences], ActionStates], *, packed: bool = False
     ) -> list[Tensor]:
         """Return the states of PROBE and, if packed, of OTHER; none if the model refuses."""
         try:
             self._backbone.set_attn_implementation(attention)
             self.packed = packed
-            return [run(samples) for samples in ((PROBE, OTHER) if packed else (PROBE,))]
+            found = [run(samples) for samples in ((PROBE, OTHER) if packed else (PROBE,))]
+            return [states.whole(states.states) for states in found]
         except (TypeError, ValueError, RuntimeError):
             return []
         finally:
             self.packed = False
+
+
+def _prepare_sharing(backbone: Any, ranks: int, vision: Vision | None) -> None:
+    """Give a model the attention whose place `attend` takes, which also has flash kernels.
+
+    Raises UnfitModelError if the model is known to be none that so many ranks can share.
+    """
+    flag = f"--ring_attn_size {ranks}"
+    fault = architecture.sharing_fault(shape_of(backbone.config), ranks)
+    if vision or fault:
+        raise UnfitModelError(f"{flag}: {fault or f'{SEEN}. {architecture.NOT_SHARED}'}")
+    if "flash" in backbone.config._attn_implementation:
+        backbone.set_attn_implementation("sdpa")
 
 
 def _agree(

@@ -26,6 +26,7 @@ from torch.nn.attention import varlen
 from transformers import AttentionInterface
 
 from trainer.algorithms.batching import grid
+from trainer.models.sequence_parallel import SharedPass
 from trainer.types import IntArray
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     packed: PackedLayout | None = None,
+    shared: SharedPass | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -117,7 +119,8 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Compute `attention` for transformers, which gives the names of the arguments.
 
-    Raises TypeError for a mask or a bias of the model's own.
+    `shared`: other ranks have the other tokens of the samples. Raises TypeError for a mask or a
+    bias of the model's own.
     """
     own_mask = attention_mask is not None and attention_mask.dim() == 4
     if own_mask or position_bias is not None:
@@ -129,7 +132,10 @@ def attend(
         sinks=s_aux,
         dropout=dropout if module.training else 0.0,
     )
-    return attention(query, key, value, packed, options), None
+    if shared is None:
+        return attention(query, key, value, packed, options), None
+    query, key, value = shared.ranks.by_heads(query, key, value)
+    return shared.ranks.by_tokens(attention(query, key, value, packed, options)), None
 
 
 def attention(

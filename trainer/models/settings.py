@@ -23,6 +23,8 @@ class ModelSettings:
     """Tokens of one forward pass without gradients; None: `micro_batch_size` is the limit."""
     packing: bool = True
     """Put samples end to end, if the model's attention can separate them."""
+    sharing: int = 1
+    """Ranks that share each sample."""
     longest: int | None = None
     """Most tokens of a sample of the run; None: unknown."""
     attention: str | None = None

@@ -49,8 +49,8 @@ class ValueModel(nn.Module):
 
     def forward(self, sequences: Sequences) -> Tensor:
         """Return [N] value of the state in which each action was chosen; in fp32 at least."""
-        values: Tensor = self.value_head(self._forward.states(sequences))
-        return values
+        found = self._forward.states(sequences)
+        return found.whole(self.value_head(found.states))
 
 
 def hidden_size(backbone: Any) -> int:

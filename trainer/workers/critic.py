@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import in_passes, load_backbone, prepare_process, share_threads
+from trainer.models.sequence_parallel import sharing_ranks
 from trainer.models.value_model import ValueModel, hidden_size
 from trainer.models.vision import vision_of
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
@@ -52,6 +54,7 @@ class CriticActor(LearnerActor):
     def __init__(
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
+        rank = replace(rank, sharing=settings.model.sharing)
         device = prepare_process(deterministic=settings.model.deterministic)
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
@@ -63,6 +66,7 @@ class CriticActor(LearnerActor):
                 mixed_precision=settings.model.mixed_precision,
                 packed=settings.model.packing,
                 vision=vision_of(backbone, self._source),
+                ranks=sharing_ranks(rank),
             )
         if rank.leads:
             print(f"{Role.CRITIC}: {self._forward.attention}", flush=True)
@@ -88,7 +92,7 @@ class CriticActor(LearnerActor):
     def values(self, sequences: Sequences) -> FloatArray:
         with self._engine.onloaded("forward") as run:
             share_threads(self._concurrent_models)
-            return in_passes(run, sequences, self._limits, self._rank)
+            return in_passes(run, sequences, self._limits, self._rank.data)
 
     def update(self, experience: Experience, step: int) -> Metrics:
         with self._engine.onloaded("update") as run:

@@ -156,6 +156,8 @@ class LearnerEngine:
         metrics = dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))
         if not math.isfinite(total := metrics.pop(LOSS)):
             raise TrainingError(f"the {self._role}'s loss is {total}")
+        if not self._rank.speaks:
+            metrics = dict.fromkeys(metrics, 0.0)
         norm = self._strategy.step()
         if self._average:
             self._average.update(self._strategy.updated())
@@ -175,7 +177,9 @@ class LearnerEngine:
         )
         metric_weight = 1 / int(action_mask[rows].sum())
         acting: BoolArray = np.any(action_mask, axis=1)
-        found = batching.rank_micro_batches(experience.sequences, rows, self._limits, self._rank)
+        found = batching.rank_micro_batches(
+            experience.sequences, rows, self._limits, self._rank.data
+        )
         for number, micro in enumerate(found, 1):
             part = experience.rows(micro.rows)
             width = part.sequences.action_mask.shape[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from trainer.models.causal_lm import LogProbModel, backbone_of
 from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, prepare_process
+from trainer.models.sequence_parallel import sharing_ranks
 from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
 from trainer.weight_sync import cuda_ipc
 from trainer.weight_sync.cuda_ipc import IpcSender
@@ -42,6 +44,7 @@ class PolicyActor(LearnerActor):
     def __init__(
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
+        rank = replace(rank, sharing=settings.model.sharing)
         device = prepare_process(deterministic=settings.model.deterministic)
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
@@ -64,7 +67,7 @@ class PolicyActor(LearnerActor):
             if settings.freeze_visual_encoder:
                 vision.freeze(self._model)
             self._model.eval()  # also the new adapters, which have dropout
-            self._scorer = LogProbModel(self._model, device, settings.model)
+            self._scorer = LogProbModel(self._model, device, settings.model, sharing_ranks(rank))
         if rank.leads:
             print(f"{Role.POLICY}: {self._scorer.attention}", flush=True)
         limits = self._scorer.limits(

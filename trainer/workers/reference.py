@@ -16,6 +16,7 @@ from trainer.models.causal_lm import LogProbModel
 from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, on_device, prepare_process
+from trainer.models.sequence_parallel import sharing_ranks
 from trainer.models.settings import ModelSettings
 from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
 
@@ -24,6 +25,7 @@ class ReferenceActor:
     """Each rank holds the whole model, or a shard of it with ZeRO stage 3."""
 
     def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
+        rank = replace(rank, sharing=settings.sharing)
         self._device = prepare_process(deterministic=settings.deterministic)
         self._peaks = Peaks(shares_gpu=settings.shares_gpu)
         sharding = replace(sharding, zpg=1)  # zpg speeds up backward passes, and there are none
@@ -43,7 +45,7 @@ class ReferenceActor:
             if not self._moves:
                 self._model.to(self._device)
             with self._there():
-                self._scorer = LogProbModel(model, self._device, settings)
+                self._scorer = LogProbModel(model, self._device, settings, sharing_ranks(rank))
         if rank.leads:
             print(f"{Role.REFERENCE}: {self._scorer.attention}", flush=True)
         self._run: Any = self._scorer
