@@ -24,8 +24,8 @@ from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny
 from trainer.checkpoint import file_store, head_files, remote_state, state
 from trainer.checkpoint.protocol import Directory, HeadDirectory
-from trainer.checkpoint.remote_tensor import part_of
 from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_parts import part_of
 from trainer.types import ALONE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

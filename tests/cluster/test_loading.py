@@ -14,9 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
-from tests.support.ranks import Workbench, experience, settings
+from tests.support.ranks import Workbench, experience, saved_in, settings
 from trainer.algorithms import batching
-from trainer.checkpoint import state
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.options.parallelism import Sharding
 from trainer.types import FloatArray
@@ -75,7 +74,7 @@ def loaded(
         bench.call_ranks(Workbench.save, directory).result()
     return Loaded(
         batching.gather(scores, experience(0).sequences.lengths),
-        state.load(directory, role).model if role != "reference" else {},
+        saved_in(directory, role).model if role != "reference" else {},
         bench.call_ranks(Workbench.held).result(),
     )
 

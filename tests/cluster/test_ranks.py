@@ -22,9 +22,8 @@ from contract.manifest import write_manifest
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
-from tests.support.ranks import ROLES, Said, Workbench, experience, settings
+from tests.support.ranks import ROLES, Said, Workbench, experience, saved_in, settings
 from trainer.algorithms import batching
-from trainer.checkpoint import state
 from trainer.checkpoint.file_store import FileStore
 from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
@@ -32,6 +31,7 @@ from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.types import SilentRankError
+from trainer.workers.settings import LearnerSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -55,7 +55,7 @@ def taught(
     bench.call_ranks(Workbench.build, role, made).result()
     of_each = bench.call_ranks(Workbench.lesson, [1, 2]).result()
     bench.call_ranks(Workbench.save, directory).result()
-    return whole(of_each), state.load(directory, role)
+    return whole(of_each), saved_in(directory, role)
 
 
 def whole(of_each: list[Said]) -> Said:
@@ -154,7 +154,7 @@ def test_a_model_that_sleeps_between_two_calls_learns_the_same_and_is_saved_whol
         bench.call_ranks(Workbench.lesson, [step]).result()
         (tmp_path / str(step)).mkdir()
         bench.call_ranks(Workbench.save, tmp_path / str(step)).result()
-    same(state.load(tmp_path / "2", "policy"), alone["policy"][1])
+    same(saved_in(tmp_path / "2", "policy"), alone["policy"][1])
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -171,7 +171,7 @@ def test_a_model_with_adapters_sleeps_too(
     assert bench.call_ranks(Workbench.stays_awake).result() == [[], []]
     (tmp_path / "saved").mkdir()
     bench.call_ranks(Workbench.save, tmp_path / "saved").result()
-    same(state.load(tmp_path / "saved", "policy"), expected[1])
+    same(saved_in(tmp_path / "saved", "policy"), expected[1])
     alike(said, expected[0])
 
 
@@ -291,6 +291,60 @@ def test_training_goes_on_at_another_number_of_ranks_and_another_stage(
             assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
 
 
+@pytest.mark.parametrize("adam_offload", [False, True])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_snapshot_sends_nothing_between_ranks(
+    benches: Benches, model: Path, stage: int, adam_offload: bool
+) -> None:
+    made = settings(model, Sharding(zero_stage=stage, adam_offload=adam_offload))
+    benches[2].call_ranks(Workbench.build, "policy", made).result()
+    benches[2].call_ranks(Workbench.lesson, [1]).result()
+    assert benches[2].call_ranks(Workbench.sent_in_a_snapshot).result() == [0, 0]
+
+
+MOVES = [(2, 1), (4, 2), (1, 0), (2, 3), (2, 0), (4, 1), (1, 3), (4, 3), (1, 2), (4, 0)]
+"""Number of ranks, and ZeRO's stage."""
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"lora": ADAPTERS}, {"mixed_precision": True}, {"adam_offload": True}, {"zpg": 2}],
+    ids=["plain", "adapters", "bf16", "offload", "groups"],
+)
+def test_a_state_is_the_same_to_the_bit_at_any_number_of_ranks_and_any_stage(
+    benches: Benches, model: Path, tmp_path: Path, role: str, changes: dict[str, Any]
+) -> None:
+    more = {key: changes[key] for key in changes if key not in ("adam_offload", "zpg")}
+    offload, zpg = changes.get("adam_offload", False), changes.get("zpg", 1)
+
+    def made(count: int, stage: int) -> LearnerSettings:
+        sharding = Sharding(
+            zero_stage=stage,
+            adam_offload=offload and stage > 0,
+            zpg=zpg if count > zpg and stage == 3 else 1,
+        )
+        return settings(model, sharding, **more)
+
+    _, expected = taught(benches[4], role, tmp_path / "0", made(4, 3))
+    for number, (count, stage) in enumerate(MOVES, 1):
+        bench, directory = benches[count], tmp_path / str(number)
+        bench.call_ranks(Workbench.build, role, made(count, stage)).result()
+        bench.call_ranks(Workbench.restore, tmp_path / str(number - 1)).result()
+        directory.mkdir()
+        bench.call_ranks(Workbench.save, directory).result()
+        identical(saved_in(directory, role), expected)
+
+
+def identical(one: State, other: State) -> None:
+    assert one.scheduler["last_epoch"] == other.scheduler["last_epoch"]
+    assert one.model.keys() == other.model.keys()
+    assert one.adam.keys() == other.adam.keys()
+    assert all(torch.equal(one.model[name], tensor) for name, tensor in other.model.items())
+    for name, held in other.adam.items():
+        assert all(torch.equal(one.adam[name][key], value) for key, value in held.items()), name
+
+
 @pytest.mark.parametrize("stage", [0, 2])
 @pytest.mark.parametrize("changes", [{}, {"lora": ADAPTERS}, {"mixed_precision": True}])
 def test_an_average_that_was_not_kept_begins_at_the_weights_that_are_restored(
@@ -362,7 +416,7 @@ def test_ranks_of_a_node_without_the_run_directory_read_their_own_parts_alone(
     np.testing.assert_array_equal(batching.gather(scores, lengths), said.after)
     (tmp_path / "again").mkdir()
     benches[2].call_ranks(Workbench.save, tmp_path / "again").result()
-    same(state.load(tmp_path / "again", "policy"), saved, tolerance=0)
+    same(saved_in(tmp_path / "again", "policy"), saved, tolerance=0)
     tensors = [*saved.model.values(), *(t for held in saved.adam.values() for t in held.values())]
     whole = sum(tensor.nbytes for tensor in tensors)
     assert 0.9 * whole < ray.get(store.sent.remote()) < 1.1 * whole

@@ -15,12 +15,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
 from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
+from trainer.checkpoint import state
 from trainer.checkpoint.protocol import Directory
+from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_parts import whole_of
 from trainer.cluster import memory_estimate
 from trainer.config import architecture
 from trainer.config.options.algorithm import KLSettings, LossSettings
@@ -112,6 +117,25 @@ class Workbench:
         elements: int = sum(one.numel() for one in self._actor._model.parameters())
         return counted / elements
 
+    def sent_in_a_snapshot(self) -> int:
+        """Elements that this rank gives to collectives in a snapshot."""
+        counted = 0
+
+        class Counting(TorchDispatchMode):
+            def __torch_dispatch__(
+                self, function: Any, _: Any, inputs: Any = (), options: Any = None
+            ) -> Any:
+                nonlocal counted
+                if function.namespace == "c10d":
+                    tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
+                    counted += sum(one.numel() for one in tensors)
+                return function(*inputs, **(options or {}))
+
+        mode: Any = Counting  # torch gives it no types
+        with mode():
+            self._actor.snapshot(1)
+        return counted
+
     def takes(self, seconds: float) -> tuple[float, float]:
         """When it began and ended, by the machine's clock."""
         began = time.monotonic()
@@ -195,6 +219,17 @@ class Workbench:
 def _held() -> int:
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+
+def saved_in(directory: Path, role: str) -> State:
+    """What all ranks together saved, with the values of all tensors."""
+    found = state.load(directory, role)
+    return State(
+        model={name: whole_of(tensor) for name, tensor in found.model.items()},
+        adam={name: {k: whole_of(v) for k, v in held.items()} for name, held in found.adam.items()},
+        scheduler=found.scheduler,
+        average=found.average,
+    )
 
 
 def settings(model: Path, sharding: Sharding, **changes: Any) -> LearnerSettings:

@@ -19,8 +19,10 @@ from contract.files import stored_json
 from trainer.checkpoint.shard_manifest import Contents, ShardManifest
 from trainer.cluster.shared_memory import Entry
 
-FORMAT = b"rollcall-label-1"
+FORMAT = b"rollcall-label-2"
 """Begins the first line, which ends with the checksum of the second."""
+WITHOUT_PIECES = b"rollcall-label-1"
+"""The format before, in which all tensors are whole."""
 PIECE_BYTES = 64 << 20
 """Each piece has a checksum; a piece is small enough for Ray's object store."""
 NAME = re.compile(r"\w{1,64}", re.ASCII)
@@ -45,7 +47,7 @@ def parse(label: bytes) -> list[ShardManifest]:
     """Return the manifests of a label. Raises LabelError."""
     head, _, body = label.partition(b"\n")
     form, _, digest = head.partition(b" ")
-    if form != FORMAT:
+    if form not in (FORMAT, WITHOUT_PIECES):
         raise LabelError("it is of another version, or no label")
     if digest != _digest(body):
         raise LabelError("its checksum differs")
@@ -77,6 +79,7 @@ def _row(manifest: ShardManifest) -> dict[str, Any]:
         "entries": [[one.name, one.dtype, one.shape, one.offset] for one in contents.entries],
         "scheduler": contents.scheduler,
         "bytes": contents.bytes,
+        "pieces": contents.pieces,
         "digests": manifest.digests,
     }
 
@@ -102,7 +105,10 @@ def _manifest(row: dict[str, Any]) -> ShardManifest:
         run_state=row["run_state"],
         in_flight=None if in_flight is None else b64decode(in_flight, validate=True),
         contents=Contents(
-            tuple(_entry(entry, size) for entry in row["entries"]), row["scheduler"], size
+            tuple(_entry(entry, size) for entry in row["entries"]),
+            row["scheduler"],
+            size,
+            {name: _piece(piece) for name, piece in row.get("pieces", {}).items()},
         ),
         digests=tuple(row["digests"]),
     )
@@ -116,6 +122,12 @@ def _entry(entry: list[Any], size: int) -> Entry:
         raise LabelError(f"a tensor of it has the data type {dtype!r}, which is unknown here")
     _expect(offset + math.prod(shape) * DTYPES[dtype] <= size, "a tensor among its bytes")
     return Entry(name, dtype, tuple(shape), offset)
+
+
+def _piece(piece: list[Any]) -> tuple[int, tuple[int, ...]]:
+    start, shape = piece
+    _expect(all(map(stored_json.is_count, (start, *shape))), "a piece's place")
+    return start, tuple(shape)
 
 
 def _expect(fits: bool, what: str) -> None:

@@ -16,8 +16,8 @@ from trainer.checkpoint import state
 from trainer.checkpoint.file_store import answer, digest_of
 from trainer.checkpoint.file_stream import PIECE_BYTES, FileStream
 from trainer.checkpoint.protocol import HeadDirectory
-from trainer.checkpoint.remote_tensor import RemoteTensor
 from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_parts import RemoteTensor
 from trainer.checkpoint.tensor_places import Content, TensorPlace
 from trainer.cluster.tcp_stream import Reader
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.cluster.shared_memory import Entry
@@ -22,6 +22,8 @@ class Contents:
     scheduler: dict[str, Any]
     bytes: int
     """Bytes at the beginning of the segment that are used."""
+    pieces: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    """As in a State: NAME → where the entry begins in the flat tensor, and the tensor's shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

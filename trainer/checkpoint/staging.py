@@ -10,7 +10,7 @@ import copy
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,8 +24,6 @@ from trainer.types import SnapshotLostError
 
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
-CopyOut = Callable[[Tensor], Tensor]
-"""Copies a tensor to where training does not change it."""
 
 
 class StagingBuffers:
@@ -34,21 +32,20 @@ class StagingBuffers:
     def __init__(self) -> None:
         self._buffers: list[HostBuffer] = []
 
-    def take(
-        self, step: int, needed: Iterable[int], bound: int, state_of: Callable[[CopyOut], State]
-    ) -> Contents:
-        """Copy the tensors that `state_of` passes to its argument, as the state of `step`.
+    def take(self, step: int, needed: Iterable[int], state: State) -> Contents:
+        """Copy `state`, whose tensors training goes on to change, as the state of `step`.
 
-        `bound`: an upper bound on the bytes. Buffers of steps not in `needed` are reused.
+        Buffers of steps not in `needed` are reused.
         """
+        contents = _contents_of(state)
         keep = set(needed) - {step}
-        free = [one for one in self._buffers if one.step not in keep and one.size >= bound]
-        buffer = free[0] if free else HostBuffer(bound)
+        free = [one for one in self._buffers if one.step not in keep and one.size >= contents.bytes]
+        buffer = free[0] if free else HostBuffer(max(contents.bytes, ALIGNMENT))
         self._buffers = [one for one in self._buffers if one.step in keep] + free[1:]
-        buffer.fill(state_of)
+        buffer.fill(state, contents)
         buffer.step = step
         self._buffers.append(buffer)
-        return buffer.contents
+        return contents
 
     def of(self, step: int) -> HostBuffer:
         """Return the copy of `step`. Raises KeyError if there is none."""
@@ -62,13 +59,10 @@ class HostBuffer:
     """A segment of host memory, and what lies in it."""
 
     def __init__(self, size: int) -> None:
-        """`size` may be more than is needed: pages that are never written take no memory."""
         self.size = size
         self.step: int | None = None
         self.contents = Contents((), {}, 0)
         self._segment = Segment(size)
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._segment.buffer))
-        self._end = 0
         self._pinned = 0
         self._server: Server | None = None
 
@@ -87,47 +81,48 @@ class HostBuffer:
     def buffer(self) -> mmap.mmap:
         return self._segment.buffer
 
-    def fill(self, state_of: Callable[[CopyOut], State]) -> None:
+    def fill(self, state: State, contents: Contents) -> None:
+        """Copy the tensors to the places that `contents` has for them."""
         self.step = None  # an incomplete copy belongs to no step
-        self._end = 0
-        state = state_of(self._copy_out)
+        copied: set[int] = set()
+        for entry, (_, tensor) in zip(contents.entries, _named(state), strict=True):
+            if id(tensor) not in copied:
+                copied.add(id(tensor))
+                place = _view(self._segment.buffer, tensor.dtype, entry.shape, entry.offset)
+                place.copy_(tensor.detach(), non_blocking=True)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        entries = tuple(
-            Entry(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), self._offset(t))
-            for name, t in _named(state)
-        )
-        self.contents = Contents(entries, copy.deepcopy(state.scheduler), self._end)
+        self.contents = contents
         self._pin()
 
     def state(self) -> State:
         """The copied state, in place."""
         return state_in(self._segment.buffer, self.contents)
 
-    def _copy_out(self, tensor: Tensor) -> Tensor:
-        place = _view(self._segment.buffer, tensor.dtype, tuple(tensor.shape), self._end)
-        place.copy_(tensor.detach(), non_blocking=True)
-        self._end += aligned(tensor.nbytes)
-        return place
-
-    def _offset(self, tensor: Tensor) -> int:
-        return tensor.data_ptr() - self._base if tensor.numel() else 0
-
     def _pin(self) -> None:
         """Pin the memory: from the second copy on, the GPU writes it asynchronously."""
-        if torch.cuda.is_available() and self._pinned < self._end:
+        end = self.contents.bytes
+        if torch.cuda.is_available() and self._pinned < end:
             runtime = torch.cuda.cudart()
+            base = ctypes.addressof(ctypes.c_char.from_buffer(self._segment.buffer))
             if self._pinned:
-                runtime.cudaHostUnregister(self._base)
-            torch.cuda.check_error(runtime.cudaHostRegister(self._base, self._end, PORTABLE))
-            self._pinned = self._end
+                runtime.cudaHostUnregister(base)
+            torch.cuda.check_error(runtime.cudaHostRegister(base, end, PORTABLE))
+            self._pinned = end
 
 
-def room(shapes: Iterable[tuple[int, int]], copies: int) -> int:
-    """Return bytes that suffice for `copies` of each tensor, given as (elements, bytes of each)."""
-    return ALIGNMENT + sum(
-        (copies + 1) * (count * max(4, width) + 2 * ALIGNMENT) for count, width in shapes
-    )
+def _contents_of(state: State) -> Contents:
+    """Return where each tensor is to lie; one with two names lies in one place."""
+    entries: list[Entry] = []
+    places: dict[int, int] = {}
+    end = 0
+    for name, tensor in _named(state):
+        if id(tensor) not in places:
+            places[id(tensor)] = end
+            end += aligned(tensor.nbytes)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        entries.append(Entry(name, dtype, tuple(tensor.shape), places[id(tensor)]))
+    return Contents(tuple(entries), copy.deepcopy(state.scheduler), end, state.pieces)
 
 
 def state_in(buffer: Any, contents: Contents) -> State:
@@ -145,7 +140,13 @@ def state_in(buffer: Any, contents: Contents) -> State:
             adam.setdefault(name, {})[key] = tensor
         else:
             (model if kind == "model" else average)[name] = tensor
-    return State(model=model, adam=adam, scheduler=contents.scheduler, average=average)
+    return State(
+        model=model,
+        adam=adam,
+        scheduler=contents.scheduler,
+        average=average,
+        pieces=contents.pieces,
+    )
 
 
 def _dtype(entry: Entry) -> torch.dtype:

@@ -1,13 +1,15 @@
 """A model's training state on disk, by names of parameters: in no layout's form.
 
-One rank writes `ROLE.pt`; of several each writes its share to `ROLE-I-of-N.pt`. What is read is
-all of them together, so any number of ranks and any sharding goes on from any other's.
+One rank writes `ROLE.pt`; of several each writes its share to `ROLE-I-of-N.pt`: whole tensors, or
+with ZeRO the pieces of tensors that it holds. What is read is all of them together, so any number
+of ranks and any sharding goes on from any other's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,6 +24,7 @@ from torch import Tensor
 from contract.files.os_errors import with_path
 from contract.manifest import WrittenFile
 from trainer.algorithms import batching
+from trainer.checkpoint.tensor_parts import JoinedTensor
 from trainer.models import lora
 from trainer.types import (
     AdapterMismatchError,
@@ -33,11 +36,16 @@ from trainer.types import (
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Tensors that Adam keeps for each parameter."""
+Piece = tuple[int, tuple[int, ...]]
+"""Where a piece begins in the flat tensor, and the shape of the whole tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that the next update depends on."""
+    """All that the next update depends on: of all ranks, or one rank's share.
+
+    The tensors of all ranks may be joined or remote: `tensor_parts` reads their values.
+    """
 
     model: dict[str, Tensor]
     """In the precision in which it is updated."""
@@ -46,6 +54,8 @@ class State:
     scheduler: dict[str, Any]
     average: dict[str, Tensor] = field(default_factory=dict)
     """The moving average, where there is one."""
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    """Of a rank's share: the names of which `model` and `adam` have a piece, [its elements]."""
 
     def check_fits(self, model: Mapping[str, Tensor]) -> None:
         """Raises ModelMismatchError if names or shapes of parameters differ.
@@ -66,11 +76,11 @@ class State:
 
 
 def share(tensors: Mapping[str, Tensor], rank: Rank) -> list[str]:
-    """The names that `rank` writes: nearly as many bytes as any other rank."""
+    """The names that `rank` writes of tensors that every rank has: nearly as many bytes each."""
     if rank.world == 1:
         return list(tensors)
     names = list(tensors)
-    sizes = np.array([getattr(tensors[name], "ds_numel", tensors[name].numel()) for name in names])
+    sizes = np.array([tensors[name].numel() for name in names])
     return [names[i] for i in batching.balanced(sizes, rank.world)[rank.index]]
 
 
@@ -79,6 +89,8 @@ def save(directory: Path, role: str, state: State, rank: Rank) -> WrittenFile:
     several = f"-{rank.index}-of-{rank.world}" if rank.world > 1 else ""
     name = f"{role}{several}.pt"
     content = {part: getattr(state, part) for part in State.__slots__}
+    if not state.pieces:
+        del content["pieces"]  # versions without pieces read it, too
     with with_path(directory / name), (directory / name).open("wb") as file:
         digest = _Digest(file)
         torch.save(content, cast(BinaryIO, digest))  # it asks for no more
@@ -149,11 +161,45 @@ def of_content(content: Mapping[str, Any], path: Path) -> State:
 
 
 def merged(parts: Sequence[State], role: str) -> State:
-    """The shares of all ranks as one. Raises MissingModelError if there is none."""
+    """The shares of all ranks as one; tensors that they have pieces of are joined.
+
+    Raises MissingModelError if there is none, UnknownShardError if a piece is missing.
+    """
     if not parts:
         raise MissingModelError(role)
-    together = {
-        name: {key: value for part in parts for key, value in getattr(part, name).items()}
-        for name in ("model", "adam", "average")
-    }
-    return State(**together, scheduler=parts[0].scheduler)
+    model, adam = _having(parts, "model"), _having(parts, "adam")
+    return State(
+        model={name: _whole(name, [(p, p.model[name]) for p in model[name]]) for name in model},
+        adam={
+            name: held[-1].adam[name]
+            | {
+                key: _whole(name, [(part, part.adam[name][key]) for part in held])
+                for key in MOMENTS
+                if key in held[-1].adam[name]
+            }
+            for name, held in adam.items()
+        },
+        average={name: tensor for part in parts for name, tensor in part.average.items()},
+        scheduler=parts[0].scheduler,
+    )
+
+
+def _having(parts: Sequence[State], field_name: str) -> dict[str, list[State]]:
+    """Return each name in that field → the shares that have it."""
+    found: dict[str, list[State]] = defaultdict(list)
+    for part in parts:
+        for name in getattr(part, field_name):
+            found[name].append(part)
+    return found
+
+
+def _whole(name: str, held: Sequence[tuple[State, Tensor]]) -> Tensor:
+    """Return the tensor of which each of these shares has a piece, or all."""
+    last, tensor = held[-1]
+    if name not in last.pieces:
+        return tensor
+    shape = last.pieces[name][1]
+    try:
+        return JoinedTensor.of(shape, [(part.pieces[name][0], piece) for part, piece in held])
+    except (ValueError, KeyError) as error:
+        raise UnknownShardError(f"the shards do not have all of {name}: {error}") from None

@@ -33,6 +33,9 @@ class MovingAverage:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self._averaged.load_state_dict(tensors)
 
-    def begin(self, tensors: dict[str, Tensor]) -> None:
-        """Begin with these weights. Weights that are not among them are frozen and stay."""
-        self._averaged.load_state_dict(tensors, strict=False)
+    @torch.no_grad()
+    def begin(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Begin with these weights, consumed one by one. Others are frozen and stay."""
+        own = self.tensors
+        for name, tensor in named:
+            own[name].copy_(tensor)

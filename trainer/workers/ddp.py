@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from trainer.checkpoint import state
-from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_parts import whole_of
 from trainer.models.lora import trained
 from trainer.models.precision import Masters
 from trainer.types import Rank
@@ -66,27 +66,22 @@ class Replicated:
     def updated(self) -> Iterator[Tensor]:
         return self._updated.parameters()
 
-    def state(self, keep: CopyOut) -> State:
+    def state(self) -> State:
         tensors = trained(self._updated)
         mine = state.share(tensors, self._rank)
-        copies: dict[int, Tensor] = {}  # a tied tensor is copied once
-        for name in mine:
-            if id(tensors[name]) not in copies:
-                copies[id(tensors[name])] = keep(tensors[name])
         adam = self._optimizer.moments(self._updated)
         return State(
-            model={name: copies[id(tensors[name])] for name in mine},
-            adam={
-                name: {key: keep(moment) for key, moment in adam[name].items()}
-                for name in mine
-                if name in adam
-            },
+            model={name: tensors[name] for name in mine},
+            adam={name: adam[name] for name in mine if name in adam},
             scheduler=self._optimizer.schedule,
         )
 
+    @torch.no_grad()
     def restore(self, state: State) -> None:
-        state.check_fits(trained(self._updated))
-        self._updated.load_state_dict(state.model, strict=False)
+        tensors = trained(self._updated)
+        state.check_fits(tensors)
+        for name, tensor in tensors.items():
+            tensor.copy_(whole_of(state.model[name]))
         if self._masters:
             self._masters.publish()
         self._optimizer.restore(self._updated, state.adam, state.scheduler)

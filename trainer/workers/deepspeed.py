@@ -13,9 +13,8 @@ from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as States
 from torch import Tensor, nn
 
 from trainer.checkpoint import state
-from trainer.checkpoint.remote_tensor import whole_of
-from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
+from trainer.checkpoint.tensor_parts import whole_of
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
 from trainer.models.lora import trained
@@ -94,30 +93,28 @@ class ZeRO:
             has_master = parameter.requires_grad and is_half(parameter)
             yield deepspeed_state.weights(parameter) if has_master else parameter
 
-    def state(self, keep: CopyOut) -> State:
+    def state(self) -> State:
         tensors = trained(self._model)
-        mine = state.share(tensors, self._rank)
-        wanted = {id(tensors[name]) for name in mine}
-        seen: set[int] = set()  # a tied tensor is gathered once
-        copies: dict[int, Tensor] = {}
+        buffers = {n: one for n, one in tensors.items() if not isinstance(one, nn.Parameter)}
+        model = {name: buffers[name] for name in state.share(buffers, self._rank)}
         adam: dict[str, dict[str, Any]] = {}
-        step = self._steps()[0].item()
+        pieces: dict[str, state.Piece] = {}
+        made = torch.tensor(self._steps()[0].item())
+        parts: dict[int, deepspeed_state.Part | None] = {}  # a tied tensor has one
         for name, tensor in tensors.items():
-            if id(tensor) in seen:
+            if name in buffers:
                 continue
-            seen.add(id(tensor))
-            gathered = (
-                deepspeed_state.weights(tensor) if isinstance(tensor, nn.Parameter) else tensor
-            )
-            if id(tensor) in wanted:
-                copies[id(tensor)] = keep(gathered)
-            if step > 0 and isinstance(tensor, nn.Parameter):
-                held = deepspeed_state.moments(tensor)
-                if name in mine:
-                    held["step"] = torch.tensor(step)
-                    adam[name] = {key: keep(moment) for key, moment in held.items()}
-        model = {name: copies[id(tensors[name])] for name in mine}
-        return State(model=model, adam=adam, scheduler=self._scheduler.state_dict())
+            is_tied = id(tensor) in parts
+            part = parts.setdefault(id(tensor), deepspeed_state.part(tensor))
+            if part is None:
+                continue
+            model[name] = part.weights
+            if part.weights.shape != (shape := shape_of(tensor)):
+                pieces[name] = (part.start, tuple(shape))
+            if made > 0 and not is_tied:
+                adam[name] = {"step": made, **part.moments}
+        schedule = self._scheduler.state_dict()
+        return State(model=model, adam=adam, scheduler=schedule, pieces=pieces)
 
     def restore(self, state: State) -> None:
         tensors = trained(self._model)

@@ -1,11 +1,12 @@
-"""What DeepSpeed's ranks hold of each parameter, whole and by name, and the way back.
+"""What DeepSpeed's ranks hold of each parameter, and the way back.
 
-A parameter is gathered whole on every rank, one after the other: no more memory is needed than
-for the largest of them.
+Where all ranks need a parameter, it is gathered whole on every rank, one after the other: no more
+memory is needed than for the largest of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
@@ -14,17 +15,15 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.runtime.zero.utils import get_mapping_to_flat_buffer
 from deepspeed.utils import (
     safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
     safe_set_local_fp32_param,
     safe_set_local_optimizer_state,
 )
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from trainer.checkpoint.remote_tensor import part_of, whole_of
 from trainer.checkpoint.state import MOMENTS
+from trainer.checkpoint.tensor_parts import part_of, whole_of
 from trainer.models import zero3
 from trainer.models.zero3 import is_sharded
 
@@ -43,8 +42,51 @@ def weights(parameter: Tensor) -> Tensor:
     return gathered
 
 
-def moments(parameter: Tensor) -> dict[str, Tensor]:
-    return {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What this rank's Adam has of a parameter: the memory that the next update changes."""
+
+    start: int
+    """Where it begins in the flat parameter."""
+    weights: Tensor
+    """[elements of the part] in fp32; in the parameter's shape if it is all of it."""
+    moments: dict[str, Tensor]
+    """Shaped as the weights."""
+
+
+def part(parameter: Any) -> Part | None:
+    """Return this rank's part of `parameter`; None if it has none. Nothing is sent or copied."""
+    start, size = _range(parameter)
+    shape = zero3.shape_of(parameter)
+    if not size and shape.numel():
+        return None
+    fragments = [_fragment(parameter, key)[:size] for key in (None, *MOMENTS)]
+    own, *moments = [one.view(shape) if size == shape.numel() else one for one in fragments]
+    return Part(start, own, dict(zip(MOMENTS, moments, strict=True)))
+
+
+def _range(parameter: Any) -> tuple[int, int]:
+    """Return beginning and number of this rank's elements of the flat parameter."""
+    if is_sharded(parameter):  # in equal parts, with padding at the end
+        each = parameter.ds_tensor.numel()
+        start = min(parameter.ds_numel, each * distributed.get_rank(parameter.ds_process_group))
+        return start, min(each, parameter.ds_numel - start)
+    if parameter._hp_mapping is None:
+        return 0, 0
+    place = parameter._hp_mapping.lp_fragment_address
+    return place.start, place.numel
+
+
+def _fragment(parameter: Any, key: str | None) -> Tensor:
+    """Return a view of the part's weights, or of the moment `key`, wherever it is kept."""
+    if not is_sharded(parameter):
+        fragment: Tensor = parameter._hp_mapping.get_hp_fragment(key)
+        return fragment
+    # Its public counterpart would copy what is kept on the CPU to the GPU.
+    found: Tensor = parameter._z3_optimizer._get_fp32_opt_state_partition(
+        parameter, release_swap_buffers=True, optim_state_key=key
+    )[0]
+    return found
 
 
 def begin(optimizer: Any, adam: torch.optim.AdamW) -> None:
@@ -114,17 +156,20 @@ def _parts(optimizer: Any) -> list[Tensor]:
 def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
     """Give `parameter` its weights [its shape], and what Adam `held` of it where there is any.
 
-    Of remote tensors a rank of stage 3 reads its own part. Ranks do not meet, so a slow one delays
-    no collective; only hpZ's copies within a node (`zpg`) are made together.
+    A rank reads its own part of the moments, and at stage 3 of the weights. Ranks do not meet, so a
+    slow one delays no collective; only hpZ's copies within a node (`zpg`) are made together.
     """
     kept = {key: held[key] for key in MOMENTS} if held else {}
+    start, size = _range(parameter)
     if not is_sharded(parameter):
-        parameter.data.copy_(value)
-        safe_set_full_fp32_param(parameter, value.to(parameter.device))
-        for key, moment in kept.items():
-            safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
+        whole = whole_of(value)
+        parameter.data.copy_(whole)
+        safe_set_full_fp32_param(parameter, whole.to(parameter.device))
+        for key, moment in kept.items() if size else ():
+            _fragment(parameter, key).copy_(part_of(moment, start, size))
         return
-    own = _own(parameter, value)
+    padding = parameter.ds_tensor.numel() - size
+    own = functional.pad(part_of(value, start, size), (0, padding))
     if parameter.ds_secondary_tensor is None:
         parameter.ds_tensor.data.copy_(own)
         if parameter.ds_status == ZeroParamStatus.AVAILABLE:  # small, and whole on every rank
@@ -135,12 +180,5 @@ def put(parameter: Any, value: Tensor, held: dict[str, Any] | None) -> None:
                 parameter.data.copy_(whole_of(value))
     safe_set_local_fp32_param(parameter, own)
     for key, moment in kept.items():
-        safe_set_local_optimizer_state(parameter, _own(parameter, moment), key)
-
-
-def _own(parameter: Any, value: Tensor) -> Tensor:
-    """This rank's equal part of `value`, with zeros at the end where it does not divide."""
-    size = parameter.ds_tensor.numel()
-    start = min(value.numel(), size * distributed.get_rank(parameter.ds_process_group))
-    part = part_of(value, start, min(size, value.numel() - start))
-    return functional.pad(part, (0, size - part.numel()))
+        mine = functional.pad(part_of(moment, start, size), (0, padding))
+        safe_set_local_optimizer_state(parameter, mine, key)

@@ -20,9 +20,10 @@ from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
 from trainer.checkpoint.protocol import Directory, Receipt, Source, Targets
-from trainer.checkpoint.staging import CopyOut, StagingBuffers, room
+from trainer.checkpoint.staging import StagingBuffers
 from trainer.checkpoint.state import State
-from trainer.models import lora, zero3
+from trainer.checkpoint.tensor_parts import whole_of
+from trainer.models import zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import share_threads
@@ -218,24 +219,15 @@ class LearnerEngine:
 
     def snapshot(self, step: int, needed: Sequence[int]) -> int:
         """Copy this rank's shard of the state. Returns its size in bytes."""
-        return self._staging.take(step, needed, self._room(), self._state).bytes
+        return self._staging.take(step, needed, self._state()).bytes
 
-    def _state(self, keep: CopyOut) -> State:
-        content = self._strategy.state(keep)
+    def _state(self) -> State:
+        content = self._strategy.state()
         if self._average:
             tensors = self._average.tensors
-            mine = {n: keep(tensors[n]) for n in state.share(tensors, self._rank)}
+            mine = {name: tensors[name] for name in state.share(tensors, self._rank)}
             content = replace(content, average=mine)
         return content
-
-    def _room(self) -> int:
-        """Returns the bytes of weights, two moments and an average: an upper bound."""
-        tensors = lora.trained(self._model)
-        mine = [tensors[name] for name in state.share(tensors, self._rank)]
-        shapes = ((getattr(t, "ds_numel", t.numel()), t.element_size()) for t in mine)
-        averaged = self._average.tensors if self._average else {}
-        more = [averaged[name] for name in state.share(averaged, self._rank)]
-        return room(shapes, 3) + room(((t.numel(), t.element_size()) for t in more), 1)
 
     def save(self, step: int, directory: Directory) -> WrittenFile:
         """Write the copy of `step`. Training may continue meanwhile."""
@@ -262,7 +254,8 @@ class LearnerEngine:
             if self._average and content.average:
                 self._average.restore(content.average)
             elif self._average:  # the checkpoint has none: the average begins with the model
-                self._average.begin(content.model)
+                weights = content.model.items()
+                self._average.begin((name, whole_of(tensor)) for name, tensor in weights)
 
     @property
     def _reads_parts(self) -> bool:

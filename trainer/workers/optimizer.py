@@ -11,6 +11,7 @@ from torch import nn
 from transformers.optimization import get_scheduler
 
 from trainer.checkpoint.state import MOMENTS
+from trainer.checkpoint.tensor_parts import whole_of
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.models.zero3 import shape_of
 from trainer.types import TrainingError
@@ -71,7 +72,9 @@ class Optimizer:
         in_order = [p for group in self._adam.param_groups for p in group["params"]]
         content["state"] = {
             # Copy: the source may be a file or another process's memory.
-            index: {key: value.clone() for key, value in moments[names[parameter]].items()}
+            index: {
+                key: whole_of(value).clone() for key, value in moments[names[parameter]].items()
+            }
             for index, parameter in enumerate(in_order)
             if names[parameter] in moments
         }

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainer.checkpoint.staging import CopyOut
 from trainer.checkpoint.state import State
 
 
@@ -37,10 +36,11 @@ class Strategy(Protocol):
 
         The model itself may compute with rounded copies. Frozen parameters are the model's own."""
 
-    def state(self, keep: CopyOut) -> State:
-        """Returns this rank's shard of the training state, independent of the parallel layout.
+    def state(self) -> State:
+        """Returns this rank's share of the training state, which sends nothing.
 
-        Every tensor in the shard is one that `keep` returned, so training may continue.
+        Its tensors are those that the next update changes. All ranks' shares together are
+        independent of the parallel layout.
         """
 
     def restore(self, state: State) -> None:

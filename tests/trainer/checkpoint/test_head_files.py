@@ -23,9 +23,9 @@ from trainer.checkpoint import (
     file_stream,
     head_files,
     remote_state,
-    remote_tensor,
     restore_progress,
     state,
+    tensor_parts,
 )
 from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
@@ -243,8 +243,8 @@ def test_the_store_lets_go_of_the_files_that_it_has_served(
     assert store.inner._served == {}
 
 
-def saved_by(step: Path, ranks: int) -> State:
-    """What `ranks` ranks write, and the whole of it."""
+def saved_by(step: Path, ranks: int, *, in_pieces: bool = False) -> State:
+    """Write what `ranks` ranks do, whole tensors or a piece of each. Returns the whole of it."""
     generator = torch.Generator().manual_seed(1)
     tensors = {
         f"layer.{n}": torch.randn(n + 1, 7, generator=generator).bfloat16() for n in range(6)
@@ -265,15 +265,35 @@ def saved_by(step: Path, ranks: int) -> State:
             adam={name: adam[name] for name in mine},
             scheduler=whole.scheduler,
         )
-        state.save(step, "policy", part, rank)
+        state.save(step, "policy", _pieces(whole, rank) if in_pieces else part, rank)
     write_manifest(step, 3)
     return whole
 
 
+def _pieces(whole: State, rank: Rank) -> State:
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.tensor_split(tensor.flatten(), rank.world)[rank.index].clone()
+
+    def start(tensor: torch.Tensor) -> int:
+        pieces = torch.tensor_split(tensor.flatten(), rank.world)
+        return sum(piece.numel() for piece in pieces[: rank.index])
+
+    return State(
+        model={name: cut(tensor) for name, tensor in whole.model.items()},
+        adam={
+            name: {key: cut(one) if one.dim() else one for key, one in held.items()}
+            for name, held in whole.adam.items()
+        },
+        scheduler=whole.scheduler,
+        pieces={name: (start(one), tuple(one.shape)) for name, one in whole.model.items()},
+    )
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
 def test_a_rank_reads_parts_of_tensors_and_nothing_else(
-    store: Store, own: Path, step: Path
+    store: Store, own: Path, step: Path, in_pieces: bool
 ) -> None:
-    whole = saved_by(step, 3)
+    whole = saved_by(step, 3, in_pieces=in_pieces)
     directory = HeadDirectory(step, store, "the head")
     with remote_state.opened(directory, "policy") as found:
         found.check_fits(whole.model)
@@ -282,11 +302,11 @@ def test_a_rank_reads_parts_of_tensors_and_nothing_else(
         for name, tensor in whole.model.items():
             assert float(found.adam[name]["step"]) == 3.0
             start, size = tensor.numel() // 3, tensor.numel() // 2
-            part = remote_tensor.part_of(found.model[name], start, size)
+            part = tensor_parts.part_of(found.model[name], start, size)
             assert torch.equal(part, tensor.flatten()[start : start + size])
             moment = whole.adam[name]["exp_avg"]
-            assert torch.equal(remote_tensor.whole_of(found.adam[name]["exp_avg"]), moment)
-        assert remote_tensor.part_of(found.model["layer.0"], 7, 0).shape == (0,)
+            assert torch.equal(tensor_parts.whole_of(found.adam[name]["exp_avg"]), moment)
+        assert tensor_parts.part_of(found.model["layer.0"], 7, 0).shape == (0,)
     half = sum(tensor.numel() // 2 * 2 for tensor in whole.model.values())
     moments = sum(tensor.numel() * 4 for tensor in whole.model.values())
     # The server counts a part after the last of its bytes has arrived.
@@ -326,7 +346,7 @@ def test_a_part_that_arrives_damaged_is_an_error(
         remote_state.opened(directory, "policy") as found,
         pytest.raises(OSError, match="the checksum of what arrived differs"),
     ):
-        remote_tensor.whole_of(found.model["layer.0"])
+        tensor_parts.whole_of(found.model["layer.0"])
 
 
 def test_a_stream_that_breaks_begins_again(

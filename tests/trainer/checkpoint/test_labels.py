@@ -46,7 +46,12 @@ def full() -> ShardManifest:
     return replace(
         sheet(3, "policy", 0),
         in_flight=bytes(range(256)),
-        contents=Contents(entries, {"last_epoch": 3, "_last_lr": [1e-6 / 3]}, 68),
+        contents=Contents(
+            entries,
+            {"last_epoch": 3, "_last_lr": [1e-6 / 3]},
+            68,
+            {"embed.weight": (32, (16, 8))},
+        ),
         digests=("0" * 32,),
     )
 
@@ -54,6 +59,14 @@ def full() -> ShardManifest:
 def test_sheets_come_back_as_they_were() -> None:
     sheets = [full(), replace(full(), role="critic", in_flight=None)]
     assert labels.parse(labels.dump(sheets)) == sheets
+
+
+def test_a_label_of_the_version_before_has_whole_tensors_alone() -> None:
+    row = labels._row(full())
+    del row["pieces"]
+    before = forged(json.dumps([row]).encode()).replace(b"label-2", b"label-1", 1)
+    (found,) = labels.parse(before)
+    assert found == replace(full(), contents=replace(full().contents, pieces={}))
 
 
 @pytest.mark.parametrize("name", ["cosine_with_min_lr", "linear", "constant_with_warmup"])

@@ -24,7 +24,7 @@ from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.spilled import SpilledReplicas
-from trainer.checkpoint.staging import CopyOut, StagingBuffers
+from trainer.checkpoint.staging import StagingBuffers
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import shared_memory
@@ -65,17 +65,7 @@ def numbers(start: float) -> State:
 
 def taken(copies: StagingBuffers, step: int, needed: list[int]) -> State:
     live = numbers(float(step))
-
-    def state(keep: CopyOut) -> State:
-        embed = keep(live.model["embed"])
-        return State(
-            model={"embed": embed, "head": embed, "count": keep(live.model["count"])},
-            adam={"embed": {k: keep(v) for k, v in live.adam["embed"].items()}},
-            scheduler=live.scheduler,
-            average={"embed": keep(live.average["embed"])},
-        )
-
-    copies.take(step, needed, 4096, state)
+    copies.take(step, needed, live)
     for tensor in (live.model["embed"], live.adam["embed"]["exp_avg"]):
         tensor.zero_()  # training goes on
     return copies.of(step).state()
