@@ -16,7 +16,7 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults chaos lint docs pictures bench hosts lock clean cuda-check
+.PHONY: help setup demo test units faults chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
@@ -111,6 +111,10 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 
 bench: setup .peers/.done  ## measure against baselines: NAME=step for one benchmark, else all
 	$(PYTHON) -m bench $(NAME)
+
+# bench/gpu_hour.sh says what its stages are; their results are in build/gpu-hour.
+gpu-hour: $(VENV)/.done  ## measure on a GPU, in stages of ten minutes: STAGE=update for one
+	PYTHON=$(PYTHON) bench/gpu_hour.sh $(or $(STAGE),all)
 
 # docs/extend-the-image.md has the results. Each environment takes 9 GB, and as much again in uv's cache.
 cuda-check: setup  ## prove of the CUDA image what needs no GPU: PYTHON312=python3.12 WITH_VERL=0

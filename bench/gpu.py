@@ -90,21 +90,18 @@ class Load:
 
 ON_GPU = {
     name: Load(
-        vocabulary=vocabulary,
-        hidden=hidden,
-        intermediate=intermediate,
-        layers=layers,
-        heads=heads,
-        key_heads=key_heads,
-        tied=tied,
+        vocabulary=shape["vocab_size"],
+        hidden=shape["hidden_size"],
+        intermediate=shape["intermediate_size"],
+        layers=shape["num_hidden_layers"],
+        heads=shape["num_attention_heads"],
+        key_heads=shape["num_key_value_heads"],
+        tied=shape["tie_word_embeddings"],
         samples=64,
         length=2_048,
     )
-    for name, vocabulary, hidden, intermediate, layers, heads, key_heads, tied in (
-        ("0.5B", 151_936, 896, 4_864, 24, 14, 2, True),
-        ("1.5B", 151_936, 1_536, 8_960, 28, 12, 2, True),
-        ("7B", 152_064, 3_584, 18_944, 28, 28, 4, False),
-    )
+    for name, shape in models.SHAPES.items()
+    if name != "tiny"
 }
 """The shapes of Qwen2.5."""
 ON_CPU = replace(

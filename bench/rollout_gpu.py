@@ -47,21 +47,11 @@ class Load:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=models.SHAPES, help="default: 1.5B; tiny on a CPU")
-    parser.add_argument("--requests", type=positive, nargs="+", default=[128, 256, 512])
-    parser.add_argument("--prompt", type=positive, help="tokens of a prompt; default: 256, CPU 16")
-    parser.add_argument("--tokens", type=positive, help="of a completion; default: 1024, CPU 16")
-    parser.add_argument("--output", choices=("final_only", "delta"), default="final_only")
-    parser.add_argument("--prefix-caching", choices=("on", "off"), default="on")
-    parser.add_argument("--head", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
-    parser.add_argument("--no-mismatch", action="store_true", help="leave the trainer out")
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     import torch
 
     on_gpu = torch.cuda.is_available()
-    shape = arguments.shape or ("1.5B" if on_gpu else "tiny")
+    shape = arguments.model or ("1.5B" if on_gpu else "tiny")
     prompt = arguments.prompt or (256 if on_gpu else 16)
     tokens = arguments.tokens or (1024 if on_gpu else 16)
     loads = [Load(requests=n, prompt=prompt, tokens=tokens) for n in arguments.requests]
@@ -76,7 +66,7 @@ def main() -> int:
         rows, mismatch = measured(model, loads, arguments)
     for row in rows:
         print(row, flush=True)
-    detail = {"shape": shape, "device": device_name(torch), "rows": rows, "mismatch": mismatch}
+    detail = {"model": shape, "device": device_name(torch), "rows": rows, "mismatch": mismatch}
     settings = {n: getattr(arguments, n) for n in ("output", "prefix_caching", "head", "precision")}
     report(
         "rollout_gpu",
@@ -88,6 +78,20 @@ def main() -> int:
         lacking="" if on_gpu else NO_GPU,
     )
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=models.SHAPES, help="default: 1.5B; tiny on a CPU")
+    parser.add_argument("--requests", type=positive, nargs="+", default=[128, 256, 512])
+    parser.add_argument("--prompt", type=positive, help="tokens of a prompt; default: 256, CPU 16")
+    parser.add_argument("--tokens", type=positive, help="of a completion; default: 1024, CPU 16")
+    parser.add_argument("--output", choices=("final_only", "delta"), default="final_only")
+    parser.add_argument("--prefix-caching", choices=("on", "off"), default="on")
+    parser.add_argument("--head", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--no-mismatch", action="store_true", help="leave the trainer out")
+    return parser
 
 
 def device_name(torch: Any) -> str:

@@ -5,24 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-SHAPES = {
-    "tiny": {
-        **{"vocab_size": 1_024, "hidden_size": 128, "intermediate_size": 512},
-        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
-    },
-    "0.5B": {
-        **{"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4_864},
-        **{"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-    },
-    "1.5B": {
-        **{"vocab_size": 151_936, "hidden_size": 1_536, "intermediate_size": 8_960},
-        **{"num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
-    },
-    "7B": {
-        **{"vocab_size": 152_064, "hidden_size": 3_584, "intermediate_size": 18_944},
-        **{"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4},
-        "tie_word_embeddings": False,
-    },
+KEYS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "tie_word_embeddings"),
+)
+SHAPES: dict[str, dict[str, Any]] = {
+    name: dict(zip(KEYS, values, strict=True))
+    for name, values in {
+        "tiny": (1_024, 128, 512, 2, 4, 2, True),
+        "0.5B": (151_936, 896, 4_864, 24, 14, 2, True),
+        "1.5B": (151_936, 1_536, 8_960, 28, 12, 2, True),
+        "7B": (152_064, 3_584, 18_944, 28, 28, 4, False),
+    }.items()
 }
 """Shapes of Qwen2.5's models, from their config.json, and a tiny one for CPUs."""
 

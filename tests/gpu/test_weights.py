@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ import torch
 
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
+from tests.support.mixtures import MIXTURES, write_mixture
 from tests.support.ranks import experience
 from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny
-from tests.support.vllm import SAMPLING, requests, worst
+from tests.support.vllm import SAMPLING, mean, requests, worst
 from tests.support.vllm import settings as engine_settings
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import memory_estimate, placement
@@ -151,6 +153,22 @@ def test_engines_read_the_policy_s_memory_on_the_gpu_that_they_share(
         before = policy.call_ranks(SmallParts.held).result()
         follow(policy, pool, "ipc", versions=2, first=2)
         assert policy.call_ranks(SmallParts.held).result() == before
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_a_mixture_of_experts_answers_with_each_new_version(
+    model: Tiny, tmp_path: Path, kind: str
+) -> None:
+    """Rounded logits of a router choose other experts, so the mean is compared."""
+    made = replace(model, model=write_mixture(kind, tmp_path / "model"))
+    with started(made, "ipc", policy=1, engines=1) as (policy, engines):
+        pool = EnginePool(engines)
+        for version in (1, 2):
+            policy.call_ranks(Policy.update, experience(version), version).result()
+            update.update_weights(policy, pool, version, backend="ipc")
+            (written,) = pool.generate([requests(1, 2)], SAMPLING)
+            assert {completion.version for completion in written} == {version}
+            assert mean(Asked(policy), written) < TOLERANCE
 
 
 @two

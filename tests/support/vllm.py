@@ -52,7 +52,18 @@ class Scorer(Protocol):
 
 def worst(policy: Scorer, completions: list[Completion]) -> float:
     """The largest difference between what engine and trainer say of a drawn token."""
+    return float(_differences(policy, completions).max())
+
+
+def mean(policy: Scorer, completions: list[Completion]) -> float:
+    """The mean difference between what engine and trainer say of a drawn token."""
+    return float(_differences(policy, completions).mean())
+
+
+def _differences(policy: Scorer, completions: list[Completion]) -> FloatArray:
+    """In nats, of each drawn token."""
     sequences = Sequences.collate(completions)
     assert sequences.rollout_log_probs is not None
-    difference = policy.log_probs(sequences) - sequences.rollout_log_probs
-    return float(np.abs(difference).max())
+    difference = np.abs(policy.log_probs(sequences) - sequences.rollout_log_probs)
+    drawn: FloatArray = difference[sequences.action_mask]
+    return drawn
