@@ -1,13 +1,15 @@
 """Gives partial rollouts to engines in slices of time, and takes the finished completions.
 
-Between two slices an engine can take new weights, or answer a call. If an engine no longer has a
-rollout, the dispatcher sends the rollout again. Rollouts of a lost engine go to another engine.
+An engine has its next slice before it ends one, so that it never waits for the driver. After
+`settle` no engine has a slice: it can take new weights, or answer a call. If an engine no longer
+has a rollout, the dispatcher sends the rollout again. Rollouts of a lost engine go to another
+engine.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -23,8 +25,10 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.staleness import balance
 from trainer.types import FinishedRollout, Key, PartialRollout, SliceResult
 
-SLICE = 0.1
+SLICE = 0.05
 """Seconds of one slice of work."""
+AHEAD = 2
+"""Slices that an engine has at a time: it begins the next one while the driver reads the last."""
 HOME_SURPLUS = 8
 """Most rollouts that an engine may have beyond others and still get one whose context it knows."""
 WAIT_SECONDS = 0.02
@@ -55,12 +59,14 @@ class Dispatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A slice that an engine is writing."""
+    """A slice that an engine is writing, or writes next."""
 
     pending: Pending[SliceResult]
     heartbeat: Heartbeat
+    new: frozenset[Key]
+    """The rollouts that came with the call."""
     since: float = field(default_factory=time.monotonic)
-    """Time of a monotonic clock, in seconds."""
+    """Time of a monotonic clock, in seconds, since which the engine can write the slice."""
 
 
 @dataclass(slots=True)
@@ -71,9 +77,19 @@ class _Queue:
     """The rollouts with the tokens that the driver knows."""
     acknowledged: set[Key] = field(default_factory=set)
     """Keys the engine has acknowledged; the rest are still to be sent."""
-    call: _Call | None = None
+    calls: deque[_Call] = field(default_factory=deque)
+    """The slices of the engine, in order."""
+
+    @property
+    def unsent(self) -> list[PartialRollout]:
+        sent = self.acknowledged.union(*(call.new for call in self.calls))
+        return [partial for key, partial in self.rollouts.items() if key not in sent]
 
     def take(self, result: SliceResult) -> list[FinishedRollout]:
+        """Take the result of the first slice: the engine is at the next one."""
+        self.calls.popleft()
+        if self.calls:
+            self.calls[0] = replace(self.calls[0], since=time.monotonic())
         for finished in result.ended:
             self.rollouts.pop(finished.key, None)
         self.acknowledged = set(result.left)
@@ -129,12 +145,12 @@ class EngineDispatcher:
     def work(self, seconds: float) -> list[FinishedRollout]:
         """Keep all engines busy. Returns what has finished, after a wait of at most `seconds`."""
         for number, queue in enumerate(self._queues):
-            if queue.rollouts and not queue.call and number not in self._engines.present:
+            if queue.rollouts and not queue.calls and number not in self._engines.present:
                 self._pass_on(number)
         if self._waiting:
             self.give([])
         self._send()
-        if calls := [queue.call.pending for queue in self._queues if queue.call]:
+        if calls := [queue.calls[0].pending for queue in self._queues if queue.calls]:
             self._engines.wait_any(calls, seconds)
         return [finished for number in self._answered() for finished in self._receive(number)]
 
@@ -148,7 +164,7 @@ class EngineDispatcher:
     def settle(self) -> list[FinishedRollout]:
         """Wait until every slice has ended, and send no other. Returns what has finished."""
         finished = []
-        while any(queue.call for queue in self._queues):
+        while any(queue.calls for queue in self._queues):
             for number in self._answered(SLICE):
                 finished += self._receive(number)
         return finished
@@ -179,19 +195,19 @@ class EngineDispatcher:
     def _send(self) -> None:
         for number in self._engines.present:
             queue = self._queues[number]
-            if queue.rollouts and not queue.call:
-                new = [
-                    partial
-                    for key, partial in queue.rollouts.items()
-                    if key not in queue.acknowledged
-                ]
+            while queue.rollouts and len(queue.calls) < AHEAD:
+                new = queue.unsent
                 pending = self._engines.send(number, Engine.write, new, self._sampling, SLICE)
-                queue.call = _Call(pending, self._engines.heartbeat(number))
+                keys = frozenset(partial.key for partial in new)
+                queue.calls.append(_Call(pending, self._engines.heartbeat(number), keys))
 
     def _answered(self, seconds: float = 0.0) -> Iterator[int]:
         """Yields each engine whose slice has ended, or that is lost."""
         for number, queue in enumerate(self._queues):
-            if queue.call and (queue.call.pending.ready(seconds) or self._overdue(queue.call)):
+            if not queue.calls:
+                continue
+            call = queue.calls[0]
+            if call.pending.ready(seconds) or self._overdue(call):
                 yield number
 
     def _overdue(self, call: _Call) -> str | None:
@@ -205,14 +221,12 @@ class EngineDispatcher:
     def _receive(self, number: int) -> list[FinishedRollout]:
         """Returns what finished in a slice. Other engines get the rollouts of a lost engine."""
         queue = self._queues[number]
-        assert queue.call is not None
-        call = queue.call
+        call = queue.calls[0]
         if not call.pending.ready(0):
             if not (how := self._overdue(call)):
                 return []  # the engine lives after all
             error = silent(f"{Role.ENGINE}-{number}", Role.ENGINE, how)
             self._engines.lose(number, error, len(queue.rollouts))
-        queue.call = None
         answers = self._engines.answers({number: call.pending}, 0, "writing", len(queue.rollouts))
         if number in answers:
             return [replace(one, engine=number) for one in queue.take(answers[number])]
@@ -225,5 +239,6 @@ class EngineDispatcher:
         groups: dict[int, list[PartialRollout]] = defaultdict(list)
         for partial in queue.rollouts.values():
             groups[partial.key[0]].append(partial)
-        queue.rollouts, queue.acknowledged, queue.call = {}, set(), None
+        queue.rollouts, queue.acknowledged = {}, set()
+        queue.calls.clear()
         self.give(list(groups.values()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from threading import Timer
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from trainer.rollout.hf_engine.engine import HFEngine
 from trainer.types import (
     Completion,
     FinishedRollout,
+    Key,
     LostWorkerError,
     PartialRollout,
     SliceResult,
@@ -162,3 +163,61 @@ def test_the_first_engine_whose_slice_ends_is_answered_first() -> None:
     ended = FinishedRollout(key, completion)
     Timer(0.05, group.slices[1].set_result, [SliceResult([ended], frozenset())]).start()
     assert [one.key for one in work.work(30.0)] == [key]
+
+
+class Queued(LocalWorkerGroup[HFEngine]):
+    """An engine in a thread, at one slice at a time; it notes the rollouts that come with each."""
+
+    def __init__(self, engine: HFEngine) -> None:
+        super().__init__([engine])
+        self._thread = ThreadPoolExecutor(1)
+        self.slices: list[Future[SliceResult]] = []
+        self.came: list[Key] = []
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        call = getattr(self._workers[worker], method.__name__)
+        self.came += [partial.key for partial in args[0]]
+        self.slices.append(self._thread.submit(call, *args, **kwargs))
+        return ThreadPending(self.slices[-1])
+
+    @property
+    def waiting(self) -> int:
+        return sum(not one.done() for one in self.slices)
+
+
+def test_an_engine_has_its_next_slice_while_the_driver_does_something_else(tiny: Tiny) -> None:
+    group = Queued(HFEngine(settings(tiny)))
+    begin = Event()
+    group._thread.submit(begin.wait)
+    work = EngineDispatcher(EnginePool(group), SamplingSettings(max_new_tokens=12), patience=600)
+    work.give([[PartialRollout((0, 0), TEXTS[0], 1)]])
+    work.work(0.0)
+    assert group.waiting == 2
+    work.work(0.0)
+    assert group.waiting == 2, "not more: new weights wait for all of them"
+    begin.set()
+    work.settle()
+    assert group.waiting == 0
+
+
+def test_rollouts_that_come_between_slices_are_sent_once_and_written_as_if_alone(
+    tiny: Tiny,
+) -> None:
+    sampling = SamplingSettings(max_new_tokens=12)
+    rollouts = [PartialRollout((n, 0), TEXTS[n % 3], 10 + n) for n in range(8)]
+
+    def written(given: Sequence[PartialRollout]) -> tuple[dict[Key, list[int]], list[Key]]:
+        group = Queued(HFEngine(settings(tiny)))
+        work = EngineDispatcher(EnginePool(group), sampling, patience=600)
+        ended: list[FinishedRollout] = []
+        for one in given:
+            work.give([[one]])
+            ended += work.work(0.1)
+        ended += work.finish()
+        assert not work.settle()
+        return {one.key: one.completion.tokens.tolist() for one in ended}, group.came
+
+    together, came = written(rollouts)
+    assert came == [one.key for one in rollouts]
+    alone = [written([one])[0] for one in rollouts]
+    assert together == {key: tokens for one in alone for key, tokens in one.items()}
