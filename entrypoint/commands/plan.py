@@ -228,14 +228,26 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     for pool in layout["memory"]:
         if pool["peak_bytes"] is not None:
             roles = ", ".join(pool["roles"])
-            lines.append(
-                ("memory", f"{pool['peak_bytes'] / 2**30:.1f} GiB on each {pool['each']}", roles)
-            )
+            lines.append(("memory", f"{_gib(pool['peak_bytes'])} on each {pool['each']}", roles))
+    if host := layout.get("host"):
+        parts = {
+            "files": "to start, for all",
+            "read": "to start, for each process",
+            "moved": "off the GPUs",
+            "copies": "copies of the state",
+            "replicas": "another node's",
+        }
+        each = ", ".join(f"{words} {_gib(host[key])}" for key, words in parts.items() if host[key])
+        lines.append(("node memory", f"{_gib(host['need_bytes'])} on {host['node']}", each))
     if chosen := layout["chosen"]:
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]
         lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
     said = ("kernels", "note", "idle")
     return lines + [(key, layout[key], "") for key in said if layout.get(key)]
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
 
 
 def _cost_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

@@ -19,6 +19,7 @@ from contract.run_dir import write_atomically
 from trainer.checkpoint.protocol import StoreName
 from trainer.checkpoint.replica_store import ReplicaStore
 from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.cluster.host_memory import SNAPSHOT_SHARE
 from trainer.cluster.tcp_stream import StreamSource
 from trainer.config.config import Config
 
@@ -31,8 +32,6 @@ RECEIVE = "receive"
 RECEIVERS = 16
 """Shards that a store receives at a time. One from an unreachable node takes a place until
 `trainer.cluster.tcp_stream` times out."""
-MEMORY_FRACTION = 0.5
-"""Fraction of what Ray counts as a node's memory: the budget if no flag gives one."""
 END_SECONDS = 5.0
 """Seconds for all stores to delete what they hold."""
 PATIENCE_SECONDS = 120.0
@@ -125,7 +124,7 @@ def _budget(row: Mapping[str, Any], memory: float | None) -> float:
     """Return the budget of a node's store in bytes."""
     if memory is not None:
         return memory * 1e9
-    return MEMORY_FRACTION * float(row["Resources"].get("memory", 0.0))
+    return SNAPSHOT_SHARE * float(row["Resources"].get("memory", 0.0))
 
 
 def _start(name: StoreName, budget: float, goes_on: bool) -> Any:

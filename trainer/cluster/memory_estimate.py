@@ -5,8 +5,7 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
 - weights: 2Ψ in bf16, 4Ψ in fp32; gradients the same of Ψ', but 4Ψ' at stage 0; optimizer: 12Ψ'
   with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
   the optimizer by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
-  section 3 and figure 1). --adam_offload moves the optimizer to the CPU's memory, where each rank
-  also keeps its shard of the newest checkpoint while it is written, 12Ψ'/N.
+  section 3 and figure 1). --adam_offload moves the optimizer to the CPU's memory (`host_memory`).
 - the update under ZeRO: a bucket of at most 5e8 gradients, then copies of a rank's gradients, one
   in their own type and one in fp32. --enable_ema: 4Ψ of the policy, always.
 - activations, for t tokens in a pass, of a layer of width h, without the attention matrix, which
@@ -73,7 +72,13 @@ class ProcessMemory:
     update: int = 0
     """Activations of a pass with gradients, or what the optimizer's step needs if that is more."""
     host: int = 0
-    """In the CPU's memory, not on the GPU."""
+    """In the CPU's memory, not on the GPU, without copies."""
+    copy: int = 0
+    """A copy of its share of the training state, in the CPU's memory."""
+    read: int = 0
+    """In the CPU's memory while it starts, of its own: weights that are no pages of files."""
+    files: int = 0
+    """In the CPU's memory while it starts: pages of files that it shares with other processes."""
     idle: int = 0
     """On the GPU while other roles work."""
     load: int = 0
@@ -125,6 +130,9 @@ def of(
         forward=max(part.forward for part in parts),
         update=parts[0].update,
         host=sum(part.host for part in parts),
+        copy=parts[0].copy,
+        read=sum(part.read for part in parts),
+        files=sum(part.files for part in parts),
         idle=sum(part.idle for part in parts),
         load=sum(part.load for part in parts),
         average=parts[0].average,
@@ -277,7 +285,10 @@ def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
         optimizer=optimizer - on_host,
         forward=_forward(config, size),
         update=max(_activations(config, size) + bucket, step),
-        host=on_host + (kept if asleep else 0) + _copy(config, learnt, ranks),
+        host=on_host + (kept if asleep else 0),
+        copy=(12 * learnt + average) // ranks,
+        read=0 if rounded else loaded,
+        files=loaded if rounded else 0,
         idle=0 if asleep else kept,
         load=max(loaded, kept),
         average=average,
@@ -293,20 +304,17 @@ def _published(config: Config, size: ModelSize) -> int:
     return min(LENT_BUCKETS * GPU_BUCKET_BYTES, whole) + min(GPU_BUCKET_BYTES, whole)
 
 
-def _copy(config: Config, learnt: int, ranks: int) -> int:
-    """Returns the bytes of the copy of a rank's checkpoint shard: fp32 weights and moments."""
-    return 0 if config.disable_ds_ckpt else 12 * learnt // ranks
-
-
 def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMemory:
     """The reference is sharded only at ZeRO stage 3. Every reward process has whole models."""
     sharded = role == Role.REFERENCE and config.sharding.zero_stage >= 3
     weights = _width(config) * size.parameters // (ranks if sharded else 1)
-    offloaded = config.ref_reward_offload
+    offloaded, own = config.ref_reward_offload, sharded or not config.mixed_precision
     return ProcessMemory(
         weights=weights,
         forward=_forward(config, size),
         host=weights if offloaded else 0,
+        read=weights if own else 0,
+        files=0 if own else weights,
         idle=0 if offloaded else weights,
         load=weights,
         scores_rollouts=role == Role.REWARD and _scores_rollouts(config),

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
-from trainer.cluster import memory_estimate
+from trainer.cluster import host_memory, memory_estimate
 from trainer.cluster.auto_layout import cost, kernels
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.model_size import known_size
@@ -86,6 +86,7 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
             for group in pool.groups
         ],
         "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
+        "host": host_memory.row(config, found, offers),
         "cost": _cost(config, found, offers),
         "kernels": kernels.sentence(config) if found.on_gpus else None,
         "shortfalls": list(found.shortfalls),
@@ -150,7 +151,7 @@ def _group(
             "gradients": need.gradients,
             "optimiser": need.optimizer,
             "activations": max(need.update, need.forward),
-            "host": need.host,
+            "host": need.host + need.copy,
             "peak": need.peak,
         }
     }

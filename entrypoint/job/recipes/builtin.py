@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract.journal import EXPORT
 from contract.manifest import lineage_of, newest_checkpoint
@@ -125,7 +125,11 @@ class Builtin:
             lacking=tuple(lacking),
             layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
             key=key,
-            warnings=(*warnings(choice.words, named_in(settings.job)), *_outside(settings, config)),
+            warnings=(
+                *warnings(choice.words, named_in(settings.job)),
+                *(() if choice.faults else _short_of_memory(found)),
+                *_outside(settings, config),
+            ),
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
@@ -184,6 +188,10 @@ class Builtin:
 
     def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).longest_service_wait
+
+
+def _short_of_memory(layout: Mapping[str, Any]) -> Sequence[str]:
+    return [layout["host"]["lacking"]] if layout["host"] and layout["host"]["lacking"] else []
 
 
 def _not_exported(end: JobEnd) -> str:

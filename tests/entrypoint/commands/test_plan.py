@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -226,8 +227,24 @@ def test_nodes_of_the_plan_may_differ(tmp_path: Path) -> None:
 def test_too_little_memory_of_the_planned_nodes_is_a_fault(tmp_path: Path) -> None:
     settings = read_settings(cluster(1, 2, "80GB"), job(tmp_path, model="Qwen/Qwen2.5-7B"))
     (fault,) = plan.plan(settings, PlannedNodes(memory=50 * 10**9))["faults"]
-    assert "a node's CPUs need" in fault["problem"]
-    assert "have 46.6 GiB of memory" in fault["problem"]
+    assert "of the CPUs' memory while it trains, and has 46.6 GiB" in fault["problem"]
+
+
+def test_a_node_that_cannot_load_a_layout_by_flags_is_named_in_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = job(tmp_path, "--actor_num_gpus_per_node", "8", "--zero_stage", "0", model="some/7B")
+    settings = read_settings(cluster(1, 8, "80GB"), given)
+    enough, scarce = (plan.plan(settings, PlannedNodes(memory=n * 10**12)) for n in (9, 1))
+    assert not [one for one in enough["warnings"] if "CPUs' memory" in one]
+    (warning,) = [one for one in scarce["warnings"] if "CPUs' memory" in one]
+    assert "and has 931.3 GiB" in warning
+    assert "--zero_stage 3" in warning
+    assert enough["layout"]["host"]["need_bytes"] > 10**12
+    plan._print_text(enough, cost=False)
+    assert re.search(
+        r"^node memory +\d+\.\d GiB on .*copies of the state", capsys.readouterr().out, re.M
+    )
 
 
 def test_a_job_that_cannot_run_is_a_fault(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from contract.resources import NodeResources
 from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
-from trainer.cluster.auto_layout.memory_fit import FILLED, HOST_FILLED
+from trainer.cluster.auto_layout.memory_fit import FILLED
 from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
 from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
 from trainer.cluster.model_size import known_size
@@ -55,7 +55,7 @@ def complete(
     if search is None or best is None:
         return LayoutChoice()
     if not given & LAYOUT_FLAGS and (best.use.gpu.filled > 1 or best.use.host.filled > 1):
-        return LayoutChoice(faults=(_fault(best),))
+        return LayoutChoice(faults=(_fault(search, best),))
     flags = _additions(best, given)
     pairs = ((f"--{name}", str(value).lower()) for name, value in flags.items())
     words = tuple(word for pair in pairs for word in pair)
@@ -134,14 +134,12 @@ def _of_sizes(search: LayoutSearch, best: Candidate) -> Iterator[str]:
 
 
 def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) -> Iterator[str]:
-    use, host = best.use.gpu, best.use.host
+    use = best.use.gpu
     if not use.need:
         return
     yield f"by the estimate a GPU needs {_gib(use.need)} of its {_gib(use.memory)}"
     if use.filled > FILLED:
         yield f"that may not fit: {_lower(best)}, or leave flags of the layout out"
-    if host.filled > HOST_FILLED:
-        yield f"{_of_host(best)}: that may not fit"
     savers = [name for name in flags if name in SAVERS]
     plain = search.without(best, savers).gpu
     if plain.need > use.need:
@@ -149,15 +147,17 @@ def _of_memory(search: LayoutSearch, best: Candidate, flags: Mapping[str, Any]) 
         yield f"without {names} a GPU would need {_gib(plain.need)}"
 
 
-def _fault(best: Candidate) -> str:
+def _fault(search: LayoutSearch, best: Candidate) -> str:
     """Returns why no layout fits, and what would help."""
     use = best.use.gpu
-    short, more = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}", _more_gpus(best)
-    if use.filled <= 1:
-        short, more = _of_host(best), "take nodes with more memory, or more nodes"
-    ways = [_lower(best), "train LoRA adapters by --lora_rank", "take a smaller model", more]
+    more = ["LoRA adapters by --lora_rank", "a smaller model"]
+    short = search.check.lacking_on_host(best.config, best.found, more)
+    if use.filled > 1 or short is None:
+        smaller = ["train LoRA adapters by --lora_rank", "take a smaller model"]
+        ways = _or([_lower(best), *smaller, _more_gpus(best)])
+        short = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}: {ways}"
     return (
-        f"no layout fits: by the estimate {short}: {_or(ways)}. A layout by flags, such as "
+        f"no layout fits: by the estimate {short}. A layout by flags, such as "
         "--actor_num_gpus_per_node, is not refused for its memory"
     )
 
@@ -171,11 +171,6 @@ def _more_gpus(best: Candidate) -> str:
         size = config.vllm.tensor_parallel_size
         return f"take GPUs with more memory, since an engine has {size} GPUs of a node at most"
     return "add GPUs"
-
-
-def _of_host(best: Candidate) -> str:
-    host = best.use.host
-    return f"a node's CPUs need {_gib(host.need)} and have {_gib(host.memory)} of memory"
 
 
 def _lower(best: Candidate) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contract.resources import NodeResources
-from trainer.cluster import memory_estimate
+from trainer.cluster import host_memory, memory_estimate
 from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.memory_estimate import PoolMemory
 from trainer.config.layout import Role
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 FILLED = 0.9
 """Share of a GPU's memory that the estimate may fill; the rest is for what it leaves out."""
-HOST_FILLED = 0.8
-"""The same share of the CPUs' memory."""
 ENGINE_WEIGHTS = 0.7
 """Share of an engine's memory that its weights may take; the rest is for keys and values."""
 ASSUMED_GPU_MEMORY = 80 * 10**9
@@ -51,7 +49,7 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        return self.gpu.filled <= FILLED and self.host.filled <= HOST_FILLED
+        return self.gpu.filled <= FILLED and self.host.filled <= host_memory.FILLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +69,14 @@ class MemoryCheck:
         return MemoryUse(max(uses, key=_filled), self._on_host(config, found))
 
     def _on_host(self, config: Config, found: Assignment) -> Use:
-        """Returns what leaves the GPUs of the fullest node."""
-        if not (config.sharding.sleep or config.ref_reward_offload or config.sharding.adam_offload):
-            return Use()
-        held: dict[str, dict[str, int]] = {node.name: {} for node in self.nodes}
-        for pool in found.layout.pools:
-            for group in pool.groups:
-                memory = memory_estimate.of(config, found.layout, group.role, self.sizes.get)
-                if memory is not None and group.role != Role.ENGINE:
-                    for name in found.nodes[pool.name][: group.nodes]:
-                        held[name][group.role] = group.per_node * memory.host
-        uses = [Use(sum(h.values()), node.memory) for node in self.nodes for h in [held[node.name]]]
-        return max(uses, key=_filled)
+        """Returns the use of the CPUs' memory of the fullest node."""
+        needs = host_memory.of_nodes(config, found, self.nodes, self.sizes.get)
+        most = host_memory.fullest(needs, self.nodes)
+        return Use(most[1].need, most[0].memory) if most else Use()
+
+    def lacking_on_host(self, config: Config, found: Assignment, more: Sequence[str]) -> str | None:
+        """Returns the node whose CPUs' memory may not suffice, and what would do, also `more`."""
+        return host_memory.lacking(config, found, self.nodes, self.sizes.get, more=more)
 
 
 def _on_gpu(pool: PoolMemory, memory: int) -> Use:

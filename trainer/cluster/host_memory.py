@@ -1,0 +1,237 @@
+"""Estimates what each node needs of the CPUs' memory, before any process starts. Torch-free.
+
+For Ψ parameters on N ranks, of which Ψ' are trained, in bytes; G ranks are on a node:
+
+- while the processes start: 4Ψ for each rank whose weights are read in fp32; 4Ψ/N at ZeRO stage 3.
+  Weights that are read in bf16, as at stages 1 and 2, stay pages of the model's files: 2Ψ for all
+  processes of the node together.
+- while they train: what sleeps or is offloaded, and the copies of the training state. A copy takes
+  12Ψ'/N of each rank, and 4Ψ/N with --enable_ema. A checkpoint that is being written needs one.
+  Snapshots need two, the newest complete one and the next, and two of the node before in the ring.
+
+Not counted: the programs themselves, engines, rollouts, and the copy of --save_hf_ckpt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from contract.resources import NodeResources
+from trainer.cluster import memory_estimate
+from trainer.cluster.bin_packing import Assignment
+from trainer.config.layout import Role
+
+if TYPE_CHECKING:
+    from trainer.cluster.memory_estimate import SizeOf
+    from trainer.config.config import Config
+
+FILLED = 0.8
+"""Share of a node's memory that the estimate may fill; the rest is for what it leaves out."""
+SNAPSHOTS = 2
+"""Copies of a rank's state that snapshots need at a time, on each of two nodes."""
+SNAPSHOT_SHARE = 0.5
+"""Share of what Ray counts as a node's memory that snapshots may take if no flag says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMemory:
+    """What a node needs of the CPUs' memory, in bytes."""
+
+    files: int
+    """While processes start: pages of models' files that they share."""
+    read: int
+    """While processes start: weights in another type than the files have."""
+    moved: int
+    """What sleeps or is offloaded."""
+    copies: int
+    """Copies of the training state of its own ranks."""
+    replicas: int
+    """Copies of another node's ranks."""
+
+    @property
+    def starting(self) -> int:
+        return self.files + self.read
+
+    @property
+    def training(self) -> int:
+        return self.moved + self.copies + self.replicas
+
+    @property
+    def need(self) -> int:
+        return max(self.starting, self.training)
+
+
+def of_nodes(
+    config: Config,
+    found: Assignment,
+    nodes: Sequence[NodeResources],
+    size_of: SizeOf | None = None,
+) -> Mapping[str, NodeMemory]:
+    """Returns the memory of each node by name. Empty without GPUs, or if a size is unknown."""
+    files: dict[str, dict[tuple[str, ...], int]] = {node.name: {} for node in nodes}
+    read, moved, copy = ({node.name: 0 for node in nodes} for _ in range(3))
+    if found.shortfalls or not found.on_gpus:
+        return {}
+    for pool in found.layout.pools:
+        for group in pool.groups:
+            if group.role == Role.ENGINE:
+                continue
+            need = memory_estimate.of(config, found.layout, group.role, size_of)
+            if need is None:
+                return {}
+            models = tuple(memory_estimate.models(config, group.role))
+            for name in found.nodes[pool.name][: group.nodes]:
+                files[name][models] = need.files
+                read[name] += group.per_node * need.read
+                moved[name] += group.per_node * need.host
+                copy[name] += group.per_node * need.copy
+    snapshots = SNAPSHOTS if _have_snapshots(config, nodes, copy) else 0
+    written = 0 if config.disable_ds_ckpt else 1
+    return {
+        name: NodeMemory(
+            files=sum(files[name].values()),
+            read=read[name],
+            moved=moved[name],
+            copies=(snapshots + written) * copy[name],
+            replicas=snapshots * _others(copy, name),
+        )
+        for name in copy
+    }
+
+
+def _have_snapshots(
+    config: Config, nodes: Sequence[NodeResources], copy: Mapping[str, int]
+) -> bool:
+    """Returns whether snapshots are on, and within their limit: else they are off at once."""
+    if config.peer_snapshot != "auto" or len(nodes) < 2:
+        return False
+    given = config.peer_snapshot_memory
+    for node in nodes:
+        held = SNAPSHOTS * (copy[node.name] + _others(copy, node.name))
+        limit = SNAPSHOT_SHARE * node.memory if given is None else given * 1e9
+        if held > limit and (node.memory or given is not None):
+            return False
+    return True
+
+
+def _others(copy: Mapping[str, int], node: str) -> int:
+    """Returns the bytes of the node whose copies take most: any may be the one before."""
+    return max((size for name, size in copy.items() if name != node), default=0)
+
+
+def fullest(
+    needs: Mapping[str, NodeMemory], nodes: Sequence[NodeResources]
+) -> tuple[NodeResources, NodeMemory] | None:
+    """Returns the node that its need fills most, and the need; None if none is known."""
+    known = [(node, needs[node.name]) for node in nodes if node.name in needs]
+    return max(known, key=lambda one: (_filled(*one), one[1].need), default=None)
+
+
+def _filled(node: NodeResources, need: NodeMemory) -> float:
+    return need.need / node.memory if node.memory else 0.0
+
+
+def row(
+    config: Config, found: Assignment, nodes: Sequence[NodeResources]
+) -> dict[str, int | str | None] | None:
+    """Returns the need of the fullest node as JSON; None if it is unknown."""
+    most = fullest(of_nodes(config, found, nodes), nodes)
+    if most is None:
+        return None
+    node, need = most
+    return {
+        "node": node.name,
+        "need_bytes": need.need,
+        "memory_bytes": node.memory or None,
+        "files": need.files,
+        "read": need.read,
+        "moved": need.moved,
+        "copies": need.copies,
+        "replicas": need.replicas,
+        "lacking": lacking(config, found, nodes),
+    }
+
+
+def lacking(
+    config: Config,
+    found: Assignment,
+    nodes: Sequence[NodeResources],
+    size_of: SizeOf | None = None,
+    *,
+    more: Sequence[str] = (),
+) -> str | None:
+    """Returns the node whose memory may not suffice, and what would do; None if all suffice.
+
+    `more`: what would also do.
+    """
+    fullest_one = fullest(of_nodes(config, found, nodes, size_of), nodes)
+    if fullest_one is None or _filled(*fullest_one) <= FILLED:
+        return None
+    node, need = fullest_one
+    doing = "to load the models" if need.starting >= need.training else "while it trains"
+    *most, last = *_ways(config, found, nodes, size_of), *more
+    ways = f"{', '.join(most)} or {last}" if most else last
+    return (
+        f"{node.name} needs {_gib(need.need)} of the CPUs' memory {doing}, and has "
+        f"{_gib(node.memory)}; {_gib(FILLED * node.memory)} of it may be planned. "
+        f"What would do: {ways}"
+    )
+
+
+def _ways(
+    config: Config,
+    found: Assignment,
+    nodes: Sequence[NodeResources],
+    size_of: SizeOf | None,
+) -> Iterator[str]:
+    """Yields the changes of which each alone suffices; at last a node with more memory."""
+    for words, flags in _changes(config):
+        needs = of_nodes(config.with_flags(flags), found, nodes, size_of)
+        most = fullest(needs, nodes)
+        if most and _filled(*most) <= FILLED:
+            yield words
+    most = fullest(of_nodes(config, found, nodes, size_of), nodes)
+    assert most is not None
+    node, need = most
+    if ranks := _ranks_that_fit(config, found, node, need):
+        yield f"{ranks} rank{'s' if ranks > 1 else ''} of each model on a node, on more nodes"
+    yield f"nodes with {_gib(need.need / FILLED)}"
+
+
+def _changes(config: Config) -> Iterator[tuple[str, dict[str, bool | int | str]]]:
+    """Yields flags that lower what a node needs, in words and as values."""
+    sharding = config.sharding
+    if config.peer_snapshot == "auto":
+        yield "--peer_snapshot off", {"peer_snapshot": "off"}
+    if not config.mixed_precision:
+        yield "--param_dtype bf16", {"param_dtype": "bf16"}
+    if config.train.enable_ema:
+        yield "no --enable_ema", {"enable_ema": False}
+    elif config.policy_ranks > 1:
+        for stage in (1, 3):
+            if stage > sharding.zero_stage:
+                yield f"--zero_stage {stage}", {"zero_stage": stage}
+    if sharding.adam_offload:
+        yield "no --adam_offload", {"adam_offload": False}
+    if sharding.sleep:
+        yield "no --deepspeed_enable_sleep", {"deepspeed_enable_sleep": False}
+    if config.ref_reward_offload:
+        yield "no --ref_reward_offload", {"ref_reward_offload": False}
+
+
+def _ranks_that_fit(
+    config: Config, found: Assignment, node: NodeResources, need: NodeMemory
+) -> int:
+    """Returns the ranks of a model that fit on a node; 0 if none does."""
+    groups = (group for pool in found.layout.pools for group in pool.groups)
+    most = max(group.per_node for group in groups if group.role != Role.ENGINE)
+    room, ranks = FILLED * node.memory, most
+    while ranks and max(need.files + need.read * ranks / most, need.training * ranks / most) > room:
+        ranks -= 1
+    return ranks
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"
