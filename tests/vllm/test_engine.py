@@ -230,10 +230,32 @@ def test_greedy_completions_are_those_of_transformers(
     assert ours == theirs
 
 
+@pytest.fixture
+def engine_a_step_ahead(model: Tiny, monkeypatch: pytest.MonkeyPatch) -> object:
+    """As on GPUs: vLLM begins a step before it reads the last one's tokens."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    from trainer.rollout.vllm_engine import VLLMEngine
+
+    settle = CpuPlatform.check_and_update_config
+
+    def keep(config: Any) -> None:
+        chosen = config.scheduler_config.async_scheduling
+        settle(config)
+        config.scheduler_config.async_scheduling = chosen
+
+    monkeypatch.setattr(CpuPlatform, "check_and_update_config", staticmethod(keep))
+    engine: Any = VLLMEngine(settings(model))
+    assert engine._llm.llm_engine.engine_core.engine_core.async_scheduling
+    return engine
+
+
+@pytest.mark.parametrize("name", ["engine", "engine_a_step_ahead"])
 def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
-    engine: HFEngine, policy: PolicyActor
+    name: str, policy: PolicyActor, request: pytest.FixtureRequest
 ) -> None:
     """What the engine says of a token is what the policy says whose version the token carries."""
+    engine = request.getfixturevalue(name)
     partials = [
         PartialRollout((n, 0), text, n) for n, text in enumerate(("1+1=", "12+30=", "7=", LONG))
     ]

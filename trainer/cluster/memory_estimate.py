@@ -6,8 +6,9 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   with bf16 (two moments and a copy of the weights in fp32), 8Ψ' in fp32. ZeRO stage 1 divides
   the optimizer by N, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
   section 3 and figure 1). --adam_offload moves the optimizer to the CPU's memory (`host_memory`).
-- the update under ZeRO: a bucket of at most 5e8 gradients, then copies of a rank's gradients, one
-  in their own type and one in fp32. --enable_ema: 4Ψ of the policy, always.
+- the update under ZeRO: a bucket of at most 5e8 gradients (two with --overlap_comm at stages 1 and
+  2), then copies of a rank's gradients, one in their own type and one in fp32. --enable_ema: 4Ψ of
+  the policy, always.
 - activations, for t tokens in a pass, of a layer of width h, without the attention matrix, which
   flash attention never stores: 34th in 16 bits, if its feed-forward part has two matrices of width
   4h (Korthikanti et al. 2022, equation 1 and section 4). With RMSNorm and three matrices of width i
@@ -277,7 +278,8 @@ def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
     asleep = config.sharding.sleep
     rounded = stage in (1, 2) and config.mixed_precision and not average
     loaded = (2 if rounded else 4) * size.parameters // (ranks if stage >= 3 else 1)
-    bucket = width * min(REDUCED, learnt) if stage else 0
+    buffers = 2 if config.sharding.overlap_comm and stage < 3 else 1
+    bucket = buffers * width * min(REDUCED, learnt) if stage else 0
     step = (4 + width) * learnt // ranks if stage and config.mixed_precision and not on_host else 0
     return ProcessMemory(
         weights=weights,

@@ -170,6 +170,7 @@ def configuration(model: nn.Module, settings: LearnerSettings) -> dict[str, Any]
         "data_types": {"grad_accum_dtype": accumulated or None},
         "zero_optimization": {
             "stage": stage,
+            # Off unless asked for: DeepSpeed's races were with it (its issues 5545, 7965, 8061).
             "overlap_comm": sharding.overlap_comm,
             "reduce_bucket_size": min(BUCKET, elements),
             "zero_hpz_partition_size": sharding.zpg,

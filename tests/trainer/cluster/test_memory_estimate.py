@@ -191,6 +191,18 @@ def test_an_update_under_zero_copies_the_gradients_to_fp32(
     assert update == pytest.approx(weights + optimizer + gradients + reference + copies + ASLEEP)
 
 
+@pytest.mark.parametrize(("stage", "more"), [(1, 1), (2, 1), (3, 0)])
+def test_communication_beside_the_backward_pass_takes_a_second_bucket_but_at_stage_3(
+    tiny: Tiny, run_dir: Path, seven_billion: ModelSize, stage: int, more: int
+) -> None:
+    flags = SHARED | {"bf16": None, "zero_stage": stage}
+    off, on = (
+        phases(tiny.config(run_dir, **flags, overlap_comm=overlap))["update"]
+        for overlap in (None, True)
+    )
+    assert on - off == more * 4 * 500_000_000
+
+
 def test_a_sample_that_is_longer_than_the_budget_of_tokens_counts_whole(
     tiny: Tiny, run_dir: Path, seven_billion: ModelSize
 ) -> None:
