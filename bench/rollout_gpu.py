@@ -23,6 +23,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bench.result import report
 from bench.sides import models
@@ -104,8 +105,8 @@ def measured(
     """A row for each load, and the mismatch of some samples; None if it is not wanted."""
     from trainer.config.options.parallelism import VLLMSettings
     from trainer.config.options.rollout import SamplingSettings
+    from trainer.rollout import vllm_engine
     from trainer.rollout.engine import EngineSettings
-    from trainer.rollout.vllm_engine import VLLMEngine
 
     longest = max(load.tokens for load in loads)
     settings = EngineSettings(
@@ -123,7 +124,11 @@ def measured(
             head_dtype=arguments.head,
         ),
     )
-    engine = VLLMEngine(settings)
+    known, most = vllm_engine.arguments, max(load.requests for load in loads)
+    # On CPUs vLLM would decode 256 at a time; on a large GPU it takes 1024.
+    more = {} if on_gpu() else {"max_num_seqs": most}
+    with mock.patch.object(vllm_engine, "arguments", lambda settings: known(settings) | more):
+        engine = vllm_engine.VLLMEngine(settings)
     decode(engine, replace(loads[0], tokens=8), arguments.output)  # compiles, and fills caches
     rows = [decode(engine, load, arguments.output) for load in loads]
     return rows, None if arguments.no_mismatch else mismatch_of(engine, settings, loads[0])
