@@ -21,12 +21,14 @@ from torch.utils._pytree import tree_leaves
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
 from tests.support.train_settings import take_train_settings
+from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint import state
 from trainer.checkpoint.protocol import Directory
 from trainer.checkpoint.state import State
 from trainer.checkpoint.tensor_parts import whole_of
 from trainer.cluster import memory_estimate
+from trainer.cluster.worker_group import WorkerGroup
 from trainer.config import architecture
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
@@ -229,6 +231,29 @@ def saved_in(directory: Path, role: str) -> State:
         adam={name: {k: whole_of(v) for k, v in held.items()} for name, held in found.adam.items()},
         scheduler=found.scheduler,
         average=found.average,
+    )
+
+
+def taught(
+    bench: WorkerGroup[Workbench], role: str, directory: Path, made: Any
+) -> tuple[Said, State]:
+    """What all ranks together said in a lesson of two steps, and what they saved after it."""
+    directory.mkdir(parents=True)
+    bench.call_ranks(Workbench.build, role, made).result()
+    of_each = bench.call_ranks(Workbench.lesson, [1, 2]).result()
+    bench.call_ranks(Workbench.save, directory).result()
+    return whole(of_each), saved_in(directory, role)
+
+
+def whole(of_each: list[Said]) -> Said:
+    lengths = experience(0).sequences.lengths
+    return Said(
+        batching.gather([said.before for said in of_each], lengths),
+        [
+            batching.combine_metrics(step)
+            for step in zip(*(s.metrics for s in of_each), strict=True)
+        ],
+        batching.gather([said.after for said in of_each], lengths),
     )
 
 
