@@ -38,7 +38,7 @@ def test_outputs_and_gradients_are_those_of_padded_rows_in_fp32(
         assert layout.padded is not kernel
         found.append([output, *torch.autograd.grad(output.float().square().sum(), states)])
     for got, expected in zip(*found, strict=True):
-        assert (got.float() - expected).norm() < 1e-2 * expected.norm()
+        assert (got.float() - expected).norm() < 2e-2 * expected.norm()
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])

@@ -76,11 +76,27 @@ class Kernel:
         keys, values = (each.to(exact).repeat_interleave(groups, 1) for each in (key, value))
         logits = torch.einsum("qhd,khd->hqk", query.to(exact), keys)
         logits = logits * (query.shape[-1] ** -0.5 if scale is None else scale)
-        at = torch.arange(len(query))
-        before, after = (len(query) if size < 0 else size for size in window)
-        distance = at[:, None] - at
-        logits = logits.masked_fill((distance > before) | (-distance > after), float("-inf"))
+        logits = logits.masked_fill(~seen(len(query), window), float("-inf"))
         return torch.einsum("hqk,khd->qhd", logits.softmax(-1), values).to(query.dtype)
+
+
+class Rounding(Kernel):
+    """A kernel that multiplies in half precision, as those on GPUs do."""
+
+    def one(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float | None,
+        window: tuple[int, int],
+    ) -> Tensor:
+        groups = query.shape[1] // key.shape[1]
+        keys, values = (each.repeat_interleave(groups, 1) for each in (key, value))
+        logits = torch.einsum("qhd,khd->hqk", query.float(), keys.float())
+        logits = logits * (query.shape[-1] ** -0.5 if scale is None else scale)
+        weights = logits.masked_fill(~seen(len(query), window), float("-inf")).softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights.to(query.dtype), values)
 
 
 class Causal(Kernel):
@@ -95,6 +111,13 @@ class Causal(Kernel):
         window: tuple[int, int],
     ) -> Tensor:
         return super().one(query, key, value, scale, (-1, 0))
+
+
+def seen(length: int, window: tuple[int, int]) -> Tensor:
+    """Return [length, length] whether a token attends to another."""
+    before, after = (length if size < 0 else size for size in window)
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    return (distance <= before) & (-distance <= after)
 
 
 def replace(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> Kernel:

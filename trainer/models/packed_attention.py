@@ -204,7 +204,8 @@ def _works(
     def outcome(compute: Callable[..., Tensor], kind: torch.dtype) -> list[Tensor]:
         states = [each.to(device, kind).requires_grad_() for each in drawn]
         output = compute(*states, layout, options)
-        return [output, *torch.autograd.grad(output.float().square().sum(), states)]
+        gradients = torch.autograd.grad(output.float().square().sum(), states)
+        return [each.detach().float() for each in (output, *gradients)]
 
     with (
         torch.inference_mode(False),
@@ -220,8 +221,9 @@ def _works(
             log.debug("no flash kernel for heads of %s %s on %s: %s", size, kind, device, first)
             return False
         expected = outcome(attention, torch.float32)
+    # Rounding changes less than 0.01 of a norm, another token that is seen more than a tenth.
     return all(
-        torch.allclose(one.float(), other, rtol=5e-2, atol=5e-2)
+        bool((one - other).norm() <= 0.03 * other.norm())
         for one, other in zip(got, expected, strict=True)
     )
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.support.small_models import COMMON, batch, model
-from tests.support.varlen import EXACT, HALVES, Causal, Kernel, replace
+from tests.support.varlen import EXACT, HALVES, Causal, Kernel, Rounding, replace
 from trainer.models import packed_attention
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.packed_attention import PACKED, Options, PackedLayout, attend, attention
@@ -148,6 +148,17 @@ def test_a_kernel_that_forgets_windows_has_only_layers_without_them(
     replace(monkeypatch, Causal(HALVES))
     assert not scorer(model("llama", torch.float32), packing=True)._forward.padded_inside
     assert scorer(model("qwen3", torch.float32), packing=True)._forward.padded_inside
+
+
+@pytest.mark.parametrize("heads", [(28, 4), (64, 8), (64, 1), (16, 16)])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_the_trial_takes_a_kernel_that_rounds_and_none_that_sees_a_token_more(
+    heads: tuple[int, int], windowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients of keys are sums over many heads, so that their rounding is large."""
+    for kernel, fits in ((Rounding(HALVES), True), (Causal(HALVES), not windowed)):
+        replace(monkeypatch, kernel)
+        assert packed_attention._works(CPU, torch.bfloat16, heads, 128, windowed) is fits
 
 
 def test_a_model_that_does_not_fit_the_kernel_is_still_packed(
