@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,34 @@ def test_a_part_goes_over_in_one_piece() -> None:
     sent = taken_from(stream, lambda item: item[1], shared_memory.BUCKET_BYTES)
     assert sent.tensor_sizes == [shared_memory.size_of(entry) for entry in part()]
     assert taken_from(stream, lambda item: item[1], shared_memory.BUCKET_BYTES) is None
+
+
+def test_vllm_s_two_ends_cut_a_bucket_into_the_same_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine loads one while it receives the next."""
+    packed = import_module(f"{TRANSFER}.packed_tensor")
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(packed, "_get_streams", lambda device, count: (stream,) * count)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    pieces: list[torch.Tensor] = []
+    sends = SimpleNamespace(broadcast=lambda piece, src: pieces.append(piece.clone()))
+    takes = SimpleNamespace(broadcast=lambda piece, src: piece.copy_(pieces.pop(0)))
+    tensors = {str(n): torch.full((n + 1, 8), float(n)) for n in range(12)}
+    kinds = ((name, ([*one.shape], one.dtype)) for name, one in tensors.items())
+    found: list[dict[str, torch.Tensor]] = []
+    packed.packed_nccl_broadcast_producer(
+        iter(tensors.items()), sends, 0, lambda item: item[1], buffer_size_bytes=500
+    )
+    assert len(pieces) > 2
+    count = len(pieces)
+    packed.packed_nccl_broadcast_consumer(
+        kinds, takes, 0, lambda some: found.append(dict(some)), 500, device="cpu"
+    )
+    assert len(found) == count
+    assert all(torch.equal(one, tensors[name]) for some in found for name, one in some.items())
+    assert [name for some in found for name in some] == [*tensors]
 
 
 def test_what_is_lent_is_found_by_the_gpu_and_unpacked_by_vllm() -> None:

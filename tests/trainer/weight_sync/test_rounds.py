@@ -98,6 +98,8 @@ class Rounds:
     count: int = 0
     calls: int = 0
     answered: bool = True
+    awaited: list[list[int]] = field(default_factory=list)
+    """Of each bucket that is lent: the calls of engines that each rank waits for."""
 
     def sent(self) -> None:
         self.count += self.answered
@@ -133,6 +135,10 @@ class Counted(LocalWorkerGroup[Any]):
         self._rounds.sent()
         return Watched(super().send(worker, method, *args, **kwargs), self._rounds)
 
+    def call_each_rank_after(self, earlier: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        self._rounds.awaited.append([len(calls) for calls in earlier])
+        return super().call_each_rank_after(earlier, method, *args, **kwargs)
+
 
 def publish(backend: str, buckets: int, engines: list[Receiver]) -> Rounds:
     rounds = Rounds()
@@ -153,10 +159,11 @@ def test_a_large_model_takes_as_many_rounds_of_the_driver_as_a_small_one(backend
 
 def test_engines_borrow_every_bucket_in_order_from_the_ranks_on_their_own_gpus() -> None:
     engines = [Receiver(["GPU-3", "GPU-1"]), Receiver(["GPU-0"]), Receiver(["GPU-0"])]
-    publish("ipc", 5, engines)
+    rounds = publish("ipc", 5, engines)
     names = [str(number) for number in range(5)]
     assert engines[0].taken == [(name, "GPU-1", "GPU-3") for name in names]
     assert engines[1].taken == engines[2].taken == [(name, "GPU-0") for name in names]
+    assert rounds.awaited == [[0, 0, 0, 0]] * 2 + [[2, 1, 0, 1]] * 3, "of their own GPUs alone"
 
 
 def test_an_engine_without_a_rank_on_its_gpu_is_named() -> None:
