@@ -11,15 +11,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from contract.exit_codes import ExitCode
+from contract.manifest import checkpoint_path
+from env.registry import reward_function
 from tests.support.benches import Benches
 from tests.support.mixtures import write_mixture
 from tests.support.ranks import ROLES, Workbench, experience, settings
+from tests.support.ray_nodes import short_directory
 from tests.support.small_models import write_model
+from tests.support.tiny_run import Tiny, metric_rows, to_argv, train
+from tests.support.trainer_program import flags_of, start
 from trainer.algorithms import batching
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
+from trainer.config.parse import parse
 from trainer.types import FloatArray, Metrics, UnfitModelError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -181,3 +188,32 @@ def test_a_model_whose_tokens_meet_outside_attention_is_refused_by_a_trial(
     bench.call_ranks(Workbench.forget_architectures).result()
     with pytest.raises(UnfitModelError, match="--ring_attn_size 2: on slices of a sample"):
         bench.call_ranks(Workbench.build, "policy", made).result()
+
+
+def test_a_run_whose_gpus_share_samples_is_the_run_of_one_gpu(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    """Policy, critic and reference, with the KL in the reward: two groups of two ranks."""
+    flags = flags_of(tiny, run_dir, max_steps=3, save_steps=3, init_kl_coef=0.1)
+    alone = parse(to_argv(flags | {"run_dir": tmp_path / "alone"}))
+    train(alone, reward_function("arithmetic"))
+    shared = flags | {"ring_attn_size": 2, "use_dynamic_batch": True, "packing_samples": True}
+    shared |= {"actor_num_gpus_per_node": 4, "critic_num_gpus_per_node": 2}
+    shared |= {"ref_num_gpus_per_node": 2, "vllm_num_engines": 1}
+    with short_directory() as directory:
+        process = start(shared, directory)
+        said, _ = process.communicate(timeout=250)
+    assert process.returncode == ExitCode.FINISHED, said
+    assert "each sample on 2 ranks" in said
+    config = parse(to_argv(shared))
+    for role in ROLES:
+        learnt, expected = (
+            state.load(checkpoint_path(one.checkpoints, 3), role).model for one in (config, alone)
+        )
+        for name, value in learnt.items():
+            # Over six updates, Adam lets the rounding of small gradients grow.
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
+    for mine, theirs in zip(metric_rows(config), metric_rows(alone), strict=True):
+        for name in ("policy_loss", "critic_loss", "kl", "values", "grad_norm"):
+            name = f"train/{name}"
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-5), name

@@ -14,7 +14,9 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   4h (Korthikanti et al. 2022, equation 1 and section 4). With RMSNorm and three matrices of width i
   (Llama, Qwen): 20th + 8ti. Twice that in fp32. With --gradient_checkpointing a layer keeps only
   its input, 2th (4th), and one layer at a time is computed again. A pass without gradients keeps
-  nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti).
+  nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti). Of n
+  ranks that share a sample by --ring_attn_size each has 1/n of its tokens, and in one layer at a
+  time 16th more: queries, keys, values and the output, as they are sent and as they are received.
 - loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
   round to bf16 before; with stage 3 a rank has its shard.
 - publishing from GPU to GPU: the buckets that a rank of the policy lends, and one that it gathers.
@@ -285,7 +287,7 @@ def _trained(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessM
         weights=weights,
         gradients=gradients,
         optimizer=optimizer - on_host,
-        forward=_forward(config, size),
+        forward=_forward(config, role, size),
         update=max(_activations(config, size) + bucket, step),
         host=on_host + (kept if asleep else 0),
         copy=(12 * learnt + average) // ranks,
@@ -313,7 +315,7 @@ def _frozen(config: Config, role: str, size: ModelSize, ranks: int) -> ProcessMe
     offloaded, own = config.ref_reward_offload, sharded or not config.mixed_precision
     return ProcessMemory(
         weights=weights,
-        forward=_forward(config, size),
+        forward=_forward(config, role, size),
         host=weights if offloaded else 0,
         read=weights if own else 0,
         files=0 if own else weights,
@@ -329,14 +331,32 @@ def _scores_rollouts(config: Config) -> bool:
 
 
 def _activations(config: Config, size: ModelSize) -> int:
-    tokens = config.train.micro_train_batch_size * config.longest_sample
+    role = Role.POLICY  # as for the critic
+    tokens = of_a_rank(config, role, config.train.micro_train_batch_size * config.longest_sample)
     if config.train.use_dynamic_batch:  # a longer sample has a pass of its own
-        tokens = max(config.train.train_max_tokens_per_gpu, config.longest_sample)
+        longest = of_a_rank(config, role, config.longest_sample)
+        tokens = max(config.train.train_max_tokens_per_gpu, longest)
     layer = _layer(config, size, tokens)
     seen = _seen(config, size, tokens, trained=not config.freeze_visual_encoder)
+    seen += _exchanged(config, role, size, tokens)
     if not config.gradient_checkpointing:
         return size.layers * layer + seen
     return layer + size.layers * _width(config) * tokens * size.hidden + seen
+
+
+def sharing(config: Config, role: str) -> int:
+    """Returns the ranks of a role that share each sample. A reward model is whole in a process."""
+    return 1 if role == Role.REWARD else config.ring_attn_size
+
+
+def of_a_rank(config: Config, role: str, tokens: int) -> int:
+    """Returns how many tokens of a pass one of the ranks has that share its samples."""
+    return -(-tokens // sharing(config, role))
+
+
+def _exchanged(config: Config, role: str, size: ModelSize, tokens: int) -> int:
+    """Returns what ranks that share samples send and receive in a layer's attention."""
+    return _width(config) * 8 * size.hidden * tokens if sharing(config, role) > 1 else 0
 
 
 def _seen(config: Config, size: ModelSize, tokens: int, *, trained: bool) -> int:
@@ -359,14 +379,15 @@ def _layer(config: Config, size: ModelSize, tokens: int) -> int:
     return _width(config) * tokens * values
 
 
-def _forward(config: Config, size: ModelSize) -> int:
+def _forward(config: Config, role: str, size: ModelSize) -> int:
     """Returns the activations of a pass that keeps nothing: those at a layer's widest place."""
-    tokens = config.micro_rollout_batch_size * config.longest_sample
+    tokens = of_a_rank(config, role, config.micro_rollout_batch_size * config.longest_sample)
     if config.train.use_dynamic_batch:
-        tokens = max(config.scoring_tokens, config.longest_sample)
+        tokens = max(config.scoring_tokens, of_a_rank(config, role, config.longest_sample))
     wide = (3 if size.gated else 2) * size.intermediate
     seen = _seen(config, size, tokens, trained=False)
-    return _width(config) * tokens * (4 * size.hidden + wide) + seen
+    layer = _width(config) * tokens * (4 * size.hidden + wide)
+    return layer + _exchanged(config, role, size, tokens) + seen
 
 
 def _writing(config: Config, size: ModelSize) -> int:

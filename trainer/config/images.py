@@ -13,6 +13,13 @@ def faults(config: Config) -> Iterator[Fault]:
     """Yield each fault with its remedy."""
     if not config.sees_images:
         return
+    if config.ring_attn_size > 1:
+        yield Fault(
+            "--ring_attn_size",
+            str(config.ring_attn_size),
+            "the policy takes images, and GPUs share only samples of text",
+            "Give 1",
+        )
     critic = config.critic_pretrain if config.has_critic else ""
     if critic and model_files.sees_images(critic) is False:
         yield Fault(

@@ -249,6 +249,9 @@ def _architecture_faults(config: Config) -> Iterator[str]:
         shape = _shape(model) if model else {}
         if fault := architecture.positions_fault(shape, config.longest_sample):
             yield f"{flag} {model}: {fault}"
+        ranks = config.ring_attn_size
+        if ranks > 1 and shape and (fault := architecture.sharing_fault(shape, ranks)):
+            yield f"--ring_attn_size {ranks}: {flag} {model}: {fault}"
     reward = reward_models.names(config) if config.has_reward_model else ()
     policy, balance = _shape(config.pretrain), config.loss.aux_loss_coef
     if balance and policy and not architecture.is_mixture(policy):

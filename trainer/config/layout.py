@@ -163,6 +163,7 @@ def faults(config: Config) -> Iterator[Fault]:
         elif host and _exists(config, host):
             yield from _guest_faults(_group(config, role), _group(config, host))
     yield from _engine_faults(config)
+    yield from shared_sample_faults(config)
 
 
 SHARING = {
@@ -206,6 +207,22 @@ def _engine_faults(config: Config) -> Iterator[Fault]:
             f"Give less than {1 / beside:.2g}, or --vllm_num_engines "
             f"{max(1, host.slots // engines.per_node)}",
         )
+
+
+def shared_sample_faults(config: Config) -> Iterator[Fault]:
+    """Yields a fault for each model with ranks that are not in groups that share samples."""
+    size = config.ring_attn_size
+    for role in (Role.POLICY, Role.CRITIC, Role.REFERENCE):
+        ranks = _size(config, role)
+        if _exists(config, role) and ranks % size:
+            fitting = [str(n) for n in range(1, ranks + 1) if ranks % n == 0]
+            yield Fault(
+                "--ring_attn_size",
+                str(size),
+                f"does not divide the {ranks} ranks of the {role}",
+                f"{' or '.join(fitting)} would, or other GPUs by --{PREFIXES[role]}_num_nodes and "
+                f"--{PREFIXES[role]}_num_gpus_per_node",
+            )
 
 
 def _exists(config: Config, role: Role) -> bool:

@@ -295,7 +295,9 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
 
 
 def _budget_warnings(config: Config, given: Set[str]) -> Iterator[str]:
-    longest = config.longest_sample
+    ranks = config.ring_attn_size
+    longest = -(-config.longest_sample // ranks)
+    where = f" on each of {ranks} GPUs" if ranks > 1 else ""
     budgets = {
         "train_max_tokens_per_gpu": config.train.train_max_tokens_per_gpu,
         "rollout_max_tokens_per_gpu": config.scoring_tokens,
@@ -303,9 +305,9 @@ def _budget_warnings(config: Config, given: Set[str]) -> Iterator[str]:
     for flag, tokens in budgets.items():
         if flag in given and tokens < longest:
             yield (
-                f"--{flag} {tokens} is less than the {longest} tokens of the longest sample, which "
-                f"has a pass of its own and needs that memory: give at least {longest}, or lower "
-                "--generate_max_len"
+                f"--{flag} {tokens} is less than the {longest} tokens of the longest sample{where},"
+                f" which has a pass of its own and needs that memory: give at least {longest}, or "
+                "lower --generate_max_len"
             )
 
 

@@ -44,6 +44,7 @@ DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray clus
 LEFT_OPEN = {
     "--vllm_tensor_parallel_size": "actor_num_gpus_per_node",
     "--vllm_gpu_memory_utilization": "vllm_num_engines",
+    "--ring_attn_size": "actor_num_gpus_per_node",
     "--zpg": "actor_num_gpus_per_node",
     "--attn_implementation": "param_dtype",
 }

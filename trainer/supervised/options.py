@@ -214,7 +214,12 @@ class StageSharding:
         no_effect="a resume under ZeRO needs as many ranks as the checkpoint has",
     )
     dist_timeout: int = shared(DeepSpeedFlags, "dist_timeout")
-    ring_attn_size: int = shared(LayoutFlags, "ring_attn_size")
+    ring_attn_size: int = shared(
+        LayoutFlags,
+        "ring_attn_size",
+        help="GPUs that share each sample",
+        unsupported="TRL's trainers have each sample on one GPU here; only 1 is right",
+    )
     ring_head_stride: int = shared(LayoutFlags, "ring_head_stride")
     local_rank: int = shared(
         LayoutFlags, "local_rank", no_effect="ranks are told by torchrun's variables"

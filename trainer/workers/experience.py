@@ -21,11 +21,13 @@ class ForwardPasses:
     log_probs: Pending[list[FloatArray]] | None
     values: Pending[list[FloatArray]] | None
     reference: Pending[list[FloatArray]] | None
+    sharing: int = 1
+    """Ranks that have the same samples."""
 
     def gathered(self, ranks: Pending[list[FloatArray]] | None) -> FloatArray | None:
         """Wait for all ranks of a model. Returns their outputs for all samples; None without it."""
         lengths = self.sequences.lengths
-        return batching.gather(ranks.result(), lengths) if ranks else None
+        return batching.gather(ranks.result()[:: self.sharing], lengths) if ranks else None
 
 
 def start_forward(workers: WorkerGroups, sequences: Sequences, config: Config) -> ForwardPasses:
@@ -38,7 +40,7 @@ def start_forward(workers: WorkerGroups, sequences: Sequences, config: Config) -
         reference = turns.call(workers.reference, Reference.log_probs, sequences)
     if workers.critic:
         values = turns.call(workers.critic, Critic.values, sequences)
-    return ForwardPasses(sequences, log_probs, values, reference)
+    return ForwardPasses(sequences, log_probs, values, reference, config.ring_attn_size)
 
 
 def make_experience(

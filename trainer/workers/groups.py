@@ -205,6 +205,7 @@ def _learner(config: Config, model: str, updates: int) -> LearnerSettings:
             max_tokens=config.scoring_tokens if config.train.use_dynamic_batch else None,
             packing=config.packing_samples,
             longest=config.longest_sample,
+            sharing=config.ring_attn_size,
             attention=config.attn_implementation,
             liger=config.use_liger_kernel,
             concurrent_models=config.concurrent_scoring,

@@ -215,6 +215,26 @@ def test_a_sample_that_is_longer_than_the_budget_of_tokens_counts_whole(
     assert all(twice[phase] > equal[phase] for phase in ("forward", "update"))
 
 
+def test_ranks_that_share_samples_have_a_part_of_their_activations_each(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    size = ModelSize(7_500_000_000, hidden=4096, layers=32, intermediate=16_384)
+    four = {"actor_num_gpus_per_node": 4, "critic_num_nodes": 4, "ref_num_nodes": 4}
+    lengths = {"prompt_max_len": 1000, "generate_max_len": 63_000, "bf16": True}
+    for limit in ({"use_dynamic_batch": True, "train_max_tokens_per_gpu": 16}, {}):
+        alone, shared = (
+            tiny.config(run_dir, **four, **lengths, **limit, ring_attn_size=ranks)
+            for ranks in (1, 4)
+        )
+        samples = 1 if limit else alone.train.micro_train_batch_size
+        exchanged = 2 * 8 * 4096 * samples * 16_000
+        whole = memory_estimate._activations(alone, size)
+        assert memory_estimate._activations(shared, size) == whole // 4 + exchanged
+        assert memory_estimate._forward(shared, "critic", size) < whole / 4
+        judges = [memory_estimate._forward(one, "reward", size) for one in (alone, shared)]
+        assert judges[0] == judges[1]
+
+
 def test_a_reward_model_that_scores_an_evaluation_does_so_beside_the_engines(
     tiny: Tiny, run_dir: Path, seven_billion: ModelSize
 ) -> None:

@@ -129,3 +129,21 @@ def test_why_samples_cannot_be_packed_is_said_with_what_would_do(
 ) -> None:
     fault = architecture.packing_fault(shape, wanted)
     assert fault is None if said is None else said in (fault or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"model_type": "qwen2", "num_attention_heads": 28}, None),
+        ({"model_type": "qwen2", "num_attention_heads": 14}, "14 heads of attention. 1, 2, 7, 14"),
+        ({"model_type": "gpt2", "n_head": 6}, "the model's 6 heads"),
+        ({"model_type": "qwen3_next", "num_attention_heads": 16}, "meet outside attention"),
+        ({"model_type": "gpt_oss", "num_attention_heads": 64}, "an attention of its own. Leave"),
+        ({}, None),
+    ],
+)
+def test_why_ranks_cannot_share_samples_is_said_with_what_would_do(
+    shape: dict[str, Any], said: str | None
+) -> None:
+    fault = architecture.sharing_fault(shape, 4)
+    assert fault is None if said is None else said in (fault or "")

@@ -80,6 +80,11 @@ def test_a_critic_of_text_is_refused_for_a_policy_that_takes_images(root: Path) 
     assert not list(images.faults(config(root, *flags, "rloo", "--n_samples_per_prompt", "2")))
 
 
+def test_gpus_share_no_samples_with_images(root: Path) -> None:
+    with pytest.raises(Exception, match="--ring_attn_size: the policy takes images"):
+        config(root, "--ring_attn_size", "2", "--actor_num_gpus_per_node", "2")
+
+
 def test_vllm_wants_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.config import installed
 

@@ -46,6 +46,10 @@ def test_a_plan_leaves_out_what_it_needs_a_library_of_the_trainer_for(
     [
         ({"vllm_tensor_parallel_size": 5}, "5 does not divide the 12 num_attention_heads"),
         ({"vllm_tensor_parallel_size": 3}, "3 does not divide the 4 num_key_value_heads"),
+        (
+            {"ring_attn_size": 5, "actor_num_nodes": 5, "colocate_all_models": True},
+            "--ring_attn_size 5: --pretrain .*not divide the model's 12 heads.*1, 2, 3, 4, 6, 12",
+        ),
         ({"prompt_max_len": 100}, "make 103 tokens; .* has 64 positions. Give --max_len 64"),
         (
             {"flash_attn": True, "bf16": True},

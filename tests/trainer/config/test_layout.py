@@ -128,6 +128,26 @@ def test_shared_slots_need_what_every_tenant_asks_for(tiny: Tiny, run_dir: Path)
             },
             "adds up to 1.2 of a GPU",
         ),
+        (
+            {
+                "ring_attn_size": 3,
+                "critic_num_gpus_per_node": 6,
+                "ref_num_nodes": 3,
+                "actor_num_gpus_per_node": 4,
+            },
+            "--ring_attn_size: does not divide the 4 ranks of the policy (given: 3). 1 or 2 or 4 "
+            "would, or other GPUs by --actor_num_nodes",
+        ),
+        (
+            {
+                "ring_attn_size": 2,
+                "actor_num_nodes": 2,
+                "colocate_all_models": True,
+                "ref_num_gpus_per_node": 1,
+                "ref_num_nodes": 1,
+            },
+            "1 ranks of the reference",
+        ),
         ({"ref_resources": '{"v100": 0}'}, 'must be a JSON object such as {"v100": 1}'),
         ({"ref_resources": "v100"}, "must be a JSON object"),
         ({"ref_resources": '{"GPU": 1}'}, "no GPU"),

@@ -19,7 +19,7 @@ from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
 from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
 from trainer.cluster.model_size import known_size
 from trainer.config.config import declared_flags
-from trainer.config.layout import Role
+from trainer.config.layout import Role, shared_sample_faults
 
 if TYPE_CHECKING:
     from trainer.cluster.memory_estimate import SizeOf
@@ -47,13 +47,14 @@ def complete(
 ) -> LayoutChoice:
     """Returns the flags that complete those in `given`; none on nodes without GPUs.
 
-    Also none if the given flags have no room: then `resource_plan.shortfalls` says why.
+    Also none if the given flags have no room: then `resource_plan.shortfalls` says why, unless
+    --ring_attn_size divides no layout.
     """
     nodes = [offer for offer in offers if offer.gpus]
     search = LayoutSearch.of(config, given, nodes, size_of) if nodes else None
     best = search.best() if search else None
     if search is None or best is None:
-        return LayoutChoice()
+        return LayoutChoice(faults=tuple(map(str, shared_sample_faults(config))))
     if not given & LAYOUT_FLAGS and (best.use.gpu.filled > 1 or best.use.host.filled > 1):
         return LayoutChoice(faults=(_fault(search, best),))
     flags = _additions(best, given)

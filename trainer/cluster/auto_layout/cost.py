@@ -11,6 +11,8 @@ longest sample each, as a guess). Arithmetic counts the parameters that a token 
   gathered or scattered. Stage 0 reduces 4Ψ' an update, stage 1 2Ψ' and gathers 2Ψ'. DeepSpeed
   reduces 2Ψ' after every pass from stage 2 on; stage 3 also gathers 2Ψ for each direction of it,
   and 2Ψ for each pass that only scores.
+- exchanged: ranks that share samples by --ring_attn_size send 8th bytes a layer, and as many again
+  for each direction that a pass has, for queries, keys, values and the output of attention.
 - moves: what sleeps or is offloaded goes over PCIe each step; DeepSpeed's AdamW on the CPUs reads
   and writes their memory.
 - decoding: each token of the longest completions reads an engine's weights once for its batch.
@@ -103,6 +105,7 @@ class _Ranks:
     """The processes of a role."""
 
     count: int
+    per_node: int
     link: float
     """Bytes that one sends to the others in a second."""
     rates: Rates
@@ -115,6 +118,7 @@ class StepCost:
     arithmetic: float = 0.0
     passes: float = 0.0
     gradients: float = 0.0
+    exchanged: float = 0.0
     moves: float = 0.0
     decoding: float = 0.0
 
@@ -132,7 +136,7 @@ def of_step(
     for pool in layout.pools:
         link = BETWEEN if pool.nodes > 1 else rates.inside
         for group in pool.groups:
-            ranks = _Ranks(len(pool.slots_of(group.role)), link, rates)
+            ranks = _Ranks(len(pool.slots_of(group.role)), group.per_node, link, rates)
             for model in memory_estimate.models(config, group.role):
                 if (size := size_of(model)) is None:
                     return None
@@ -151,8 +155,10 @@ def tokens_a_pass(config: Config) -> int:
     """Returns the tokens of a full training pass of usual samples."""
     train = config.train
     if train.use_dynamic_batch:
-        return max(train.train_max_tokens_per_gpu, config.longest_sample)
-    return max(1, int(train.micro_train_batch_size * USUAL * config.longest_sample))
+        longest = memory_estimate.of_a_rank(config, Role.POLICY, config.longest_sample)
+        return max(train.train_max_tokens_per_gpu, longest)
+    samples = train.micro_train_batch_size / config.ring_attn_size
+    return max(1, int(samples * USUAL * config.longest_sample))
 
 
 def _of_role(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Iterator[StepCost]:
@@ -168,9 +174,11 @@ def _of_role(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Iter
 def _scoring(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> StepCost:
     """Returns the cost of a pass without gradients over a rank's samples."""
     tokens = config.samples_per_step * USUAL * config.longest_sample / ranks.count
-    each = config.micro_rollout_batch_size * USUAL * config.longest_sample
+    sharing = memory_estimate.sharing(config, role)
+    each = config.micro_rollout_batch_size / sharing * USUAL * config.longest_sample
     if config.train.use_dynamic_batch:
-        each = max(config.scoring_tokens, config.longest_sample)
+        longest = memory_estimate.of_a_rank(config, role, config.longest_sample)
+        each = max(config.scoring_tokens, longest)
     passes = math.ceil(tokens / each)
     frozen = role in (Role.REFERENCE, Role.REWARD)
     # Reward models are whole on every rank.
@@ -181,6 +189,7 @@ def _scoring(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Step
         arithmetic=2 * size.active * tokens / rates.flops,
         passes=passes * (size.layers * START_SCORING + 2 * size.parameters / rates.read),
         gradients=passes * 2 * size.parameters / ranks.link if sharded else 0.0,
+        exchanged=_exchanged(size, tokens, sharing, ranks),
         moves=held / rates.pcie if config.ref_reward_offload and frozen else 0.0,
     )
 
@@ -202,9 +211,19 @@ def _training(config: Config, size: ModelSize, of: _Ranks) -> StepCost:
         arithmetic=updates * flops * size.active * tokens / rates.flops,
         passes=updates * passes * (size.layers * START + read),
         gradients=updates * _reduced(config, size, learnt, ranks, passes) / of.link,
+        exchanged=updates
+        * (3 if config.gradient_checkpointing else 2)
+        * _exchanged(size, tokens, config.ring_attn_size, of),
         moves=(2 * held if sharding.sleep else 0) / rates.pcie
         + updates * (12 * learnt / ranks / HOST if sharding.adam_offload else 0),
     )
+
+
+def _exchanged(size: ModelSize, tokens: float, sharing: int, ranks: _Ranks) -> float:
+    """Returns the seconds in which a pass exchanges a rank's tokens for heads, and back."""
+    elements = 4 * size.hidden * size.layers * tokens
+    near = ranks.per_node % sharing == 0
+    return 2 * elements * (1 - 1 / sharing) / (ranks.rates.inside if near else ranks.link)
 
 
 def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: int) -> float:

@@ -85,12 +85,13 @@ def _passes(config: Config, given: Set[str]) -> Sequence[Saving]:
 
 
 def _budgets(config: Config) -> Sequence[int]:
-    """Returns budgets of tokens, from what is useful down to the longest sample."""
-    longest = config.longest_sample
-    share = math.ceil(config.train.train_batch_size / config.policy_ranks) * longest
-    budgets = [max(longest, min(MOST_TOKENS, share))]
-    while budgets[-1] > longest:
-        budgets.append(max(longest, budgets[-1] // 2))
+    """Returns budgets of a rank's tokens, from what is useful down to the longest sample."""
+    longest, sharing = config.longest_sample, config.ring_attn_size
+    samples = math.ceil(config.train.train_batch_size / (config.policy_ranks // sharing))
+    share, least = (math.ceil(count * longest / sharing) for count in (samples, 1))
+    budgets = [max(least, min(MOST_TOKENS, share))]
+    while budgets[-1] > least:
+        budgets.append(max(least, budgets[-1] // 2))
     return budgets
 
 

@@ -103,8 +103,8 @@ class LayoutFlags:
         group=LAYOUT,
         dotted="ds.ring_attn_size",
         at_least=1,
-        help="GPUs that share a sequence",
-        unsupported="A sequence lies on one GPU; only 1 is right",
+        help="GPUs that share each sample of policy, critic and reference: each has a slice of its "
+        "tokens, and of the heads in attention",
     )
     ring_head_stride: int = flag(
         1,
@@ -112,7 +112,7 @@ class LayoutFlags:
         dotted="ds.ring_attn_head_stride",
         at_least=1,
         help="heads that are exchanged at a time",
-        no_effect="a sequence lies on one GPU",
+        no_effect="all heads are exchanged at once",
     )
     local_rank: int = flag(
         -1, group=LAYOUT, help="set by launchers", no_effect="Ray starts the processes"

@@ -379,6 +379,9 @@ LAUNCHER = [
     Row("num_gpus", "actor_num_gpus_per_node", by=_per_node, old=True),
     Row("num_machines", "actor_num_nodes", by=_nodes, old=True),
     Row("nnodes", "actor_num_nodes", by=_nodes, old=True),
+    Row("parallelism_config_sp_size", "ring_attn_size", by=whole, default="1", old=True),
+    Row("parallelism_config_cp_size", "ring_attn_size", by=whole, default="1", old=True,
+        note="by exchanging heads, as sp_size does"),
     Row("accelerate_config", "zero_stage", by=_stage, note="by the file's name", old=True),
     Row("config_file", "zero_stage", by=_stage, note="by the file's name", old=True),
 ]  # fmt: skip

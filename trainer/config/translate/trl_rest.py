@@ -186,7 +186,9 @@ ABSENT = [
     *several("optim_args optim_target_modules neftune_noise_alpha", "it is absent"),
     *several("label_smoothing_factor", "it is absent", default="0.0"),
     *several("fsdp fsdp_config", "give --zero_stage"),
-    *several("parallelism_config", "a sequence and a layer lie on one GPU, or on all by ZeRO-3"),
+    *several("parallelism_config",
+             "give --ring_attn_size for its sp_size or cp_size; a layer lies on one GPU, or on all "
+             "by ZeRO-3"),
     *several("log_completions_hub_repo", "samples are in samples.jsonl: --log_samples"),
 ]  # fmt: skip
 

@@ -70,6 +70,7 @@ KEYS: list[Row] = [
     Row(f"{ACTOR}.grad_clip", "actor.max_norm", by=number, default="1.0"),
     Row(f"{ACTOR}.optim.lr", "actor_learning_rate", by=number, default="1e-06"),
     *by.schedule("actor"),
+    *by.sequence_parallel(),
     Row(f"{ACTOR}.strategy", "zero_stage", by=by.strategy, default="fsdp",
         note="FSDP shards as ZeRO-3 does"),
     Row(f"{ACTOR}.fsdp_config.reshard_after_forward", "zero_stage", by=by.resharded,

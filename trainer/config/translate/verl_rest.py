@@ -24,7 +24,7 @@ from trainer.config.translate.verl_values import ACTOR, MEGATRON, MODEL, REF, RO
 
 AS_HERE = "it is so here, or chosen by the trainer"
 SUPERVISED = "Rollcall's own supervision and run directory replace it"
-ONE_GPU = "a sequence and a layer lie on one GPU or, with ZeRO-3, on all"
+ONE_GPU = "a layer lies on one GPU or, with ZeRO-3, on all"
 SPEED = "another implementation of the same numbers"
 
 SANDBOX = "code is run by the reward `code`, in a sandbox of its own"
@@ -175,12 +175,15 @@ ABSENT = [
     *several(f"{ACTOR}.optim.override_optimizer_config* critic.optim.override_optimizer_config*",
              "AdamW is the only optimizer"),
     *several(
-        f"{ACTOR}.ulysses_sequence_parallel_size critic.ulysses_sequence_parallel_size "
         f"{ROLLOUT}.expert_parallel_size {ROLLOUT}.pipeline_model_parallel_size",
         ONE_GPU,
         default="1",
     ),
-    *several(f"{REF}.ulysses_sequence_parallel_size", ONE_GPU, lost=False),
+    *several(
+        f"{REF}.ulysses_sequence_parallel_size {REF}.fsdp_config.ulysses_sequence_parallel_size",
+        "the reference shares samples as the policy does: --ring_attn_size",
+        lost=False,
+    ),
     *several(f"{ROLLOUT}.disaggregation.*", ONE_GPU),
     *several("*.megatron.* *.megatron *.router_replay.* *.veomni.* *.torchtitan.*",
              MEGATRON, old=True),

@@ -47,6 +47,16 @@ def overlong_penalty(prefix: str) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
+def sequence_parallel() -> tuple[Row, ...]:
+    """Return the rows of the GPUs that share a sequence, which each model has by itself there."""
+    owners = (ACTOR, f"{ACTOR}.fsdp_config", "critic", "critic.fsdp")
+    return tuple(
+        Row(f"{owner}.ulysses_sequence_parallel_size", "ring_attn_size", by=whole, default="1",
+            note="one number for policy, critic and reference")
+        for owner in owners
+    )  # fmt: skip
+
+
 def reward_manager(value: str, values: Values) -> Answer:
     if value in ("naive", "dapo", "batch", "prime"):
         return needless("--remote_rm_url is the reward, and --overlong_buffer_len the penalty")

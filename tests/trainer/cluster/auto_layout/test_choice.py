@@ -175,6 +175,35 @@ def test_passes_are_cut_by_tokens_unless_their_samples_are_given(
     assert (config.train.use_dynamic_batch, config.train.max_tokens) == (True, 2000)
 
 
+def test_gpus_that_share_samples_fit_the_longest_one_and_are_as_many_as_divide(
+    models: dict[str, ModelSize],
+) -> None:
+    long = (*GRPO, "--prompt_max_len", "1000", "--generate_max_len", "255000")
+    alone, _, _ = chosen(models["7B"], nodes(6, host=1800 * GB), *long)
+    assert alone.faults
+    choice, config, found = chosen(
+        models["7B"], nodes(6, host=1800 * GB), *long, "--ring_attn_size", "4"
+    )
+    assert not choice.faults
+    assert config.policy_ranks == 4
+    assert 64_000 <= config.train.train_max_tokens_per_gpu < config.longest_sample
+    assert peak(models["7B"], config, found, 80 * GB) <= 0.9 * 80 * GB
+
+
+@pytest.mark.parametrize("ranks", ["16", "5"])
+def test_gpus_that_share_samples_and_divide_no_layout_are_named(
+    models: dict[str, ModelSize], ranks: str
+) -> None:
+    argv = argv_of(*GRPO, "--ring_attn_size", ranks)
+    config = parse(argv, incomplete=True)
+    for offers in (nodes(4), [NodeResources(name="n", cpus=8)]):
+        choice = complete(config, named_in(argv), offers, lambda model: models["0.5B"])
+        assert (
+            f"--ring_attn_size: does not divide the 1 ranks of the policy (given: {ranks})"
+            in (choice.faults[0])
+        )
+
+
 def test_gradients_are_sharded_only_if_whole_ones_do_not_fit(models: dict[str, ModelSize]) -> None:
     """Stage 2 reduces after every pass, and stage 1 after an update."""
     stages = {

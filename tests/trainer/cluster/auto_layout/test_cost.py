@@ -47,6 +47,21 @@ def test_each_term_is_what_its_formula_says(tiny: Tiny, run_dir: Path) -> None:
     assert found.seconds == pytest.approx(sum(asdict(found).values()))
 
 
+@pytest.mark.parametrize(("checkpointed", "passes"), [(False, 2), (True, 3)])
+def test_ranks_that_share_samples_exchange_queries_keys_values_and_outputs(
+    tiny: Tiny, run_dir: Path, checkpointed: bool, passes: int
+) -> None:
+    """Each of 4 keeps a quarter of what it has, in bf16: in updates, and in no pass that scores."""
+    flags = {"ring_attn_size": 4, "gradient_checkpointing": checkpointed}
+    found, plain = (of_step(tiny, run_dir, **one) for one in (flags, flags | {"ring_attn_size": 1}))
+    sent = 2 * 4 * 4096 * 32 * TOKENS * 3 / 4
+    assert found.exchanged == pytest.approx(passes * sent / H100.inside)
+    assert plain.exchanged == 0
+    assert found.arithmetic == plain.arithmetic
+    apart = of_step(tiny, run_dir, **flags, actor_num_nodes=4, actor_num_gpus_per_node=2)
+    assert apart.exchanged == pytest.approx(passes * sent / cost.BETWEEN)
+
+
 @pytest.mark.parametrize(
     ("flags", "term", "more"),
     [

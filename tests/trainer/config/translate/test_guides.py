@@ -66,7 +66,7 @@ def test_our_parser_takes_the_command_but_for_files_that_are_elsewhere(name: str
         ("openrlhf-four-nodes", [], ["--prompt_data"]),
         ("openrlhf-two-nodes", [], ["--pretrain", "--prompt_data", "--remote_rm_url"]),
         ("verl-manual", [], ["--pretrain", "--prompt_data", "--remote_rm_url"]),
-        ("openrlhf-example-arrays", ["--ds.ring_attn_size"], []),
+        ("openrlhf-example-arrays", [], []),
         ("verl-amd-slurm", ["trainer.nnodes", "trainer.n_gpus_per_node"], []),
     ],
 )

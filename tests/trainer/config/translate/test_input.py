@@ -73,13 +73,20 @@ def test_hydra_s_own_files(capsys: pytest.CaptureFixture[str], word: str, lost: 
     assert "belongs to no flag" not in err
 
 
-@pytest.mark.parametrize("word", ["actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-                                  "actor_rollout_ref.rollout.expert_parallel_size"])  # fmt: skip
-def test_one_gpu_for_a_sequence_and_a_layer_is_not_lost(
-    capsys: pytest.CaptureFixture[str], word: str
-) -> None:
+def test_one_gpu_for_a_layer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    word = "actor_rollout_ref.rollout.expert_parallel_size"
     assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=1")[0] == 0
     assert run(capsys, "--", *VERL.split(), MODEL, f"{word}=2")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "owner", ["actor_rollout_ref.actor", "actor_rollout_ref.actor.fsdp_config", "critic.fsdp"]
+)
+def test_verl_s_gpus_of_a_sequence_are_ours(capsys: pytest.CaptureFixture[str], owner: str) -> None:
+    word = f"{owner}.ulysses_sequence_parallel_size"
+    beside = "actor_rollout_ref.ref.ulysses_sequence_parallel_size=4"
+    code, out, err = run(capsys, "--", *VERL.split(), MODEL, f"{word}=4", beside)
+    assert (code, flags(out)["--ring_attn_size"]) == (0, ["4"]), err
 
 
 OVERLONG = [

@@ -241,6 +241,7 @@ def test_a_launcher_before_trl_s_script_gives_the_layout(
 ) -> None:
     command = (
         "accelerate launch --config_file deepspeed_zero3.yaml --num_processes 16 --num_machines 2 "
+        "--parallelism_config_sp_size 4 "
         "train_grpo.py --model_name_or_path m/m"
     )
     code, out, err = run(capsys, "--", *command.split())
@@ -249,6 +250,7 @@ def test_a_launcher_before_trl_s_script_gives_the_layout(
     assert made["--actor_num_nodes"] == ["2"]
     assert made["--actor_num_gpus_per_node"] == ["8"]
     assert made["--zero_stage"] == ["3"]
+    assert made["--ring_attn_size"] == ["4"]
     assert "train_grpo.py: what the script sets by itself is not seen" in err
     assert code == 1  # the data and the reward are in the script
 
