@@ -24,7 +24,7 @@ from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config import architecture
 from trainer.models import positions
-from trainer.models.gpu_memory import keep_freed_memory
+from trainer.models.gpu_memory import keep_freed_memory, lock_pages
 from trainer.models.hub import unfit_model_errors
 from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
 
@@ -165,7 +165,7 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
     kept = [tensor.data for tensor in tensors]
     if device.type == "cuda":
         for data in kept:
-            _lock_pages(data)
+            lock_pages(data)
     for tensor, data in zip(tensors, kept, strict=True):
         tensor.data = data.to(device, non_blocking=True)
     try:
@@ -174,16 +174,6 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         for tensor, data in zip(tensors, kept, strict=True):
             tensor.data = data
         torch.cuda.empty_cache()
-
-
-def _lock_pages(tensor: Tensor) -> None:
-    """Lock a tensor's memory where it is, so that a GPU copies from it at full speed.
-
-    `pin_memory` would round each tensor up to a power of two. Memory that cannot be locked, as of
-    a file that is mapped, is copied more slowly.
-    """
-    if tensor.numel() and not tensor.is_pinned():
-        torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
 
 
 @torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again

@@ -15,6 +15,7 @@ from torch import Tensor, distributed, nn
 from trainer.checkpoint import state
 from trainer.checkpoint.state import State
 from trainer.checkpoint.tensor_parts import whole_of
+from trainer.models.gpu_memory import HostCopies, Move, move_modules, up_to
 from trainer.models.lora import trained
 from trainer.models.precision import Masters
 from trainer.types import Rank
@@ -39,6 +40,8 @@ class Replicated:
         self._buckets = Buckets(model, self._updated) if rank.world > 1 else None
         self._device = next(model.parameters()).device
         self._sleeps = settings.sharding.sleep and self._device.type == "cuda"
+        self._asleep = False
+        self._host = HostCopies()
 
     def run(self, *inputs: Any, **options: Any) -> Any:
         return self._module(*inputs, **options)
@@ -87,18 +90,20 @@ class Replicated:
         self._optimizer.restore(self._updated, state.adam, state.scheduler)
 
     def sleep(self) -> None:
-        if self._sleeps:
-            self._move(torch.device("cpu"))
-            torch.cuda.empty_cache()
+        if self._asleep or not self._sleeps:
+            return
+        self._asleep = True
+        self._move(self._host.down)
+        torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        if self._sleeps:
-            self._move(self._device)
+        if self._asleep:
+            self._asleep = False
+            self._move(up_to(self._device))
 
-    def _move(self, device: torch.device) -> None:
-        self._model.to(device)
-        self._updated.to(device)
-        self._optimizer.to(device)
+    def _move(self, move: Move) -> None:
+        move_modules({"model": self._model, "masters": self._updated}, move)
+        self._optimizer.move(move)
 
 
 BYTES = 25 * 2**20

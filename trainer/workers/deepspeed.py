@@ -17,6 +17,7 @@ from trainer.checkpoint.state import State
 from trainer.checkpoint.tensor_parts import whole_of
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
+from trainer.models.gpu_memory import HostCopies, up_to
 from trainer.models.lora import trained
 from trainer.models.precision import to_bf16
 from trainer.models.zero3 import is_half, is_sharded, shape_of
@@ -54,6 +55,7 @@ class ZeRO:
         sharding, splits = settings.sharding, settings.sharding.zero_stage == 3
         self._sleeps = sharding.sleep and torch.cuda.is_available()
         self._asleep = False
+        self._host = HostCopies()
         self._moves_masters = splits and not sharding.adam_offload
         by_us = [States.lp_params] if splits else []
         by_us += MASTERS if self._moves_masters else ()
@@ -138,18 +140,19 @@ class ZeRO:
             return
         self._asleep = True
         self._engine.offload_states(include=self._by_deepspeed)
-        deepspeed_state.move_weights(self._engine.optimizer, self._model, "cpu")
+        deepspeed_state.move_weights(self._engine.optimizer, self._model, self._host.down)
         if self._moves_masters:
-            deepspeed_state.move(self._engine.optimizer, self._adam, "cpu")
+            deepspeed_state.move(self._engine.optimizer, self._adam, self._host.down)
         torch.cuda.empty_cache()
 
     def wake(self) -> None:
         if not self._asleep:
             return
         self._asleep = False
+        up = up_to(self._engine.device)
         if self._moves_masters:
-            deepspeed_state.move(self._engine.optimizer, self._adam, self._engine.device)
-        deepspeed_state.move_weights(self._engine.optimizer, self._model, self._engine.device)
+            deepspeed_state.move(self._engine.optimizer, self._adam, up)
+        deepspeed_state.move_weights(self._engine.optimizer, self._model, up)
         self._engine.reload_states()
         deepspeed_state.find_moments(self._engine.optimizer)
 

@@ -25,6 +25,7 @@ from torch.nn import functional
 from trainer.checkpoint.state import MOMENTS
 from trainer.checkpoint.tensor_parts import part_of, whole_of
 from trainer.models import zero3
+from trainer.models.gpu_memory import Move
 from trainer.models.zero3 import is_sharded
 
 
@@ -108,43 +109,39 @@ def find_moments(optimizer: Any) -> None:
         optimizer._lazy_init_hp_params_optimizer_state()
 
 
-def move(optimizer: Any, adam: torch.optim.AdamW, device: torch.device | str) -> None:
+def move(optimizer: Any, adam: torch.optim.AdamW, move: Move) -> None:
     """Stage 3's weights in fp32, and moments: DeepSpeed moves them for an Adam of its own alone."""
-    for part in _parts(optimizer):
-        part.data = _moved(part, device)
-        adam.state[part] = {key: _moved(held, device) for key, held in adam.state[part].items()}
+    for place, part in enumerate(_parts(optimizer)):
+        part.data = move(("masters", place), part)
+        adam.state[part] = {key: move((key, place), held) for key, held in adam.state[part].items()}
 
 
-def move_weights(optimizer: Any, model: nn.Module, device: torch.device | str) -> None:
+def move_weights(optimizer: Any, model: nn.Module, move: Move) -> None:
     """Weights that DeepSpeed does not move, or not rightly: frozen ones, and all parts at stage 3.
 
     DeepSpeed leaves frozen weights where they are, and at stage 3 counts them as parts of its
     buffer of trained weights, which then ends too early.
     """
     if _parts(optimizer):
-        _move_buffer(optimizer, device)
-    for parameter in model.parameters():
-        own = None if parameter.requires_grad else getattr(parameter, "ds_tensor", parameter)
+        _move_buffer(optimizer, move)
+    for name, parameter in model.named_parameters():
+        is_frozen = not parameter.requires_grad
+        own = getattr(parameter, "ds_tensor", parameter) if is_frozen else None
         copies = getattr(parameter, "ds_secondary_tensor", None)  # within a node (`zpg`)
-        for part in (own, copies):
+        for label, part in (("part", own), ("copies", copies)):
             if part is not None:
-                part.data = _moved(part, device)
+                part.data = move((label, name), part, frozen=is_frozen)
 
 
-def _move_buffer(optimizer: Any, device: torch.device | str) -> None:
+def _move_buffer(optimizer: Any, move: Move) -> None:
     """The buffer of which this rank's parts of trained weights are views, and the views."""
     buffer = optimizer.lp_param_buffer
-    buffer.data = _moved(buffer, device)
+    buffer.data = move("buffer", buffer)
     optimizer.fp16_partitioned_groups_flat.clear()
     optimizer._set_fp16_partitioned_groups_flat()
     parts = optimizer._get_parameter_partitions()
     for part, start, size in get_mapping_to_flat_buffer(parts):
         part.data = buffer.narrow(0, start, size)
-
-
-def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A copy in any case, so that CPUs show what still has the memory that a GPU would free."""
-    return tensor.detach().to(device, copy=True)
 
 
 def _parts(optimizer: Any) -> list[Tensor]:

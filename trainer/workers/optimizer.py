@@ -13,6 +13,7 @@ from transformers.optimization import get_scheduler
 from trainer.checkpoint.state import MOMENTS
 from trainer.checkpoint.tensor_parts import whole_of
 from trainer.config.options.optimizer import OptimizerSettings
+from trainer.models.gpu_memory import Move
 from trainer.models.zero3 import shape_of
 from trainer.types import TrainingError
 
@@ -57,11 +58,11 @@ class Optimizer:
         state = self._adam.state
         return {name: dict(state[p]) for name, p in model.named_parameters() if p in state}
 
-    def to(self, device: torch.device) -> None:
-        """Move Adam's moments to `device`."""
-        for held in self._adam.state.values():
+    def move(self, move: Move) -> None:
+        """Move Adam's moments."""
+        for place, held in enumerate(self._adam.state.values()):
             for key in MOMENTS:
-                held[key] = held[key].to(device)
+                held[key] = move((key, place), held[key])
 
     def restore(
         self, model: nn.Module, moments: Mapping[str, Mapping[str, Any]], schedule: dict[str, Any]

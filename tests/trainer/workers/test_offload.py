@@ -20,10 +20,12 @@ from tests.support.objectives import policy_objective
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import CriticObjective
+from trainer.checkpoint.state import MOMENTS
 from trainer.config.options.algorithm import LossSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import lora
+from trainer.models.gpu_memory import HostCopies
 from trainer.models.loading import on_device
 from trainer.models.settings import RewardSettings
 from trainer.rollout.engine_pool import EnginePool
@@ -32,10 +34,28 @@ from trainer.weight_sync import update
 from trainer.workers import critic as critic_module
 from trainer.workers import policy as policy_module
 from trainer.workers.critic import CriticActor
+from trainer.workers.ddp import Replicated
 from trainer.workers.policy import PolicyActor
 from trainer.workers.reference import ReferenceActor
 from trainer.workers.reward import RewardActor
 from trainer.workers.settings import LearnerSettings
+
+ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
+
+
+def places_of(strategy: Replicated) -> dict[str, int]:
+    """Where a learner's weights and moments are."""
+    weights = {
+        f"{label} {name}": weight.data_ptr()
+        for label, module in (("model", strategy._model), ("masters", strategy._updated))
+        for name, weight in module.named_parameters()
+    }
+    moments = {
+        f"{name} {key}": held[key].data_ptr()
+        for name, held in strategy._optimizer.moments(strategy._updated).items()
+        for key in MOMENTS
+    }
+    return weights | moments
 
 
 @pytest.fixture
@@ -114,6 +134,44 @@ def test_a_policy_beside_engines_gives_its_memory_back_after_each_pass(
         given_back.clear()
         call()
         assert bool(given_back) == shares
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": ADAPTERS}, {"mixed": True}])
+def test_a_learner_sleeps_in_the_same_memory_each_time_and_learns_the_same(
+    tiny: Tiny, changes: dict[str, Any]
+) -> None:
+    """It goes the way here that it goes on a GPU, though nothing gets far."""
+
+    def learner() -> PolicyActor:
+        given = dict(changes)
+        mixed = given.pop("mixed", False)
+        plain = settings(tiny, **given)
+        model = replace(plain.model, mixed_precision=mixed)
+        return PolicyActor(replace(plain, model=model), policy_objective())
+
+    awake, sleeper = learner(), learner()
+    strategy = sleeper._engine._strategy
+    assert isinstance(strategy, Replicated)
+    strategy._sleeps = True
+    asleep: list[dict[str, int]] = []
+    for step in (1, 2, 3):
+        said, expected = (actor.update(experience(), step=step) for actor in (sleeper, awake))
+        assert said["policy_loss"] == expected["policy_loss"]
+        asleep.append(places_of(strategy))
+        with sleeper._engine.onloaded():
+            there = places_of(strategy)
+        assert [name for name in there if there[name] == asleep[-1][name]] == []
+    assert asleep[1] == asleep[2], "no new memory at each sleep"
+    for one, other in zip(awake._model.parameters(), sleeper._model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_frozen_weight_that_sleeps_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, weight = HostCopies(), torch.ones(3)
+    first = host.down("weight", weight, frozen=True)
+    assert first.data_ptr() != weight.data_ptr()
+    monkeypatch.setattr(Tensor, "copy_", lambda *_: pytest.fail("it is there already"))
+    assert host.down("weight", weight, frozen=True) is first
 
 
 @pytest.mark.parametrize(
