@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import report
-from contract.stop import StopRequest
 from env.http.arguments import positive
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from env.types import RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
+from trainer.cluster.stop import StopRequest
 from trainer.config.parse import parse
 from trainer.rollout import prompts as data
 from trainer.training import loop

@@ -14,7 +14,6 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
-from contract.stop import StopRequest
 from entrypoint.processes.process import kill
 from env.registry import reward_function
 from tests.support.ray_nodes import cluster_at, workers_of
@@ -27,6 +26,7 @@ from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import DriverState
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.stop import StopRequest
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.parse import parse

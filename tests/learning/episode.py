@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import train
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
 
 

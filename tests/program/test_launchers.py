@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
 from tests.support.waiting import eventually
+from trainer.cluster.stop import StopRequest
 
 pytestmark = pytest.mark.timeout(300)
 

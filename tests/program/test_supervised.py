@@ -16,13 +16,13 @@ import pytest
 from safetensors.torch import load_file
 
 from contract.exit_codes import ExitCode
-from contract.stop import StopRequest
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.supervised import RECIPE
 from tests.support.local_agents import LocalAgents, start
 from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny, to_argv
 from tests.support.waiting import eventually
+from trainer.cluster.stop import StopRequest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

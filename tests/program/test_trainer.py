@@ -17,11 +17,11 @@ from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from contract.stop import Stopped
 from tests.support.hub_server import Hub, ask
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.cluster import placement
+from trainer.cluster.stop import Stopped
 from trainer.config.layout import Layout
 from trainer.models import hub
 from trainer.training import run

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.stop import StopRequest
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes.trl import RECIPE
 from tests.support.local_agents import LocalAgents, start
 from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny
 from tests.support.waiting import eventually
+from trainer.cluster.stop import StopRequest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

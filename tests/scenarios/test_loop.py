@@ -17,9 +17,9 @@ import wandb
 from contract.journal import read_events
 from contract.manifest import newest_checkpoint
 from contract.progress import Phase
-from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.metrics.recorder import beginning
 from trainer.types import TrainingError
 

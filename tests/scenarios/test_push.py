@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from contract.progress import Phase
-from contract.stop import StopRequest
 from tests.support.hub_uploads import TOKEN, HubOfUploads, hub
 from tests.support.tiny_run import Tiny, events, train
+from trainer.cluster.stop import StopRequest
 from trainer.models import hub_push
 from trainer.training import run
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from contract.stop import StopRequest
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.lost_calls import Dead
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
 from trainer.checkpoint import resume
+from trainer.cluster.stop import StopRequest
 from trainer.cluster.worker_group import Pending, WorkerGroup, build
 from trainer.config.config import Config
 from trainer.config.reward_models import combination

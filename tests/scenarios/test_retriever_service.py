@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from contract.stop import Stopped, StopRequest
 from entrypoint.config.read import read_settings
 from entrypoint.processes import process
 from entrypoint.processes.services import Services, mark
@@ -31,6 +30,7 @@ from tests.support.corpora import write_corpus
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import Tiny, metric_rows, share_of, train
 from tests.support.waiting import eventually
+from trainer.cluster.stop import Stopped, StopRequest
 
 ASKING = """\
 from env.environments.search import Search

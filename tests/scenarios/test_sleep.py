@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.stop import StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.tiny_run import Tiny, metric_rows, of_the_samples
+from trainer.cluster.stop import StopRequest
 from trainer.cluster.worker_group import Pending, WorkerGroup
 from trainer.config.config import Config
 from trainer.rollout import prompts as data

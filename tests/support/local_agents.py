@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from contract.resources import NodeResources
-from contract.stop import StopRequest
 from trainer.cluster.launch.agent import NodeAgent
 from trainer.cluster.launch.driver import Attempt, NodeLostError, RankNode, Ranks, begin
 from trainer.cluster.launch.words import parse, telling_steps
+from trainer.cluster.stop import StopRequest
 
 HOST = "127.0.0.1"
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from contract.journal import read_events
-from contract.stop import StopRequest
 from env.episodes.attempts import without_reward
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
 from trainer.checkpoint.writer import RunState
+from trainer.cluster.stop import StopRequest
 from trainer.config.config import Config
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
-from contract.stop import Stopped, StopRequest
 from trainer.algorithms import batching
 from trainer.checkpoint import file_store, resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
 from trainer.metrics import failed_samples, step_metrics
 from trainer.metrics.outputs import Outputs

@@ -18,7 +18,6 @@ from contract.lease import SupersededError
 from contract.manifest import lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from contract.run_dir import write_atomically
-from contract.stop import Stopped, StopRequest
 from env.data.prompts import PromptError
 from env.environments.registry import EnvironmentSpecError
 from env.episodes.attempts import without_reward
@@ -38,6 +37,7 @@ from trainer.cluster import memory_estimate, placement
 from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config import first_rows, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets

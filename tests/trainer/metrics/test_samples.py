@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from contract.files.append import append_line
-from contract.stop import Stopped, StopRequest
 from env.episodes.chat import TemplateChat
 from env.types import Prompt, Score
 from tests.support import environments
 from tests.support.chats import tokenizer
 from tests.support.tiny_run import GRPO, Tiny, share_of, train
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
 from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.samples import LARGEST_FILE, SampleRows

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped, StopRequest
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.engines import settings
 from tests.support.local_workers import LocalWorkerGroup
@@ -29,6 +28,7 @@ from tests.support.tiny_run import (
 from tests.support.waiting import eventually
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import IN_FLIGHT, RunState
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.rollout import dispatcher, prompts

@@ -12,7 +12,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped
 from env.environments.registry import EnvironmentSpecError
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
@@ -20,6 +19,7 @@ from tests.support.environments import write
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import GRPO, StopAfter, Tiny, events, metric_rows, share_of, train
 from trainer.checkpoint.writer import IN_FLIGHT
+from trainer.cluster.stop import Stopped
 from trainer.config.config import Config
 from trainer.rollout import prompts as data
 from trainer.rollout.rollout_state import PendingRollouts

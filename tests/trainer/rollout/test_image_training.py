@@ -10,10 +10,10 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-from contract.stop import Stopped, StopRequest
 from env.data.prompts import PromptError
 from tests.support import colours
 from tests.support.tiny_run import Tiny, train
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 

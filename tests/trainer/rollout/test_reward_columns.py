@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from contract.manifest import checkpoint_path
-from contract.stop import Stopped, StopRequest
 from env.registry import reward_function
 from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.checkpoint.writer import IN_FLIGHT
+from trainer.cluster.stop import Stopped, StopRequest
 from trainer.rollout.rollout_state import PendingRollouts
 
 FUNCTION = """\

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
-from contract.stop import StopRequest
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.launch import ranks, words
 from trainer.cluster.launch.driver import Attempt, NodeLostError, begin
 from trainer.cluster.launch.words import LaunchError
+from trainer.cluster.stop import StopRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,12 +21,12 @@ from contract.exit_codes import ExitCode
 from contract.files.log_copy import Copy, lines_of
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
-from contract.stop import StopRequest
 from trainer.cluster.launch import ranks
 from trainer.cluster.launch.agent import Look
 from trainer.cluster.launch.launcher_report import FAILED, LauncherReport
 from trainer.cluster.launch.ranks import Meeting, RankProcess
 from trainer.cluster.launch.words import Launch
+from trainer.cluster.stop import StopRequest
 
 POLL_SECONDS = 0.2
 EARLY_SECONDS = 60.0

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.stop import StopRequest
 from tests.support.local_agents import LocalAgents, start
 from trainer.cluster.launch import driver
 from trainer.cluster.launch.agent import NodeAgent
 from trainer.cluster.launch.driver import Ranks
+from trainer.cluster.stop import StopRequest
 
 pytestmark = pytest.mark.timeout(120)
 
