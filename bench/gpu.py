@@ -221,6 +221,7 @@ def trained(model: Path, load: Load, config: Config) -> dict[str, Any]:
     """Medians of the policy's updates on the same samples."""
     import torch
 
+    from tests.support.ragged import learn
     from trainer.algorithms.batching import micro_batches
     from trainer.algorithms.objectives import PolicyObjective
     from trainer.workers.policy import PolicyActor
@@ -250,7 +251,7 @@ def trained(model: Path, load: Load, config: Config) -> dict[str, Any]:
     seconds, metrics = [], {}
     for step in range(WARM + UPDATES):
         began = time.perf_counter()
-        metrics = actor.update(samples, step)  # it reads the loss: the device has finished
+        metrics = learn(actor, samples, step)  # it reads the loss: the device has finished
         seconds.append(time.perf_counter() - began)
     middle, tokens = statistics.median(seconds[WARM:]), int(load.lengths.sum())
     return {
@@ -275,13 +276,13 @@ def _samples(load: Load) -> Experience:
 
     from trainer.types import Experience, Sequences
 
-    random = np.random.default_rng(0)
-    shape = (load.samples, load.length)
-    inside = np.arange(load.length) < load.lengths[:, None]
-    advantages = random.normal(size=shape).astype(np.float32)
-    tokens = np.where(inside, random.integers(3, load.vocabulary, shape), 0)
+    random, count = np.random.default_rng(0), int(load.lengths.sum())
+    tokens = random.integers(3, load.vocabulary, count, dtype=np.int32)
+    action_mask = np.ones(count, dtype=np.bool_)
+    action_mask[np.cumsum(load.lengths) - load.lengths] = False  # nothing is before a first token
+    advantages = random.normal(size=int(action_mask.sum())).astype(np.float32)
     return Experience(
-        sequences=Sequences(tokens, load.lengths, inside & (np.arange(load.length) >= 1)),
+        sequences=Sequences(tokens, load.lengths, action_mask),
         old_log_probs=None,
         advantages=advantages,
         returns=advantages,

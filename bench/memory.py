@@ -68,10 +68,10 @@ def measure(way: str) -> dict[str, float]:
     import numpy as np
     import torch
 
+    from tests.support.ragged import sequences_of
     from trainer.models.causal_lm import LogProbModel
     from trainer.models.loading import prepare_process
     from trainer.models.settings import ModelSettings
-    from trainer.types import Sequences
 
     device = prepare_process()
     model = a_model()
@@ -82,7 +82,7 @@ def measure(way: str) -> dict[str, float]:
     length = TOKENS // SAMPLES + 1  # an action's logits come from the token before it
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (SAMPLES, length))
     action_mask = np.broadcast_to(np.arange(length) > 0, tokens.shape)
-    batch = Sequences(tokens, np.full(SAMPLES, length), action_mask)
+    batch = sequences_of(tokens, [length] * SAMPLES, action_mask)
     scorer(batch.rows(np.arange(1)))  # what is made once and kept is none of the pass's
     with torch.inference_mode():
         before, began = reset_peak(), time.perf_counter()

@@ -205,6 +205,7 @@ def mismatch_of(engine: Any, settings: Any, load: Load) -> dict[str, float]:
     import numpy as np
     import torch
 
+    from tests.support.ragged import part_of
     from trainer.config.options.rollout import SamplingSettings
     from trainer.models.causal_lm import LogProbModel
     from trainer.models.loading import load_causal_lm
@@ -226,12 +227,11 @@ def mismatch_of(engine: Any, settings: Any, load: Load) -> dict[str, float]:
     sequences = Sequences.collate(written)
     assert sequences.rollout_log_probs is not None
     with torch.no_grad():
-        scored = LogProbModel(model, device, wanted).log_probs(sequences)
-    chosen = sequences.action_mask
-    apart = (scored - sequences.rollout_log_probs)[chosen]
+        scored = LogProbModel(model, device, wanted).log_probs(part_of(sequences))
+    apart = scored - sequences.rollout_log_probs
     return {
-        "tokens": int(chosen.sum()),
-        "log_prob": round(float(scored[chosen].mean()), 4),
+        "tokens": len(scored),
+        "log_prob": round(float(scored.mean()), 4),
         "mean": round(float(np.abs(apart).mean()), 6),
         "worst": round(float(np.abs(apart).max()), 6),
     }

@@ -181,9 +181,9 @@ class OverRay:
         return self
 
     def update(self, step: int) -> list[Row]:
-        from trainer.workers.protocols import Policy
+        from tests.support.ragged import learn_together
 
-        return self._policy.call_ranks(Policy.update, self._samples, step).result()
+        return learn_together(self._policy, self._samples, step)
 
     def __exit__(self, *_: object) -> None:
         """Waits until its processes have ended and their names are free for the next."""
@@ -243,18 +243,19 @@ class Bare:
 
 def bare(model: Path, rank: int, ranks: int) -> None:
     """An update with the samples that `rank` takes, and no other rank, for each line that comes."""
-    from trainer.algorithms import batching
+    from tests.support.ragged import learn, part_of
     from trainer.algorithms.objectives import PolicyObjective
+    from trainer.types import Rank
     from trainer.workers.policy import PolicyActor
 
     whole = experience(COMPARED)
-    own = whole.rows(batching.split_by_rank(whole.sequences.lengths, ranks)[rank])
+    own = whole.rows(part_of(whole.sequences, Rank(rank, ranks)).rows)
     settings = settings_for(model, COMPARED)
     settings = replace(settings, train=replace(settings.train, train_batch_size=len(own.sequences)))
     actor = PolicyActor(settings, PolicyObjective())
     print("ready", flush=True)
     for line in sys.stdin:
-        actor.update(own, int(line))
+        learn(actor, own, int(line))
         print(line, end="", flush=True)
 
 
@@ -312,15 +313,16 @@ def experience(case: Case) -> Any:
     """Samples of equal length, so that ranks have equal work."""
     import numpy as np
 
-    from trainer.types import Experience, Sequences
+    from tests.support.ragged import sequences_of
+    from trainer.types import Experience
 
     random = np.random.default_rng(0)
     shape = (case.samples, case.length)
     action_mask = np.broadcast_to(np.arange(case.length) >= case.length // 4, shape)
-    advantages = random.normal(size=shape).astype(np.float32)
+    advantages = random.normal(size=int(action_mask.sum())).astype(np.float32)
     tokens = random.integers(0, case.vocabulary, shape)
     return Experience(
-        sequences=Sequences(tokens, np.full(case.samples, case.length), action_mask),
+        sequences=sequences_of(tokens, [case.length] * case.samples, action_mask),
         old_log_probs=None,
         advantages=advantages,
         returns=advantages,

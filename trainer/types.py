@@ -1,14 +1,14 @@
 """Types that a step passes on: completions, samples, sequences, experience; and errors.
 
 Torch-free: the driver uses numpy arrays only, and workers convert them to tensors. In comments B
-is a number of samples, T of tokens.
+is a number of samples, T of a sample's tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from env.types import Prompt, Score
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
+TokenArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
@@ -34,6 +35,9 @@ class LostWorkerError(TrainingError):
         self.role = role
         self.how = how or sentence
         """The known facts of its end, in a few words."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.role, self.how)
 
 
 class SilentRankError(LostWorkerError):
@@ -143,79 +147,95 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Token sequences, padded on the right."""
+    """Token sequences of different lengths, end to end.
 
-    tokens: IntArray
-    """[B, T]"""
+    B sequences have M tokens, and N of them are actions. Arrays [N] have all actions in order.
+    """
+
+    tokens: TokenArray
+    """[M]"""
     lengths: IntArray
     """[B]"""
     action_mask: BoolArray
-    """[B, T] true if the policy chose the token."""
+    """[M] true if the policy chose the token."""
     rollout_log_probs: FloatArray | None = None
-    """[B, T] the engine's log-probability of each action; zero elsewhere."""
+    """[N] the engine's log-probability of each action."""
     turn_rewards: FloatArray | None = None
-    """[B, T] rewards of turns, at the last token of each reply; None if no turn has a reward."""
+    """[N] rewards of turns, at the last token of each reply; None if no turn has a reward."""
     images: tuple[tuple[PlacedImage, ...], ...] | None = None
-    """[B] the images of each row; None if no row has one."""
+    """[B] the images of each sequence; None if there is none."""
+    actions: IntArray = field(init=False)
+    """[B] number of actions of each sequence."""
+
+    def __post_init__(self) -> None:
+        before, ends = np.zeros(len(self.action_mask) + 1, np.int64), np.cumsum(self.lengths)
+        np.cumsum(self.action_mask, out=before[1:])
+        object.__setattr__(self, "actions", before[ends] - before[ends - self.lengths])
 
     @classmethod
     def collate(cls, completions: Sequence[Completion]) -> Sequences:
-        lengths = np.array([len(c.tokens) for c in completions], dtype=np.int64)
-        shape = (len(completions), int(lengths.max()))
-        tokens = np.zeros(shape, dtype=np.int64)
-        action_mask = np.zeros(shape, dtype=np.bool_)
-        log_probs = np.zeros(shape, dtype=np.float32)
-        for row, completion in enumerate(completions):
-            tokens[row, : lengths[row]] = completion.tokens
-            action_mask[row, : lengths[row]] = completion.action_mask
-            log_probs[row, : lengths[row]] = completion.log_probs
         images = tuple(completion.images for completion in completions)
+        rewarded = any(completion.turn_rewards for completion in completions)
         return cls(
-            tokens,
-            lengths,
-            action_mask,
-            log_probs,
-            _turn_rewards(completions, shape),
+            _end_to_end([c.tokens for c in completions], np.int32),
+            np.array([len(c.tokens) for c in completions], dtype=np.int64),
+            _end_to_end([c.action_mask for c in completions], np.bool_),
+            _end_to_end([c.log_probs[c.action_mask] for c in completions], np.float32),
+            _end_to_end([*map(_turn_rewards, completions)], np.float32) if rewarded else None,
             images if any(images) else None,
         )
 
     def __len__(self) -> int:
-        return len(self.tokens)
-
-    def where_known(self, rewards: FloatArray) -> Sequences:
-        """Returns the sequences without actions in rows whose reward [B] is NaN."""
-        return replace(self, action_mask=self.action_mask & ~np.isnan(rewards)[:, None])
+        return len(self.lengths)
 
     def rows(self, index: IntArray) -> Sequences:
-        """Returns the rows of `index`, padded to the longest of them."""
-        lengths = self.lengths[index]
-        width = int(lengths.max())
-        drawn = self.rollout_log_probs
+        """Returns the sequences of `index`."""
+        tokens, actions = places(self.lengths, index), places(self.actions, index)
         return Sequences(
-            self.tokens[index, :width],
-            lengths,
-            self.action_mask[index, :width],
-            None if drawn is None else drawn[index, :width],
-            images=None if self.images is None else tuple(self.images[row] for row in index),
+            self.tokens[tokens],
+            self.lengths[index],
+            self.action_mask[tokens],
+            _taken(self.rollout_log_probs, actions),
+            _taken(self.turn_rewards, actions),
+            None if self.images is None else tuple(self.images[row] for row in index),
         )
 
 
-def _turn_rewards(completions: Sequence[Completion], shape: tuple[int, int]) -> FloatArray | None:
-    if not any(completion.turn_rewards for completion in completions):
-        return None
-    rewards = np.zeros(shape, dtype=np.float32)
-    for row, completion in enumerate(completions):
-        for at, reward in completion.turn_rewards.items():
-            rewards[row, at] = reward
-    return rewards
+def places(lengths: IntArray, index: IntArray) -> IntArray:
+    """Return where the elements of the rows of `index` are, in rows of `lengths` end to end."""
+    chosen = lengths[index]
+    shifts = (np.cumsum(lengths) - lengths)[index] - (np.cumsum(chosen) - chosen)
+    return np.repeat(shifts, chosen) + np.arange(chosen.sum())
+
+
+def sums(values: NDArray[Any], lengths: IntArray) -> NDArray[np.float64]:
+    """Return [B] the sum of each row, of rows of `lengths` end to end."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    added = np.bincount(rows, weights=values, minlength=len(lengths))
+    return added.astype(np.float64, copy=False)
+
+
+def _end_to_end(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *rows], dtype=dtype, casting="same_kind")
+
+
+def _turn_rewards(completion: Completion) -> FloatArray:
+    rewards = np.zeros(len(completion.tokens), dtype=np.float32)
+    for at, reward in completion.turn_rewards.items():
+        rewards[at] = reward
+    return rewards[completion.action_mask]
+
+
+def _taken(array: FloatArray | None, index: IntArray) -> FloatArray | None:
+    return None if array is None else array[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """The data that policy and critic learn from; arrays are [B, T], aligned with the tokens.
+    """The data that policy and critic learn from; arrays are [N], of all actions in order.
 
-    `old_log_probs` has each token's own log-probability. `values` has the value of the state in
-    which the token was chosen. Both are zero for tokens that the policy did not choose.
+    `old_log_probs` has each action's log-probability. `values` has the value of the state in which
+    the action was chosen.
     """
 
     sequences: Sequences
@@ -231,21 +251,29 @@ class Experience:
     """Weight of the KL in this step's loss; 0 if the KL is in the reward."""
 
     def rows(self, index: IntArray) -> Experience:
-        sequences = self.sequences.rows(index)
-        width = sequences.tokens.shape[1]
+        at = places(self.sequences.actions, index)
         return Experience(
-            sequences=sequences,
-            old_log_probs=_rows(self.old_log_probs, index, width),
-            advantages=self.advantages[index, :width],
-            returns=self.returns[index, :width],
-            values=_rows(self.values, index, width),
-            ref_log_probs=_rows(self.ref_log_probs, index, width),
+            sequences=self.sequences.rows(index),
+            old_log_probs=_taken(self.old_log_probs, at),
+            advantages=self.advantages[at],
+            returns=self.returns[at],
+            values=_taken(self.values, at),
+            ref_log_probs=_taken(self.ref_log_probs, at),
             kl_coef=self.kl_coef,
         )
 
-
-def _rows(array: FloatArray | None, index: IntArray, width: int) -> FloatArray | None:
-    return None if array is None else array[index, :width]
+    def of_nothing(self, sequences: Sequences) -> Experience:
+        """Returns an experience of `sequences` with the same parts, which are all zero."""
+        zeros = np.zeros(int(sequences.action_mask.sum()), dtype=np.float32)
+        return Experience(
+            sequences=sequences,
+            old_log_probs=None if self.old_log_probs is None else zeros,
+            advantages=zeros,
+            returns=zeros,
+            values=None if self.values is None else zeros,
+            ref_log_probs=None if self.ref_log_probs is None else zeros,
+            kl_coef=self.kl_coef,
+        )
 
 
 Metrics = dict[str, float]

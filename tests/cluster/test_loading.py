@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
+from tests.support.ragged import together
 from tests.support.ranks import Workbench, experience, saved_in, settings
-from trainer.algorithms import batching
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.options.parallelism import Sharding
 from trainer.types import FloatArray
@@ -73,7 +73,7 @@ def loaded(
     if role != "reference":
         bench.call_ranks(Workbench.save, directory).result()
     return Loaded(
-        batching.gather(scores, experience(0).sequences.lengths),
+        together(scores, experience(0).sequences),
         saved_in(directory, role).model if role != "reference" else {},
         bench.call_ranks(Workbench.held).result(),
     )

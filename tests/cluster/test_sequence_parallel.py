@@ -16,6 +16,7 @@ from contract.manifest import checkpoint_path
 from env.registry import reward_function
 from tests.support.benches import Benches
 from tests.support.mixtures import write_mixture
+from tests.support.ragged import together
 from tests.support.ranks import ROLES, Workbench, experience, settings
 from tests.support.ray_nodes import short_directory
 from tests.support.small_models import write_model
@@ -70,7 +71,7 @@ class Lesson:
 
 
 def scores(of_parts: list[FloatArray]) -> FloatArray:
-    return batching.gather(of_parts, experience(0).sequences.lengths)
+    return together(of_parts, experience(0).sequences)
 
 
 def same(one: Lesson, other: Lesson) -> None:

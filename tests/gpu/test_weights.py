@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -19,21 +20,24 @@ import torch
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.mixtures import MIXTURES, write_mixture
+from tests.support.ragged import learn_together, part_of, together
 from tests.support.ranks import experience
 from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny
 from tests.support.vllm import SAMPLING, mean, requests, worst
 from tests.support.vllm import settings as engine_settings
+from trainer.algorithms.division import Part
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import memory_estimate, placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.restarts import Patience
-from trainer.cluster.worker_group import WorkerGroup
+from trainer.cluster.worker_group import WorkerGroup, each
 from trainer.config import layout
 from trainer.config.layout import Layout, ResourcePool
 from trainer.config.options.parallelism import Sharding
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.vllm_engine import VLLMEngine
+from trainer.types import FloatArray, Rank
 from trainer.weight_sync import shared_memory, update
 from trainer.workers.policy import PolicyActor
 from trainer.workers.protocols import Policy
@@ -98,7 +102,7 @@ def started(
     ]
     pools = [tuple(groups)] if backend == "ipc" else [(group,) for group in groups]
     wanted = Layout(tuple(ResourcePool(groups=pool) for pool in pools))
-    each = replace(
+    of_each = replace(
         engine_settings(model, sync_backend=backend, gpu_memory_utilization=SHARE, **own),
         mixed_precision=True,
     )
@@ -111,7 +115,7 @@ def started(
                 launcher.launch_ranks(
                     "policy", f"{__name__}:SmallParts", policy, made, PolicyObjective()
                 ),
-                launcher.launch("engine", f"{__name__}:Known", engines, each),
+                launcher.launch("engine", f"{__name__}:Known", engines, of_each),
             )
         finally:
             ray.shutdown()
@@ -122,7 +126,7 @@ def follow(
 ) -> None:
     """Train and publish: every engine writes what the policy would, with its own numbers."""
     for version in range(first, first + versions):
-        policy.call_ranks(Policy.update, experience(version), version).result()
+        learn_together(policy, experience(version), version)
         update.update_weights(policy, pool, version, backend=backend)
         shares = [requests(1, 2)] * len(pool)
         for written in pool.generate(shares, SAMPLING):
@@ -136,11 +140,11 @@ class Asked:
     def __init__(self, group: WorkerGroup[Policy]) -> None:
         self._group = group
 
-    def log_probs(self, sequences: Any) -> Any:
-        from trainer.algorithms import batching
-
-        of_ranks = self._group.call_ranks(Policy.log_probs, sequences).result()
-        return batching.gather(of_ranks, sequences.lengths)
+    def log_probs(self, part: Part) -> FloatArray:
+        sequences, count = part.sequences, len(self._group)
+        parts = [part_of(sequences, Rank(index, count)) for index in range(count)]
+        of_ranks = self._group.call_ranks(Policy.log_probs, each(parts)).result()
+        return together([np.concatenate(one) for one in of_ranks], sequences)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -164,7 +168,7 @@ def test_a_mixture_of_experts_answers_with_each_new_version(
     with started(made, "ipc", policy=1, engines=1) as (policy, engines):
         pool = EnginePool(engines)
         for version in (1, 2):
-            policy.call_ranks(Policy.update, experience(version), version).result()
+            learn_together(policy, experience(version), version)
             update.update_weights(policy, pool, version, backend="ipc")
             (written,) = pool.generate([requests(1, 2)], SAMPLING)
             assert {completion.version for completion in written} == {version}
@@ -190,7 +194,7 @@ def test_an_engine_that_sleeps_frees_its_share_and_wakes_with_the_newest_weights
         pool = EnginePool(engines)
         pool.wait_started()
         for version in (1, 2):
-            policy.call_ranks(Policy.update, experience(version), version).result()
+            learn_together(policy, experience(version), version)
             update.update_weights(policy, pool, version, wake=True, backend="ipc")
             update.wake_cache(pool)
             (written,) = pool.generate([requests(1, 2)], SAMPLING)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tests.oracles.batches import Array, Batch
 from tests.oracles.process import Peers
-from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs
+from tests.support import padded_advantages
+from tests.support.padded_advantages import PaddedInputs
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import FloatArray
 
@@ -36,9 +36,9 @@ def estimator(
 
 
 def ours(batch: Batch, estimator: Estimator) -> tuple[FloatArray, FloatArray]:
-    return advantages.estimate(
+    return padded_advantages.estimate(
         estimator.settings,
-        AdvantageInputs(
+        PaddedInputs(
             rewards=batch.rewards,
             action_mask=batch.action_mask,
             old_log_probs=batch.log_probs,

@@ -14,6 +14,7 @@ from tests.oracles.batches import Array, Batch
 from trainer.algorithms import losses
 from trainer.algorithms.losses import LossPart, PolicyInputs, ValueInputs, token_weights
 from trainer.algorithms.objectives import PolicyObjective
+from trainer.types import BoolArray
 
 LONGEST = 12
 """The longest completion there can be, where the loss is divided by it."""
@@ -47,7 +48,7 @@ def policy_loss(
         log_probs=log_probs[chosen],
         old_log_probs=flat(batch.old),
         advantages=flat(batch.advantages if advantages is None else advantages),
-        weights=flat(token_weights(action_mask, aggregation, LONGEST)),
+        weights=weights_of(action_mask, aggregation),
         rows=chosen.nonzero()[:, 0],
         metric_weight=1 / int(action_mask.sum()),
         rollout_log_probs=flat(batch.rollout),
@@ -65,11 +66,16 @@ def value_loss(batch: Batch, value_clip: float) -> Outcome:
         values=values[chosen],
         old_values=torch.tensor(batch.old_values)[chosen],
         returns=torch.tensor(batch.returns)[chosen],
-        weights=torch.tensor(token_weights(batch.action_mask, "token", LONGEST))[chosen],
+        weights=weights_of(batch.action_mask, "token"),
         metric_weight=1 / int(batch.action_mask.sum()),
     )
     loss = losses.value_loss(inputs, value_clip)
     return outcome(loss, values, None)
+
+
+def weights_of(action_mask: BoolArray, aggregation: str) -> Tensor:
+    counts = action_mask.sum(axis=1)
+    return torch.tensor(np.repeat(token_weights(counts, aggregation, LONGEST), counts))
 
 
 def leaf(array: NDArray[Any]) -> Tensor:

@@ -13,8 +13,8 @@ from tests.oracles.advantage_calls import estimator, of_openrlhf, of_trl, ours
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Array, Batch, batches
 from tests.oracles.process import Peers
-from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs
+from tests.support import padded_advantages
+from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms.reward_shaping import LengthPenalties
 from trainer.config.options.algorithm import ShapingSettings
 
@@ -139,10 +139,8 @@ def test_a_baseline_over_the_known_rewards_equals_trl_s(
 ) -> None:
     rewards, known = some_unknown(batch, seed)
     settings = estimator(name, reward_clip_range=(-1000.0, 1000.0))
-    mine, _ = advantages.estimate(
+    mine, _ = padded_advantages.estimate(
         settings.settings,
-        AdvantageInputs(
-            rewards=rewards, action_mask=known.action_mask, group_size=batch.group_size
-        ),
+        PaddedInputs(rewards=rewards, action_mask=known.action_mask, group_size=batch.group_size),
     )
     same(mine, of_trl(peers, known, algorithm, rewards, **options))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
-from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs
+from tests.support import padded_advantages
+from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.config.options.algorithm import AdvantageSettings, ShapingSettings
 
@@ -28,9 +28,9 @@ def test_gae_over_several_turns_is_schulman_2015_equation_16(
     settings = AdvantageSettings(
         estimator="gae", gamma=gamma, lambd=lambd, reward_clip_range=(-1e9, 1e9), no_std_norm=True
     )
-    plain, returns = advantages.estimate(
+    plain, returns = padded_advantages.estimate(
         settings,
-        AdvantageInputs(rewards=batch.rewards, action_mask=batch.action_mask, values=batch.values),
+        PaddedInputs(rewards=batch.rewards, action_mask=batch.action_mask, values=batch.values),
     )
     expected = np.zeros(batch.action_mask.shape)
     for row, reward in enumerate(batch.rewards):
@@ -52,8 +52,8 @@ def test_returns_over_several_turns_are_williams_1992_s_sums(batch: Batch, gamma
     settings = AdvantageSettings(
         estimator="reinforce", gamma=gamma, reward_clip_range=(-1e9, 1e9), no_std_norm=True
     )
-    _, returns = advantages.estimate(
-        settings, AdvantageInputs(rewards=batch.rewards, action_mask=batch.action_mask)
+    _, returns = padded_advantages.estimate(
+        settings, PaddedInputs(rewards=batch.rewards, action_mask=batch.action_mask)
     )
     for row, reward in enumerate(batch.rewards):
         times = np.flatnonzero(batch.action_mask[row])

@@ -10,7 +10,7 @@ from tests.oracles.agreement import given, same
 from tests.oracles.batches import Batch, batches
 from tests.oracles.ours import gradient, leaf
 from tests.oracles.process import Peers
-from trainer.algorithms.kl import kl, step_mean
+from trainer.algorithms.kl import KLSums, kl
 from trainer.config.options.algorithm import KLSettings
 
 
@@ -44,7 +44,9 @@ def test_the_kl_that_steers_equals_openrlhf_s(
         options={"use_loss": in_loss, "estimator": estimator},
     )
     estimate = kl(batch.log_probs, batch.reference, estimator)
-    same(step_mean(estimate, batch.action_mask, in_loss=in_loss), theirs)
+    counts = batch.action_mask.sum(axis=1)
+    sums = KLSums.of(estimate[batch.action_mask], counts)
+    same(sums.step_mean(counts, in_loss=in_loss), theirs)
 
 
 @given(

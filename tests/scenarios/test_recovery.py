@@ -28,8 +28,9 @@ from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop, recovery
 from trainer.training.inputs import TrainingInputs
-from trainer.types import BeyondRepairError, Experience, LostWorkerError, Metrics
+from trainer.types import BeyondRepairError, LostWorkerError, Metrics
 from trainer.workers import groups
+from trainer.workers.experience import Lesson
 
 STEPS = 4
 
@@ -306,8 +307,8 @@ def test_a_reward_process_that_dies_while_rollouts_run_ahead_has_no_update_made_
     run(alone, NEVER)
     update, updated = loop._Run._update, list[int]()
 
-    def noting(run: loop._Run, experience: Experience, step: int) -> Metrics:
-        metrics = update(run, experience, step)
+    def noting(run: loop._Run, lesson: Lesson, step: int) -> Metrics:
+        metrics = update(run, lesson, step)
         if step == finished and step not in updated:
             rollouts_have_ended()  # they have met the death
         updated.append(step)

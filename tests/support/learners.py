@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.objectives import policy_objective
+from tests.support.ragged import mask_of, sequences_of
 from tests.support.tiny_run import Tiny
 from tests.support.train_settings import take_train_settings
 from trainer.algorithms.objectives import CriticObjective
@@ -70,15 +71,14 @@ def sequences() -> Sequences:
     lengths = np.array([9, 4, 7, 5])
     action_mask = (np.arange(9) >= 3) & (np.arange(9) < lengths[:, None])
     action_mask[0, 5:7] = False
-    return Sequences(rng.integers(3, 15, size=(4, 9)), lengths, action_mask)
+    return sequences_of(rng.integers(3, 15, size=(4, 9)), lengths, action_mask)
 
 
 def experience(of: Sequences | None = None) -> Experience:
     known = of or sequences()
     rng = np.random.default_rng(1)
-    draw = [
-        np.where(known.action_mask, rng.normal(size=(4, 9)), 0).astype(np.float32) for _ in range(5)
-    ]
+    chosen = mask_of(known)
+    draw = [rng.normal(size=(4, 9))[chosen].astype(np.float32) for _ in range(5)]
     return Experience(
         sequences=known,
         old_log_probs=draw[0] - 2,

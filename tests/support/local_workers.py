@@ -9,7 +9,7 @@ from concurrent.futures import wait as wait_for
 from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from trainer.cluster.worker_group import BACKGROUND_CALLS, Pending, WorkerGroup, build
+from trainer.cluster.worker_group import BACKGROUND_CALLS, Each, Kept, Pending, WorkerGroup, build
 from trainer.types import NoSeatError
 
 W_co = TypeVar("W_co", covariant=True)
@@ -89,7 +89,29 @@ class LocalWorkerGroup(WorkerGroup[W_co]):
     def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        return _RanksPending(self.call_each(method, *args, **kwargs))
+        of_each = [
+            [one[worker] if isinstance(one, Each) else one for one in args]
+            for worker in range(len(self))
+        ]
+        call: Any = self.send
+        return _RanksPending(
+            [call(worker, method, *own, **kwargs) for worker, own in enumerate(of_each)]
+        )
+
+    def call_ranks_keeping(
+        self,
+        earlier: Pending[list[Any]] | None,
+        items: int,
+        method: Callable[Concatenate[W_co, P], list[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Kept[T]:
+        pieces = self.call_ranks(method, *args, **kwargs).result()
+        assert {len(of) for of in pieces} == {items}
+        return Kept(Done([None] * len(self)), pieces)
+
+    def store(self, value: T) -> T:
+        return value
 
     def call_each_rank_after(
         self,

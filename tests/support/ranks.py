@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
+from tests.support.ragged import learn, part_of, sequences_of, together
 from tests.support.train_settings import take_train_settings
 from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective
@@ -35,7 +36,7 @@ from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
-from trainer.types import Experience, FloatArray, Metrics, Rank, Sequences
+from trainer.types import Experience, FloatArray, Metrics, Rank
 from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
@@ -101,7 +102,7 @@ class Workbench:
     def lesson(self, steps: Sequence[int]) -> Said:
         """Score the samples, train on them for some steps, score them again."""
         before = self._score()
-        metrics = [self._actor.update(experience(step), step) for step in steps]
+        metrics = [learn(self._actor, experience(step), step) for step in steps]
         return Said(before, metrics, self._score())
 
     def reduced(self, step: int) -> float:
@@ -115,7 +116,7 @@ class Workbench:
             return known(tensor, *args, **options)
 
         with mock.patch.object(dist, "all_reduce", counting):
-            self._actor.update(experience(step), step)
+            learn(self._actor, experience(step), step)
         elements: int = sum(one.numel() for one in self._actor._model.parameters())
         return counted / elements
 
@@ -143,6 +144,14 @@ class Workbench:
         began = time.monotonic()
         time.sleep(seconds)
         return began, time.monotonic()
+
+    def gives(self, items: int) -> list[FloatArray]:
+        """Arrays that do not fit into a message of Ray."""
+        return [np.full(100_000, 10 * self._rank.index + item, np.float32) for item in range(items)]
+
+    def gets(self, kept: Mapping[str, Sequence[FloatArray]], own: str) -> list[float]:
+        """The first number of what the ranks of each role gave, and what this rank got alone."""
+        return [float(array[0]) for arrays in kept.values() for array in arrays] + [float(own)]
 
     def fails(self) -> None:
         raise ValueError("it fails")
@@ -175,8 +184,8 @@ class Workbench:
 
     def _score(self) -> FloatArray:
         score = getattr(self._actor, "log_probs", None) or self._actor.values
-        scored: FloatArray = score(experience(0).sequences)
-        return scored
+        scored: list[FloatArray] = score(part_of(experience(0).sequences, self._actor._rank.data))
+        return np.concatenate(scored)
 
     def save(self, directory: Path) -> None:
         self._actor.snapshot(1)
@@ -246,14 +255,14 @@ def taught(
 
 
 def whole(of_each: list[Said]) -> Said:
-    lengths = experience(0).sequences.lengths
+    sequences = experience(0).sequences
     return Said(
-        batching.gather([said.before for said in of_each], lengths),
+        together([said.before for said in of_each], sequences),
         [
             batching.combine_metrics(step)
             for step in zip(*(s.metrics for s in of_each), strict=True)
         ],
-        batching.gather([said.after for said in of_each], lengths),
+        together([said.after for said in of_each], sequences),
     )
 
 
@@ -296,10 +305,12 @@ def experience(step: int) -> Experience:
     action_mask[random.integers(12)] = False
 
     def number(scale: float) -> FloatArray:
-        return np.where(action_mask, random.normal(scale=scale, size=shape), 0).astype(np.float32)
+        return random.normal(scale=scale, size=shape)[action_mask].astype(np.float32)
 
     return Experience(
-        sequences=Sequences(random.integers(3, 12, shape), lengths, action_mask, number(0.1) - 2),
+        sequences=sequences_of(
+            random.integers(3, 12, shape), lengths, action_mask, number(0.1) - 2
+        ),
         old_log_probs=number(0.1) - 2,
         advantages=number(1.0),
         returns=number(1.0),

@@ -29,6 +29,7 @@ from tests.support.architectures import (
     WINDOW,
     model,
 )
+from tests.support.ragged import scores, sequences_of
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.loading import load_causal_lm
@@ -36,7 +37,7 @@ from trainer.models.settings import ModelSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import FloatArray, IntArray, Sequences, UnfitModelError
+from trainer.types import FloatArray, IntArray, UnfitModelError
 
 CPU = torch.device("cpu")
 SHORT = (2, 3, WINDOW - 1, 4)
@@ -171,7 +172,7 @@ def _scored(scorer: LogProbModel, tokens: Sequence[IntArray]) -> list[FloatArray
         padded[number, : len(row)] = row
     acts = np.arange(lengths.max()) < lengths[:, None]
     acts[:, 0] = False
-    got = scorer.log_probs(Sequences(padded, lengths, acts))
+    got = scores(scorer, sequences_of(padded, lengths, acts))
     return [got[number, :length] for number, length in enumerate(lengths)]
 
 

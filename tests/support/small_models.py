@@ -11,6 +11,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from env.prepare.model import write_model as write_tokenizer
 from env.prepare.tiny_model import TinyModel
+from tests.support.ragged import sequences_of
 from trainer.types import Sequences
 
 VOCABULARY = 23
@@ -67,4 +68,4 @@ def batch(lengths: list[int], seed: int) -> Sequences:
     action_mask = inside & (rng.random(inside.shape) < 0.6)
     action_mask[:, 0] = False
     action_mask[:, 1] = True
-    return Sequences(tokens, np.array(lengths), action_mask)
+    return sequences_of(tokens, np.array(lengths), action_mask)

@@ -14,6 +14,7 @@ import PIL.Image
 from env.images.types import Image, PlacedImage
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
+from tests.support.ragged import sequences_of
 from trainer.models.image_processor import ImageProcessor
 from trainer.types import Sequences
 
@@ -68,4 +69,4 @@ def sequences(rows: Sequence[tuple[list[int], tuple[PlacedImage, ...]]], actions
     columns = np.arange(tokens.shape[1])
     ends = lengths[:, None]
     mask = (columns >= ends - actions) & (columns < ends)
-    return Sequences(tokens, lengths, mask, images=tuple(placed for _, placed in rows))
+    return sequences_of(tokens, lengths, mask, images=tuple(placed for _, placed in rows))

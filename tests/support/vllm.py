@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from tests.support.ragged import mask_of, scores
 from tests.support.tiny_run import Tiny
 from trainer.config.options.parallelism import VLLMSettings
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import EngineSettings
-from trainer.types import (
-    Completion,
-    FloatArray,
-    Request,
-    Sequences,
-)
+from trainer.types import Completion, FloatArray, Request, Sequences
 
 LONG = "1" * 150
 """A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
@@ -44,26 +40,23 @@ def requests(*seeds: int) -> list[Request]:
     return [Request(text, seeds) for text in ("1+1=", "12+30=", "7=", LONG)]
 
 
-class Scorer(Protocol):
-    """A policy, or a group that is asked like one."""
+def worst(policy: Any, completions: list[Completion]) -> float:
+    """The largest difference between what engine and trainer say of a drawn token.
 
-    def log_probs(self, sequences: Sequences, /) -> FloatArray: ...
-
-
-def worst(policy: Scorer, completions: list[Completion]) -> float:
-    """The largest difference between what engine and trainer say of a drawn token."""
+    `policy`: a policy, or what is asked like one.
+    """
     return float(_differences(policy, completions).max())
 
 
-def mean(policy: Scorer, completions: list[Completion]) -> float:
+def mean(policy: Any, completions: list[Completion]) -> float:
     """The mean difference between what engine and trainer say of a drawn token."""
     return float(_differences(policy, completions).mean())
 
 
-def _differences(policy: Scorer, completions: list[Completion]) -> FloatArray:
+def _differences(policy: Any, completions: list[Completion]) -> FloatArray:
     """In nats, of each drawn token."""
     sequences = Sequences.collate(completions)
     assert sequences.rollout_log_probs is not None
-    difference = np.abs(policy.log_probs(sequences) - sequences.rollout_log_probs)
-    drawn: FloatArray = difference[sequences.action_mask]
-    return drawn
+    found = scores(policy, sequences)[mask_of(sequences)]
+    differences: FloatArray = np.abs(found - sequences.rollout_log_probs)
+    return differences

@@ -21,6 +21,7 @@ from env.episodes.types import Context
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.local_workers import LocalWorkerGroup
+from tests.support.ragged import padded, scores
 from tests.support.tiny_run import Tiny, metric_rows, to_argv
 from tests.support.vllm import LONG, SAMPLING, requests, settings, worst
 from trainer.config.config import Config
@@ -269,7 +270,7 @@ def test_a_draft_goes_on_through_an_evaluation_and_new_weights(
     def difference(version: int) -> float:
         sequences = Sequences.collate(list(ended.values()))
         assert sequences.rollout_log_probs is not None
-        ours = policy.log_probs(sequences) - sequences.rollout_log_probs
+        ours = scores(policy, sequences) - padded(sequences.rollout_log_probs, sequences)
         of_version = [
             ours[row, : len(c.tokens)][c.versions == version]
             for row, c in enumerate(ended.values())

@@ -15,6 +15,7 @@ from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.objectives import policy_objective
+from tests.support.ragged import part_of
 from tests.support.ranks import settings as learner
 from tests.support.tiny_run import Tiny
 from tests.support.vllm import SAMPLING, requests, settings
@@ -62,8 +63,8 @@ def mismatch(model: Tiny, head: str) -> tuple[float, float]:
     def apart() -> float:
         sequences = Sequences.collate(engine.generate(requests(*range(8)), SAMPLING))
         assert sequences.rollout_log_probs is not None
-        difference = policy.log_probs(sequences) - sequences.rollout_log_probs
-        return float(np.abs(difference[sequences.action_mask]).mean())
+        (scored,) = policy.log_probs(part_of(sequences))
+        return float(np.abs(scored - sequences.rollout_log_probs).mean())
 
     before = apart()
     update.update_weights(

@@ -1,12 +1,14 @@
-"""Rewards → advantages and returns, in numpy on the driver.
+"""Rewards → advantages and returns, in numpy.
 
-Arrays are [B, T], aligned with the tokens; `action_mask` marks the tokens that count. A sample
-whose reward is unknown has no action token, so it does not count.
+The driver compares the rewards of all samples (`scores`). Each rank then estimates the advantages
+of its own actions, and whitens them by the moments of all ranks. Arrays [N] have the actions of all
+samples in order, `actions` [B] how many each sample has. A sample whose score is NaN teaches
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,60 +17,72 @@ from numpy.typing import NDArray
 from trainer.algorithms.kl import kl
 from trainer.config.estimators import ESTIMATORS, Baseline
 from trainer.config.options.algorithm import AdvantageSettings
-from trainer.types import BoolArray, FloatArray
+from trainer.types import IntArray, sums
 
 Floats = NDArray[np.floating]
 """Inputs: float32 from the workers, or wider numbers."""
 
 Numbers = NDArray[np.float64]
-"""Sums are computed in float64; `estimate` rounds at the end."""
+"""Sums are computed in float64; the caller rounds at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageInputs:
     """What advantages are estimated from."""
 
-    rewards: Floats
-    """[B]; NaN if unknown."""
-    action_mask: BoolArray
+    scores: Floats
+    """[B] of `scores`."""
+    actions: IntArray
+    """[B]"""
     old_log_probs: Floats | None = None
-    """Needed if the KL is in the reward, as is `ref_log_probs`."""
+    """[N]; needed if the KL is in the reward, as is `ref_log_probs`."""
     ref_log_probs: Floats | None = None
     values: Floats | None = None
-    """Needed by gae."""
+    """[N]; needed by gae."""
     turn_rewards: Floats | None = None
-    """[B, T] parts of `rewards` that belong to the last token of a turn; None: there are none."""
-    group_size: int = 1
-    """Number of completions of one prompt, which are neighbours in the batch."""
+    """[N] parts of rewards that belong to the last token of a turn; None: there are none."""
     kl_coef: float = 0.0
     """Weight of the KL in the reward; 0 if the KL is in the loss."""
     kl_estimator: str = "k1"
 
 
-def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[FloatArray, FloatArray]:
-    """Return advantages and returns, both [B, T].
+def scores(settings: AdvantageSettings, rewards: Floats, group_size: int) -> Numbers:
+    """Return [B] the clipped difference of rewards [B] to their baseline; NaN where unknown.
+
+    `group_size`: number of completions of one prompt, which are neighbours.
+    """
+    above = subtract(settings.estimator, rewards, group_size)
+    return np.where(np.isnan(rewards), np.nan, np.clip(above, *settings.reward_clip_range))
+
+
+def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Numbers, Numbers]:
+    """Return advantages before whitening, and returns, both [N]; zero in samples without a score.
 
     The order is OpenRLHF's: group baseline, clip, token rewards with KL, estimator, whitening.
     """
-    action_mask = inputs.action_mask
-    above = subtract(settings.estimator, inputs.rewards, inputs.group_size)
-    token_rewards = place_rewards(np.clip(above, *settings.reward_clip_range), action_mask)
+    actions = inputs.actions
+    token_rewards = place_rewards(np.nan_to_num(inputs.scores), actions)
     if inputs.turn_rewards is not None and not divides(settings.estimator):
-        of_turns = np.where(action_mask, inputs.turn_rewards, 0)
-        token_rewards += of_turns - place_rewards(of_turns.sum(axis=1), action_mask)
+        total = sums(inputs.turn_rewards, actions)
+        token_rewards += inputs.turn_rewards - place_rewards(total, actions)
     if inputs.ref_log_probs is not None and inputs.kl_coef:
         assert inputs.old_log_probs is not None
-        penalty = kl(inputs.old_log_probs, inputs.ref_log_probs, inputs.kl_estimator)
-        token_rewards -= inputs.kl_coef * np.where(action_mask, penalty, 0)
+        token_rewards -= inputs.kl_coef * kl(
+            inputs.old_log_probs, inputs.ref_log_probs, inputs.kl_estimator
+        )
     if settings.estimator == "gae":
         assert inputs.values is not None
         discounts = settings.gamma, settings.lambd
-        advantages, returns = gae(token_rewards, inputs.values, action_mask, *discounts)
+        advantages, returns = gae(token_rewards, inputs.values, actions, *discounts)
     else:
-        advantages = returns = discounted_sums(token_rewards, action_mask, settings.gamma)
-    if settings.whitens:
-        advantages = whiten(advantages, action_mask, std_norm=not settings.no_std_norm)
-    return advantages.astype(np.float32), returns.astype(np.float32)
+        advantages = returns = discounted_sums(token_rewards, actions, settings.gamma)
+    known = of_known(inputs.scores, actions)
+    return np.where(known, advantages, 0), np.where(known, returns, 0)
+
+
+def of_known(scores: Floats, actions: IntArray) -> NDArray[np.bool_]:
+    """Return [N] whether each action is of a sample with a score."""
+    return np.repeat(~np.isnan(scores), actions)
 
 
 def divides(estimator: str) -> bool:
@@ -79,57 +93,53 @@ def divides(estimator: str) -> bool:
     return ESTIMATORS[estimator].baseline is Baseline.GROUP_NORM
 
 
-def place_rewards(scores: Numbers, action_mask: BoolArray) -> Numbers:
-    """Return [B, T] each sample's score [B] at its last action token; zero elsewhere."""
-    after = np.cumsum(action_mask[:, ::-1], axis=1)[:, ::-1]
-    is_last = action_mask & (after == 1)
-    return np.where(is_last, scores[:, None], 0)
+def place_rewards(scores: Numbers, actions: IntArray) -> Numbers:
+    """Return [N] each sample's score [B] at its last action; zero elsewhere."""
+    placed = np.zeros(int(actions.sum()))
+    acting = actions > 0
+    placed[np.cumsum(actions)[acting] - 1] = scores[acting]
+    return placed
 
 
 def gae(
-    rewards: Floats, values: Floats, action_mask: BoolArray, gamma: float, lambd: float
+    rewards: Floats, values: Floats, actions: IntArray, gamma: float, lambd: float
 ) -> tuple[Numbers, Numbers]:
     """Return generalised advantage estimates (Schulman et al. 2015, equation 16) and returns.
 
     δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t, where t + 1 is the next
     *action*: tokens that the policy did not choose are skipped.
     """
-    ahead = _in_order(values, action_mask)
-    deltas = _in_order(rewards, action_mask) - ahead
+    ahead = _in_steps(values, actions)
+    deltas = _in_steps(rewards, actions) - ahead
     deltas[:-1] += gamma * ahead[1:]
-    advantages = _in_place(_sums_of_followers(deltas, gamma * lambd), action_mask)
-    returns = advantages + np.where(action_mask, values, 0)
-    return advantages, returns
+    advantages = _end_to_end(_sums_of_followers(deltas, gamma * lambd), actions)
+    return advantages, advantages + values
 
 
-def discounted_sums(rewards: Floats, action_mask: BoolArray, gamma: float) -> Numbers:
-    """Return R_t = r_t + γ R_{t+1} over action tokens; zero elsewhere."""
-    sums = _sums_of_followers(_in_order(rewards, action_mask), gamma)
-    return _in_place(sums, action_mask)
+def discounted_sums(rewards: Floats, actions: IntArray, gamma: float) -> Numbers:
+    """Return R_t = r_t + γ R_{t+1} over each sample's actions."""
+    return _end_to_end(_sums_of_followers(_in_steps(rewards, actions), gamma), actions)
 
 
-def _in_order(array: Floats, action_mask: BoolArray) -> Numbers:
-    """[B, T] → [A, B]: row k has each sample's k-th action, zero for samples with fewer.
+def _in_steps(array: Floats, actions: IntArray) -> Numbers:
+    """[N] → [A, B]: row k has each sample's k-th action, zero for samples with fewer.
 
     Steps are then contiguous rows, and nothing after a sample's end enters its sums.
     """
-    places = _places(action_mask)
+    places = _places(actions)
     ordered = np.zeros(places.shape)
-    ordered[places] = array[action_mask]
+    ordered[places] = array
     return np.ascontiguousarray(ordered.T)
 
 
-def _in_place(ordered: Numbers, action_mask: BoolArray) -> Numbers:
-    """[A, B] → [B, T]: the inverse of `_in_order`; zero at tokens that are no actions."""
-    spread = np.zeros(action_mask.shape)
-    spread[action_mask] = np.ascontiguousarray(ordered.T)[_places(action_mask)]
-    return spread
+def _end_to_end(ordered: Numbers, actions: IntArray) -> Numbers:
+    """[A, B] → [N]: the inverse of `_in_steps`."""
+    return np.ascontiguousarray(ordered.T)[_places(actions)]
 
 
-def _places(action_mask: BoolArray) -> BoolArray:
+def _places(actions: IntArray) -> NDArray[np.bool_]:
     """Return [B, A] true in the first k places of a sample with k actions."""
-    counts = action_mask.sum(axis=1)
-    places: BoolArray = np.arange(counts.max(initial=0)) < counts[:, None]
+    places: NDArray[np.bool_] = np.arange(actions.max(initial=0)) < actions[:, None]
     return places
 
 
@@ -141,16 +151,38 @@ def _sums_of_followers(terms: Numbers, discount: float) -> Numbers:
     return sums
 
 
-def whiten(advantages: Numbers, action_mask: BoolArray, *, std_norm: bool = True) -> Numbers:
-    """Return (A − μ) / √max(var, 1e-8) over the batch's action tokens; zero elsewhere.
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and sum of squared deviations of some numbers."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Moments:
+        if not numbers.size:
+            return cls()
+        mean = float(numbers.mean())
+        return cls(numbers.size, mean, float(((numbers - mean) ** 2).sum()))
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Moments]) -> Moments:
+        """Return the moments of the parts' numbers together (Chan et al. 1979, equation 2.1)."""
+        count = sum(part.count for part in parts)
+        mean = sum(part.count * part.mean for part in parts) / max(1, count)
+        return cls(count, mean, sum(p.squares + p.count * (p.mean - mean) ** 2 for p in parts))
+
+
+def whiten(advantages: Numbers, of_all: Moments, *, std_norm: bool = True) -> Numbers:
+    """Return (A − μ) / √max(var, 1e-8) by the moments of the whole batch's actions.
 
     REINFORCE++ (Hu et al. 2025, section 3.3). Without `std_norm` the result is A − μ.
     """
-    chosen = advantages[action_mask]
-    if not chosen.size:
-        return np.zeros_like(advantages)
-    scale = 1 / np.sqrt(max(chosen.var(), 1e-8)) if std_norm else 1.0
-    return np.where(action_mask, (advantages - chosen.mean()) * scale, 0)
+    variance = of_all.squares / max(1, of_all.count)
+    scale = 1 / np.sqrt(max(variance, 1e-8)) if std_norm else 1.0
+    whitened: Numbers = (advantages - of_all.mean) * scale
+    return whitened
 
 
 Groups = NDArray[np.float64]

@@ -1,8 +1,6 @@
-"""Which samples share a micro-batch, which rank takes them, and how their tokens are laid out.
+"""Which samples share a micro-batch, and how their tokens are laid out.
 
 Pure and torch-free. A length is the number of tokens of a whole sample: prompt and completion.
-Every rank holds the whole batch and computes every rank's part of it, so no rank has to ask
-another for lengths, weights or denominators.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.types import BoolArray, FloatArray, IntArray, Metrics, Rank, Sequences
+from trainer.types import FloatArray, IntArray, Metrics, Sequences, TokenArray
 
 PEAK = "_memory_gb"
 """Suffix of metrics that `combine_metrics` combines by their maximum over the ranks."""
@@ -35,61 +33,15 @@ class MicroBatchLimits:
     `trainer.config.architecture.long_factors_from`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Samples that go through a model together."""
-
-    rows: IntArray
-    """Indices of the samples in the whole batch."""
-    idle: bool = False
-    """The result is discarded: the micro-batch exists because other ranks have one more, and all
-    ranks gather sharded weights together."""
-
-
 def micro_batches(lengths: IntArray, limits: MicroBatchLimits) -> list[IntArray]:
-    """Return every index of `lengths` once, grouped into micro-batches."""
+    """Return every index of `lengths` once, grouped into micro-batches; none of no lengths."""
+    if not len(lengths):
+        return []
     if limits.apart is None:
         return _within_limits(lengths, limits)
     longer = lengths > limits.apart
     kinds = [rows for rows in (np.flatnonzero(~longer), np.flatnonzero(longer)) if len(rows)]
     return [rows[index] for rows in kinds for index in _within_limits(lengths[rows], limits)]
-
-
-def rank_micro_batches(
-    sequences: Sequences, rows: IntArray, limits: MicroBatchLimits, rank: Rank
-) -> list[MicroBatch]:
-    """Return this rank's micro-batches over `rows`; every rank gets the same number.
-
-    Samples without an action token are left out: they change nothing.
-    """
-    lengths = sequences.lengths[rows]
-    has_action: BoolArray = np.any(sequences.action_mask[rows], axis=1)
-    of_ranks = []
-    for samples in split_by_rank(lengths, rank.world):
-        groups = [samples[index] for index in micro_batches(lengths[samples], limits)]
-        of_ranks.append([rows[index] for index in groups if has_action[index].any()])
-    own = [MicroBatch(index) for index in of_ranks[rank.index]]
-    missing = max(map(len, of_ranks)) - len(own)
-    if not missing:
-        return own
-    acting = rows[has_action]
-    shortest = acting[np.argmin(lengths[has_action], keepdims=True)]
-    return own + [MicroBatch(shortest, idle=True)] * missing
-
-
-def split_by_rank(lengths: IntArray, world: int) -> list[IntArray]:
-    """Return the samples of each rank, in order: nearly equal numbers of tokens."""
-    return [np.arange(len(lengths))] if world == 1 else balanced(lengths, world)
-
-
-def gather(parts: Sequence[FloatArray], lengths: IntArray) -> FloatArray:
-    """Return [B, T] of the whole batch from each rank's part of it."""
-    if len(parts) == 1:
-        return parts[0]
-    whole = np.zeros((len(lengths), parts[0].shape[1]), dtype=np.float32)
-    for rows, part in zip(split_by_rank(lengths, len(parts)), parts, strict=True):
-        whole[rows] = part
-    return whole
 
 
 def combine_metrics(of_ranks: Sequence[Mapping[str, float]]) -> Metrics:
@@ -220,7 +172,7 @@ def balanced(lengths: IntArray, parts: int) -> list[IntArray]:
 class Pack:
     """Samples end to end, each without its last token, which nothing is predicted from."""
 
-    tokens: IntArray
+    tokens: TokenArray
     """[M]"""
     positions: IntArray
     """[M] position of each token in its own sample."""
@@ -232,11 +184,10 @@ class Pack:
 
 def pack(sequences: Sequences) -> Pack:
     """Return the sequences end to end."""
-    lengths = sequences.lengths - 1
-    inside = np.arange(sequences.tokens.shape[1] - 1) < lengths[:, None]
-    positions = np.broadcast_to(np.arange(inside.shape[1]), inside.shape)[inside]
-    tokens = sequences.tokens[:, :-1][inside]
-    return Pack(tokens, positions, lengths, np.flatnonzero(sequences.action_mask[:, 1:][inside]))
+    lengths, ends = sequences.lengths - 1, np.cumsum(sequences.lengths)
+    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    acting = np.delete(sequences.action_mask, ends - sequences.lengths)
+    return Pack(np.delete(sequences.tokens, ends - 1), positions, lengths, np.flatnonzero(acting))
 
 
 def grid(lengths: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.types import BoolArray
+from trainer.types import IntArray, sums
 
 Array = TypeVar("Array", bound=Any)
 
@@ -38,17 +39,27 @@ def kl(log_probs: Array, reference: Array, estimator: str) -> Array:
     return cast(Array, value.clip(-LIMIT, LIMIT))
 
 
-def step_mean(kl: NDArray[np.floating], action_mask: BoolArray, *, in_loss: bool) -> float:
-    """Return the mean of `kl` [B, T] that OpenRLHF logs and adapts the weight of the KL by.
+@dataclass(frozen=True, slots=True)
+class KLSums:
+    """Sums of the KL of some samples, which add up over ranks."""
 
-    If the KL is in the loss it is the mean of all tokens, else the mean of the sequences' means.
-    Sequences without an action token do not count.
-    """
-    counts = action_mask.sum(axis=1)
-    acting = counts > 0
-    if not acting.any():
-        return 0.0
-    if in_loss:
-        return float(kl[action_mask].mean(dtype=np.float64))
-    sums = np.where(action_mask, kl, 0).sum(axis=1, dtype=np.float64)
-    return float((sums[acting] / counts[acting]).mean())
+    tokens: float = 0.0
+    """Of the KL of all actions."""
+    means: float = 0.0
+    """Of the samples' means over their actions."""
+
+    @classmethod
+    def of(cls, kl: NDArray[np.floating], actions: IntArray) -> KLSums:
+        """Return the sums of `kl` [N], of samples with `actions` [B]."""
+        of_samples = sums(kl, actions)
+        return cls(float(of_samples.sum()), float((of_samples / np.maximum(actions, 1)).sum()))
+
+    def step_mean(self, actions: IntArray, *, in_loss: bool) -> float:
+        """Return the mean that OpenRLHF logs and adapts the weight of the KL by.
+
+        If the KL is in the loss it is the mean of all tokens, else the mean of the sequences'
+        means. Sequences without an action token do not count.
+        """
+        if in_loss:
+            return self.tokens / max(1, int(actions.sum()))
+        return self.means / max(1, int((actions > 0).sum()))

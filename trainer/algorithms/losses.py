@@ -18,7 +18,7 @@ from torch import Tensor
 from trainer.algorithms.importance_sampling import Correction, correct, segment_mean
 from trainer.algorithms.kl import kl
 from trainer.algorithms.objectives import PolicyObjective
-from trainer.types import BoolArray
+from trainer.types import IntArray
 
 RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ±RATIO_LIMIT before exp, so that no token overflows the loss."""
@@ -189,24 +189,21 @@ def _needed(tensor: Tensor | None, name: str) -> Tensor:
     return tensor
 
 
-def token_weights(action_mask: BoolArray, mode: str, longest: int) -> NDArray[np.float64]:
-    """Return [B, T] weights of the action tokens of a whole optimizer step; zero elsewhere.
+def token_weights(actions: IntArray, mode: str, longest: int) -> NDArray[np.float64]:
+    """Return [B] the weight of each action of the samples of a whole optimizer step.
 
-    token: 1 / action tokens (DAPO, Yu et al. 2025, equation 8). sequence: 1 / (sequences x the
-    sequence's own tokens), the mean of sequences' means (GRPO, Shao et al. 2024, equation 3).
-    constant: 1 / (sequences x `longest`), independent of lengths (Dr. GRPO, Liu et al. 2025,
-    section 3.2). Sequences without an action token do not count.
+    `actions` [B]: their numbers of actions. token: 1 / action tokens (DAPO, Yu et al. 2025,
+    equation 8). sequence: 1 / (sequences x the sequence's own tokens), the mean of sequences' means
+    (GRPO, Shao et al. 2024, equation 3). constant: 1 / (sequences x `longest`), independent of
+    lengths (Dr. GRPO, Liu et al. 2025, section 3.2). Sequences without an action do not count.
 
     Raises ValueError if the mode is unknown.
     """
-    lengths = action_mask.sum(axis=1)
-    sequences = max(1, int((lengths > 0).sum()))
+    sequences = max(1, int((actions > 0).sum()))
     if mode == "token":
-        weight = np.full(len(action_mask), 1 / max(1, int(lengths.sum())))
-    elif mode == "sequence":
-        weight = 1 / (sequences * np.maximum(lengths, 1))
-    elif mode == "constant":
-        weight = np.full(len(action_mask), 1 / (sequences * longest))
-    else:
-        raise ValueError(f"unknown aggregation {mode!r}")
-    return np.where(action_mask, weight[:, None], 0)
+        return np.full(len(actions), 1 / max(1, int(actions.sum())))
+    if mode == "sequence":
+        return 1 / (sequences * np.maximum(actions, 1))
+    if mode == "constant":
+        return np.full(len(actions), 1 / (sequences * longest))
+    raise ValueError(f"unknown aggregation {mode!r}")

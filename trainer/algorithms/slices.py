@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.algorithms.batching import Pack
-from trainer.types import BoolArray, IntArray
+from trainer.types import BoolArray, IntArray, TokenArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def slice_of(packed: Pack, place: int, ranks: int, *, end_to_end: bool) -> Slice
         at = np.repeat(np.arange(rows) * width, packed.lengths) + packed.positions
     share = slice(place * width // ranks, (place + 1) * width // ranks)
 
-    def own(values: IntArray, where: IntArray) -> IntArray:
+    def own(values: IntArray | TokenArray, where: IntArray) -> IntArray:
         whole = np.zeros(rows * width, dtype=np.int64)
         whole[where] = values
         return whole.reshape(rows, width)[:, share]

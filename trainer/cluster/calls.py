@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
+from trainer.cluster.worker_group import Pieces
 from trainer.types import LostWorkerError, TrainingError
 
 T = TypeVar("T")
@@ -58,6 +59,23 @@ def received(reference: Any, role: str, worker: int) -> Any:
         message = " ".join(str(error).split())
         sentence = f"{role}-{worker} is lost: {message}"
         raise LostWorkerError(sentence, role, _cause(message)) from None
+
+
+def fetched(argument: Any) -> Any:
+    """Return an argument; of Pieces their values.
+
+    Raises LostWorkerError for the role if a value is gone with the node that had it.
+    """
+    if not isinstance(argument, Pieces):
+        return argument
+    found = {}
+    for role, kept in argument.items():
+        try:
+            found[role] = ray.get(kept)
+        except (ObjectLostError, RayActorError) as error:
+            sentence = f"what the {role} computed is lost: {first_line(error)}"
+            raise LostWorkerError(sentence, role, "its node was lost") from None
+    return found
 
 
 def first_line(error: BaseException) -> str:

@@ -27,12 +27,14 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from trainer.cluster import tcp_stream
-from trainer.cluster.calls import RayPending, received
+from trainer.cluster.calls import RayPending, fetched, received
 from trainer.cluster.heartbeat import GroupHeartbeat
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
 from trainer.cluster.worker_group import (
     BACKGROUND_CALLS,
+    Each,
+    Kept,
     Pending,
     WorkerGroup,
     build,
@@ -78,14 +80,21 @@ class WorkerHost:
 
     def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker. `built`: the result of `build`; Ray fails the call if `build` failed."""
-        return getattr(self._worker, method)(*args, **kwargs)
+        return getattr(self._worker, method)(*map(fetched, args), **kwargs)
 
     def call_after(
         self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Call the worker once the calls with the references `earlier` have ended."""
-        ray.wait([*earlier], num_returns=len(earlier), fetch_local=False)
+        if earlier:
+            ray.wait([*earlier], num_returns=len(earlier), fetch_local=False)
         return self.call(built, method, *args, **kwargs)
+
+    def call_keeping(
+        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Call the worker. Returns None for the driver, and each item of the result by itself."""
+        return None, *self.call_after(built, earlier, method, *args, **kwargs)
 
     @ray.method(concurrency_group="background")  # type: ignore[untyped-decorator]
     def call_background(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -142,8 +151,10 @@ class RayWorkerGroup(WorkerGroup[W_co]):
     def call_ranks(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Pending[list[T]]:
-        stored, workers = self._stored(args), range(len(self))
-        calls = [self._call(worker, method.__name__, stored, kwargs) for worker in workers]
+        stored = self._stored(args)
+        calls = [
+            self._call(worker, method.__name__, own, kwargs) for worker, own in enumerate(stored)
+        ]
         return _RanksPending(calls, self._recipe.role, self._heartbeat)
 
     def call_each_rank_after(
@@ -155,17 +166,46 @@ class RayWorkerGroup(WorkerGroup[W_co]):
     ) -> Pending[list[T]]:
         stored, calls = self._stored(args), []
         for worker, awaited in enumerate(map(_references, earlier)):
+            own = stored[worker]
             if not awaited:
-                calls.append(self._call(worker, method.__name__, stored, kwargs))
+                calls.append(self._call(worker, method.__name__, own, kwargs))
                 continue
             # Ray would resolve a reference that is an argument; those in a list stay references.
             call = self._hosts[worker].call_after.remote
-            calls.append(call(self._built[worker], awaited, method.__name__, *stored, **kwargs))
+            calls.append(call(self._built[worker], awaited, method.__name__, *own, **kwargs))
         return _RanksPending(calls, self._recipe.role, self._heartbeat)
 
-    def _stored(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Store each argument once. All ranks of a node then read the same copy."""
-        return args if len(self) == 1 else tuple(map(_stored, args))
+    def call_ranks_keeping(
+        self,
+        earlier: Pending[list[Any]] | None,
+        items: int,
+        method: Callable[Concatenate[W_co, P], list[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Kept[T]:
+        stored, found = self._stored(args), []
+        awaited = _references([earlier] if earlier else [])
+        for host, built, own in zip(self._hosts, self._built, stored, strict=True):
+            call = host.call_keeping.options(num_returns=1 + items).remote
+            found.append(call(built, awaited, method.__name__, *own, **kwargs))
+        ended = [references[0] for references in found]
+        return Kept(
+            _RanksPending(ended, self._recipe.role, self._heartbeat),
+            [references[1:] for references in found],
+        )
+
+    def store(self, value: T) -> T:
+        return cast(T, ray.put(value))
+
+    def _stored(self, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Store what all ranks get once: those of a node then read the same copy. Returns the
+        arguments of each rank."""
+        if len(self) > 1:
+            args = tuple(map(_stored, args))
+        return [
+            tuple(one[worker] if isinstance(one, Each) else one for one in args)
+            for worker in range(len(self))
+        ]
 
     def call_background(
         self, method: Callable[Concatenate[W_co, P], T], *args: P.args, **kwargs: P.kwargs
@@ -322,7 +362,7 @@ def _references(pending: Sequence[Pending[Any]]) -> list[Any]:
 
 
 def _stored(argument: Any) -> Any:
-    return argument if isinstance(argument, ray.ObjectRef) else ray.put(argument)
+    return argument if isinstance(argument, (ray.ObjectRef, Each)) else ray.put(argument)
 
 
 class RayLauncher:

@@ -11,8 +11,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from trainer.types import LostWorkerError
 
@@ -41,6 +42,28 @@ class Pending(Protocol[T_co]):
     @property
     def handle(self) -> T_co:
         """Stands for the value as an argument of another call: it goes there directly."""
+
+
+class Each(list[Any]):
+    """An argument of a call of all ranks that differs from rank to rank."""
+
+
+def each(values: Sequence[T]) -> T:
+    """Stands for an argument of a call of all ranks: rank i gets `values[i]`."""
+    return cast(T, Each(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[T]):
+    """A call of all ranks whose results stay where they are made, until another call needs them."""
+
+    ended: Pending[list[None]]
+    pieces: list[list[T]]
+    """Rank → what stands for each item of its result, in Pieces."""
+
+
+class Pieces(dict[str, list[Any]]):
+    """Role → what its ranks have kept. As an argument of a call it stands for the values."""
 
 
 class WorkerGroup(ABC, Generic[W_co]):
@@ -99,6 +122,21 @@ class WorkerGroup(ABC, Generic[W_co]):
         **kwargs: P.kwargs,
     ) -> Pending[list[T]]:
         """Call each rank of a model once its own `earlier` calls have ended, however they end."""
+
+    @abstractmethod
+    def call_ranks_keeping(
+        self,
+        earlier: Pending[list[Any]] | None,
+        items: int,
+        method: Callable[Concatenate[W_co, P], list[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Kept[T]:
+        """Like `call_ranks_after`, but each rank's result, a list of `items`, stays there."""
+
+    @abstractmethod
+    def store(self, value: T) -> T:
+        """Store an argument once for several calls. Returns what stands for it."""
 
     @abstractmethod
     def call_background(

@@ -7,29 +7,31 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.algorithms.batching import PEAK
-from trainer.algorithms.kl import kl, step_mean
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.metrics.recorder import Step, Stopwatch
-from trainer.types import Experience, Metrics, Sample
+from trainer.types import Metrics, Sample
+from trainer.workers.experience import Lesson
 
 
 def of(
     samples: Sequence[Sample],
-    experience: Experience,
+    lesson: Lesson,
     updates: Metrics,
     watch: Stopwatch,
     config: Config,
 ) -> Step:
     known = [sample.score for sample in samples if sample.score.ok]
     rewards = np.array([score.reward for score in known])
-    kl = _kl(experience, updates, config)
-    tokens = int(experience.sequences.lengths.sum())
+    plan, sums = lesson.division.plan, lesson.statistics
+    kl = _kl(lesson, updates, config)
+    tokens = int(plan.lengths.sum())
     seconds = watch.seconds
     own = {
         "reward": float(rewards.mean()),
         "reward_std": float(rewards.std()),
         "reward_failed": 1 - len(known) / len(samples),
-        "return": _mean(experience.returns, experience),
+        "return": sums.returns / max(1, int(plan.actions.sum())),
         "response_length": float(np.mean([s.completion.length for s in samples])),
         "total_length": tokens / len(samples),
         "truncated": float(np.mean([not s.completion.finished for s in samples])),
@@ -62,28 +64,17 @@ def _logged(name: str) -> str:
     return f"memory/{phase}_gb" if peak else f"train/{name}"
 
 
-def _kl(experience: Experience, updates: Metrics, config: Config) -> float:
+def _kl(lesson: Lesson, updates: Metrics, config: Config) -> float:
     """Return the KL of the policy before the step's updates to the reference.
 
     If nothing needs that policy's log-probabilities but the one update of the step, the KL is from
     there; if the policy is not updated, of the policies that wrote the completions.
     """
-    log_probs = experience.old_log_probs
-    if log_probs is None and "kl" in updates:
+    if Role.POLICY not in lesson.kept and "kl" in updates:
         return updates["kl"]
-    if log_probs is None:
-        log_probs = experience.sequences.rollout_log_probs
-    if experience.ref_log_probs is None or log_probs is None:
-        return 0.0
-    estimate = kl(log_probs, experience.ref_log_probs, config.kl.estimator)
-    action_mask = experience.sequences.action_mask
-    return step_mean(estimate, action_mask, in_loss=config.kl.use_loss)
-
-
-def _mean(values: np.ndarray, experience: Experience) -> float:
-    """Returns the mean over action tokens."""
-    action_mask = experience.sequences.action_mask
-    return float(values[action_mask].mean()) if action_mask.any() else 0.0
+    found = lesson.statistics.kl
+    actions = lesson.division.plan.actions
+    return found.step_mean(actions, in_loss=config.kl.use_loss) if found else 0.0
 
 
 def _score_metrics(samples: Sequence[Sample]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from trainer.algorithms.batching import MicroBatchLimits, pack
+from trainer.algorithms.division import Part
 from trainer.models import zero3
 from trainer.models.forward import PROBE, Forward
 from trainer.models.limits import tiny_limits
@@ -23,7 +24,7 @@ from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.sequence_parallel import SharingRanks
 from trainer.models.settings import ModelSettings
 from trainer.models.vision import vision_of
-from trainer.types import ALONE, FloatArray, Rank, Sequences
+from trainer.types import FloatArray, Sequences
 
 
 class Head(nn.Module):
@@ -72,24 +73,22 @@ class LogProbModel(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return [N] log-probability of each action, and [N] entropy or None."""
         found = self._forward.states(sequences)
-        tokens = self._forward.tensor(found.of(sequences.tokens[sequences.action_mask]))
+        chosen = found.of(sequences.tokens[sequences.action_mask])
+        tokens = self._forward.tensor(chosen).long()
         head = self._head or of_logits
         log_probs, spread = head(found.states, tokens, self._temperature, entropy=entropy)
         return found.whole(log_probs), None if spread is None else found.whole(spread)
 
     def log_probs(
-        self,
-        sequences: Sequences,
-        rank: Rank = ALONE,
-        run: Callable[[Sequences], tuple[Tensor, Any]] | None = None,
+        self, part: Part, run: Callable[[Sequences], tuple[Tensor, Any]] | None = None
     ) -> FloatArray:
-        """Return [B, T] log-probability of each action of the rank's samples; zero elsewhere.
+        """Return [N] log-probability of each action of the rank's samples.
 
         `run` replaces this module if something wraps it.
         """
         share_threads(self._concurrent_models)
         score = run or self
-        return in_passes(lambda part: score(part)[0], sequences, self._limits, rank.data)
+        return in_passes(lambda sequences: score(sequences)[0], part, self._limits)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return self._forward.tensor(array)
@@ -143,7 +142,7 @@ def separates_by_positions(model: Any) -> bool:
     of attention does not end there.
     """
     packed, device = pack(PROBE), model.get_input_embeddings().weight.device
-    tokens = torch.from_numpy(packed.tokens).to(device)
+    tokens = torch.from_numpy(packed.tokens).long().to(device)
     positions = torch.from_numpy(packed.positions.copy())[None].to(device)
     with torch.no_grad(), zero3.readable(model), _in_any_precision(model), tiny_limits(model):
         rows = tokens.split(packed.lengths.tolist())

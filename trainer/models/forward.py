@@ -7,7 +7,7 @@ that; `packed_attention.attend` replaces sdpa. Samples that are not packed are p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import current_flash_attention_impl
 
-from trainer.algorithms.batching import MicroBatchLimits, Pack, pack
+from trainer.algorithms.batching import MicroBatchLimits, Pack, grid, pack
 from trainer.algorithms.slices import slice_of
 from trainer.config import architecture
 from trainer.models import zero3
@@ -24,7 +24,7 @@ from trainer.models.limits import tiny_limits
 from trainer.models.packed_attention import PACKED, PackedLayout, has_kernels
 from trainer.models.positions import freeze, shape_of
 from trainer.models.sequence_parallel import SharedPass, SharingRanks
-from trainer.models.vision import Vision
+from trainer.models.vision import Placed, Vision
 from trainer.types import IntArray, Sequences, UnfitModelError
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 SEEN = "the model takes images"
 UNLIKE = "packed, they would not have the states that they have alone (by a trial)"
 PROBE = Sequences(
-    np.array([[1, 2, 3, 4, 5], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]),
+    np.array([1, 2, 3, 4, 5, 3, 1, 2, 2, 3, 1, 1], dtype=np.int32),
     np.array([5, 3, 4]),
-    np.arange(5) < np.array([[5], [3], [4]]),
+    np.ones(12, dtype=np.bool_),
 )
 """Sequences of different lengths, with tokens that every vocabulary has."""
-OTHER = replace(PROBE, tokens=np.array([[4, 2, 1, 1, 2], [3, 1, 2, 0, 0], [2, 3, 1, 1, 0]]))
+OTHER = replace(PROBE, tokens=np.array([4, 2, 1, 1, 2, 3, 1, 2, 2, 3, 1, 1], dtype=np.int32))
 """The same sequences, except the first."""
 
 
@@ -133,11 +133,13 @@ class Forward:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
     def _as_it_is(self, sequences: Sequences) -> ActionStates:
+        packed = pack(sequences)
         if self._ranks:
-            return self._shared(pack(sequences), self._ranks)
-        return ActionStates(
-            self._end_to_end(pack(sequences)) if self.packed else self._padded(sequences)
-        )
+            return self._shared(packed, self._ranks)
+        if self.packed:
+            return ActionStates(self._end_to_end(packed))
+        images = sequences.images or ((),) * len(sequences)
+        return ActionStates(self._padded(packed, images))
 
     def _shared(self, packed: Pack, ranks: SharingRanks) -> ActionStates:
         """Return the states of this rank's slice of the samples."""
@@ -157,23 +159,23 @@ class Forward:
         states = states.index_select(0, self.tensor(part.before_action))
         return ActionStates(states, ranks, part.own, len(packed.before_action))
 
-    def _padded(self, sequences: Sequences) -> Tensor:
-        width = sequences.tokens.shape[1] - 1  # the state after the last token is not needed
-        mask = np.arange(width) < sequences.lengths[:, None] - 1
+    def _padded(self, packed: Pack, images: Sequence[Placed]) -> Tensor:
+        shape = len(packed.lengths), int(packed.lengths.max())
+        _, places = grid(packed.lengths)
+        tokens, mask = np.zeros((2, shape[0] * shape[1]), dtype=np.int64)
+        tokens[places], mask[places] = packed.tokens, 1
         output = self._backbone(
-            **self._inputs(sequences),
-            attention_mask=self.tensor(mask.astype(np.int64)),
+            **self._inputs(self.tensor(tokens.reshape(shape)), images),
+            attention_mask=self.tensor(mask.reshape(shape)),
             use_cache=False,
         )
-        states: Tensor = output.last_hidden_state[self.tensor(sequences.action_mask[:, 1:])]
-        return states
+        states: Tensor = output.last_hidden_state.flatten(0, 1)
+        return states.index_select(0, self.tensor(places[packed.before_action]))
 
-    def _inputs(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Return all tokens but the last; for a model of images, as embeddings with positions."""
-        tokens = self.tensor(sequences.tokens[:, :-1])
+    def _inputs(self, tokens: Tensor, images: Sequence[Placed]) -> dict[str, Tensor]:
+        """Return `tokens` [B, T]; for a model of images, as embeddings with positions."""
         if self._vision is None:
             return {"input_ids": tokens}
-        images = sequences.images or ((),) * len(sequences)
         positions = self._vision.positions((tokens.shape[0], tokens.shape[1]), images)
         return {
             "inputs_embeds": self._vision.embeddings(tokens, images),
@@ -183,7 +185,7 @@ class Forward:
     def _end_to_end(self, packed: Pack) -> Tensor:
         boundaries = self._boundaries(packed)
         output = self._backbone(
-            input_ids=self.tensor(packed.tokens)[None],
+            input_ids=self.tensor(packed.tokens).long()[None],
             position_ids=self.tensor(packed.positions)[None],
             use_cache=False,
             **boundaries,

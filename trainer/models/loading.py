@@ -20,13 +20,14 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from trainer.algorithms import batching
+from trainer.algorithms import division
 from trainer.algorithms.batching import MicroBatchLimits
+from trainer.algorithms.division import Part
 from trainer.config import architecture
 from trainer.models import positions
 from trainer.models.gpu_memory import keep_freed_memory, lock_pages
 from trainer.models.hub import unfit_model_errors
-from trainer.types import ALONE, FloatArray, Rank, Sequences, UnfitModelError
+from trainer.types import FloatArray, Sequences, UnfitModelError, places
 
 log = logging.getLogger(__name__)
 
@@ -178,21 +179,16 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again
 def in_passes(
-    compute: Callable[[Sequences], Tensor],
-    sequences: Sequences,
-    limits: MicroBatchLimits,
-    rank: Rank = ALONE,
+    compute: Callable[[Sequences], Tensor], part: Part, limits: MicroBatchLimits
 ) -> FloatArray:
-    """Return [B, T] the result of `compute` for each action [N], pass by pass; zero elsewhere.
-
-    B are the samples of the rank, in order.
-    """
-    result = np.zeros(sequences.tokens.shape, dtype=np.float32)
-    for micro in batching.rank_micro_batches(sequences, np.arange(len(sequences)), limits, rank):
-        part = sequences.rows(micro.rows)
-        computed = compute(part)
-        if not micro.idle:
-            spread = np.zeros(part.action_mask.shape, dtype=np.float32)
-            spread[part.action_mask] = computed.float().cpu().numpy()
-            result[micro.rows, : part.tokens.shape[1]] = spread
-    return result[batching.split_by_rank(sequences.lengths, rank.world)[rank.index]]
+    """Return [N] the result of `compute` for each action of the rank's samples, pass by pass."""
+    sequences = part.sequences
+    result = np.zeros(int(sequences.actions.sum()), dtype=np.float32)
+    for micro in division.micro_batches(part, np.arange(len(part.plan.lengths)), limits):
+        if micro.idle:
+            assert part.spare
+            compute(part.spare)
+            continue
+        computed = compute(sequences.rows(micro.rows))
+        result[places(sequences.actions, micro.rows)] = computed.float().cpu().numpy()
+    return result

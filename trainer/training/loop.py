@@ -32,15 +32,13 @@ from trainer.training.loop_state import LoopState
 from trainer.training.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.types import (
     BeyondRepairError,
-    Experience,
     LostWorkerError,
     Metrics,
     Sample,
-    Sequences,
     TrainingError,
 )
 from trainer.weight_sync import update
-from trainer.workers.experience import ForwardPasses, make_experience, start_forward
+from trainer.workers.experience import ForwardPasses, Lesson, divide, make_lesson, start_forward
 from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
 
@@ -248,8 +246,9 @@ class _Run:
         self._let_engines_sleep()
         watch.lap(found.phase)
         watch.metrics |= found.metrics
-        sequences = Sequences.collate([completion for _, completion in found.written])
-        forward = start_forward(self.workers, sequences, self.config)
+        completions = [completion for _, completion in found.written]
+        divided = divide(self.workers, completions, self.config, step)
+        forward = start_forward(self.workers, divided, self.config)
         if found.samples is not None:
             return found.samples, forward
         samples = rewards.score(self.reward, found.written)
@@ -264,21 +263,21 @@ class _Run:
         # An adaptive weight continues from its last value; a fixed one is the flag's.
         kl_coef = (state.kl_coef if config.kl.adapts else None) or config.kl.init_coef
         with self.rollouts.meanwhile():
-            experience = make_experience(forward, worth, config, kl_coef)
+            lesson = make_lesson(self.workers, forward, worth, config, kl_coef)
             watch.lap("forward")
-            metrics = self._update(experience, step) | peak_memory(self.workers)
+            metrics = self._update(lesson, step) | peak_memory(self.workers)
             metrics["kl_coef"] = kl_coef
             watch.lap("update")
         self._publish_weights(step)
         watch.lap("publish")
         watch.metrics |= self.reward.taken()
-        outcome = step_metrics.of(samples, experience, metrics, watch, config)
+        outcome = step_metrics.of(samples, lesson, metrics, watch, config)
         next_kl_coef = config.kl.next_coefficient(kl_coef, outcome.kl, len(samples))
         state = replace(
             state,
             step=step,
             prompts=self.inputs.data.stream.state_dict(),
-            samples=state.samples + int(experience.sequences.action_mask.any(axis=1).sum()),
+            samples=state.samples + int((lesson.division.plan.actions > 0).sum()),
             reward=outcome.reward,
             reward_first=outcome.reward if state.reward_first is None else state.reward_first,
             kl_coef=next_kl_coef if config.kl.adapts else None,
@@ -296,12 +295,13 @@ class _Run:
                 workers.policy, workers.engines, version, wake=self._sleeps, backend=backend
             )
 
-    def _update(self, experience: Experience, step: int) -> Metrics:
+    def _update(self, lesson: Lesson, step: int) -> Metrics:
         pending, turns = [], self.workers.turns()
-        if self.workers.critic:
-            pending.append(turns.call(self.workers.critic, Critic.update, experience, step))
+        if critic := self.workers.critic:
+            pending.append(turns.call(critic, Critic.update, *lesson.arguments(critic), step))
         if step > self.config.train.freezing_actor_steps:
-            pending.append(turns.call(self.workers.policy, Policy.update, experience, step))
+            policy = self.workers.policy
+            pending.append(turns.call(policy, Policy.update, *lesson.arguments(policy), step))
         of_models = [batching.combine_metrics(part.result()) for part in pending]
         return {name: value for metrics in of_models for name, value in metrics.items()}
 

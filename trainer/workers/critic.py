@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from trainer.algorithms import losses
+from trainer.algorithms.division import Part
 from trainer.algorithms.losses import LossPart, ValueInputs
 from trainer.algorithms.objectives import CriticObjective
 from trainer.algorithms.seeds import derive
@@ -28,7 +29,7 @@ from trainer.models.loading import in_passes, load_backbone, prepare_process, sh
 from trainer.models.sequence_parallel import sharing_ranks
 from trainer.models.value_model import ValueModel, hidden_size
 from trainer.models.vision import vision_of
-from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
+from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank
 from trainer.workers.learner import LearnerActor, LearnerEngine, LearnerModel, LossBatch
 from trainer.workers.settings import LearnerSettings
 
@@ -89,29 +90,27 @@ class CriticActor(LearnerActor):
         self._balance = balance_of(backbone, objective.loss.aux_loss_coef, Role.CRITIC)
         self._rank = rank
 
-    def values(self, sequences: Sequences) -> FloatArray:
+    def values(self, part: Part) -> list[FloatArray]:
         with self._engine.onloaded("forward") as run:
             share_threads(self._concurrent_models)
-            return in_passes(run, sequences, self._limits, self._rank.data)
+            return part.by_chunk(in_passes(run, part, self._limits))
 
-    def update(self, experience: Experience, step: int) -> Metrics:
+    def _trained(self, part: Part, experience: Experience, step: int) -> Metrics:
         with self._engine.onloaded("update") as run:
-            metrics = self._engine.train_step(experience, step, partial(self._loss, run))
+            metrics = self._engine.train_step(part, experience, step, partial(self._loss, run))
         names = {"lr": "critic_lr", "grad_norm": "critic_grad_norm"}
-        named = {names.get(name, name): value for name, value in metrics.items()}
-        return named | self._engine.peaks()
+        return {names.get(name, name): value for name, value in metrics.items()}
 
     def _loss(self, run: Callable[..., Any], micro: LossBatch) -> LossPart:
         part, tensor = micro.experience, self._forward.tensor
         assert part.values is not None
-        action_mask = part.sequences.action_mask
         with self._balance.recorded() if self._balance else nullcontext():
             values = run(part.sequences)
         inputs = ValueInputs(
             values=values,
-            old_values=tensor(part.values[action_mask]),
-            returns=tensor(part.returns[action_mask]),
-            weights=tensor(micro.weights[action_mask]),
+            old_values=tensor(part.values),
+            returns=tensor(part.returns),
+            weights=tensor(micro.weights),
             metric_weight=micro.metric_weight,
         )
         loss = losses.value_loss(inputs, self._objective.loss.value_clip)

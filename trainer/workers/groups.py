@@ -12,7 +12,7 @@ from contract.progress import PhaseFile
 from trainer.algorithms import batching
 from trainer.algorithms.objectives import CriticObjective, PolicyObjective
 from trainer.cluster.restarts import Patience, WorkerRestartBudget
-from trainer.cluster.worker_group import Launcher, Pending, WorkerGroup
+from trainer.cluster.worker_group import Kept, Launcher, Pending, WorkerGroup
 from trainer.config import reward_models
 from trainer.config.config import Config
 from trainer.config.layout import Role
@@ -55,6 +55,20 @@ class Turns:
         pending = group.call_ranks_after(self._newest.get(pool), method, *args, **kwargs)
         self._newest[pool] = pending
         return pending
+
+    def call_keeping(
+        self,
+        group: WorkerGroup[W],
+        items: int,
+        method: Callable[Concatenate[W, P], list[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Kept[T]:
+        """Like `call`, but each rank's result, a list of `items`, stays where it is made."""
+        pool = self._pools.get(group.role, group.role)
+        kept = group.call_ranks_keeping(self._newest.get(pool), items, method, *args, **kwargs)
+        self._newest[pool] = kept.ended
+        return kept
 
 
 @dataclass(frozen=True, slots=True)

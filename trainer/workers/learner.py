@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from contract.manifest import WrittenFile
-from trainer.algorithms import batching
+from trainer.algorithms import batching, division, estimates
 from trainer.algorithms.batching import MicroBatchLimits
+from trainer.algorithms.division import Part
+from trainer.algorithms.estimates import Outputs, Worth
 from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
 from trainer.checkpoint import state
@@ -27,15 +30,7 @@ from trainer.models import zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import share_threads
-from trainer.types import (
-    BoolArray,
-    Experience,
-    FloatArray,
-    IntArray,
-    Metrics,
-    Rank,
-    TrainingError,
-)
+from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
 
@@ -46,15 +41,11 @@ class LossBatch:
 
     experience: Experience
     weights: FloatArray
-    """[B, T] weight of each token in the loss of the whole optimizer step."""
+    """[N] weight of each action in the loss of the whole optimizer step."""
     metric_weight: float
     """Weight of each token in metrics: 1 / action tokens of the whole optimizer step."""
     share: float
     """This micro-batch's part of the samples with actions in the whole optimizer step."""
-
-    def idle(self) -> LossBatch:
-        """Returns the same samples with weight 0."""
-        return replace(self, weights=np.zeros_like(self.weights), metric_weight=0.0, share=0.0)
 
 
 LOSS = "loss"
@@ -78,8 +69,8 @@ class LearnerModel:
 class LearnerEngine:
     """This rank's part in training a model. `train_step` makes the updates of one training step.
 
-    Every rank gets all samples and finds its own share. Losses are weighted by the whole optimizer
-    step, so the sum of the ranks' gradients equals the gradient of a single rank.
+    A rank gets its own samples. Losses are weighted by the whole optimizer step, so the sum of the
+    ranks' gradients equals the gradient of a single rank.
     """
 
     def __init__(
@@ -122,8 +113,8 @@ class LearnerEngine:
         """Returns this rank's memory peaks since the last call."""
         return batching.peak_metrics(self._role, self._peaks.taken())
 
-    def train_step(self, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
-        """Update the model on the samples. Returns the mean metrics of the updates.
+    def train_step(self, part: Part, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
+        """Update the model on the rank's samples. Returns the mean metrics of the updates.
 
         Each rank returns its share of the metrics. Raises TrainingError if a loss or a gradient is
         not finite; that update is not made, or not kept.
@@ -136,19 +127,20 @@ class LearnerEngine:
         self._model.train()
         totals: dict[str, float] = defaultdict(float)
         updates = 0
-        for rows in self._mini_batches(len(experience.sequences), step):
-            if not experience.sequences.action_mask[rows].any():
+        for rows in map(part.plan.acting, part.plan.updates):
+            if not len(rows):
                 continue
-            for name, value in self._update(experience, rows, loss_of).items():
+            batches = self._micro_batches(part, experience, rows)
+            for name, value in self._update(batches, loss_of).items():
                 totals[name] += value
             updates += 1
         self._model.eval()
         return {name: value / updates for name, value in totals.items()}
 
-    def _update(self, experience: Experience, rows: IntArray, loss_of: LossOf) -> Metrics:
+    def _update(self, batches: Iterable[tuple[LossBatch, bool]], loss_of: LossOf) -> Metrics:
         sums: dict[str, Tensor] = {}
         learning_rate = self._strategy.learning_rate
-        for micro, last in self._micro_batches(experience, rows):
+        for micro, last in batches:
             loss = loss_of(micro)
             self._strategy.backward(loss.value, last=last)
             for name, value in {LOSS: loss.value.detach().double(), **loss.metrics}.items():
@@ -167,35 +159,25 @@ class LearnerEngine:
         return metrics
 
     def _micro_batches(
-        self, experience: Experience, rows: IntArray
+        self, part: Part, experience: Experience, rows: IntArray
     ) -> Iterator[tuple[LossBatch, bool]]:
         """Yields this rank's micro-batches of one optimizer step, and whether each is the last."""
-        settings = self._settings
-        action_mask = experience.sequences.action_mask
-        weights = np.zeros(action_mask.shape, dtype=np.float32)
-        weights[rows] = token_weights(
-            action_mask[rows], settings.loss_aggregation, settings.longest
-        )
-        metric_weight = 1 / int(action_mask[rows].sum())
-        acting: BoolArray = np.any(action_mask, axis=1)
-        found = batching.rank_micro_batches(
-            experience.sequences, rows, self._limits, self._rank.data
-        )
+        settings, actions = self._settings, part.plan.actions
+        weights = np.zeros(len(actions), dtype=np.float32)
+        weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
+        metric_weight = 1 / int(actions[rows].sum())
+        found = division.micro_batches(part, rows, self._limits)
         for number, micro in enumerate(found, 1):
-            part = experience.rows(micro.rows)
-            width = part.sequences.action_mask.shape[1]
-            share = float(acting[micro.rows].sum() / acting[rows].sum())
-            batch = LossBatch(part, weights[micro.rows, :width], metric_weight, share)
-            yield batch.idle() if micro.idle else batch, number == len(found)
-
-    def _mini_batches(self, samples: int, step: int) -> list[IntArray]:
-        """Returns the rows of each optimizer step: every sample once an epoch, shuffled by seed."""
-        batches: list[IntArray] = []
-        for epoch in range(self._settings.train.max_epochs):
-            seed = derive(self._settings.train.seed, "mini-batches", step, epoch)
-            order = np.random.default_rng(seed).permutation(samples)
-            batches += np.split(order, samples // self._settings.train.train_batch_size)
-        return batches
+            last = number == len(found)
+            if micro.idle:
+                assert part.spare
+                spare = experience.of_nothing(part.spare)
+                yield LossBatch(spare, np.zeros_like(spare.advantages), 0.0, 0.0), last
+                continue
+            own = experience.rows(micro.rows)
+            of_actions = np.repeat(weights[part.rows[micro.rows]], own.sequences.actions)
+            share = len(micro.rows) / len(rows)
+            yield LossBatch(own, of_actions, metric_weight, share), last
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the whole model's tensors; possibly none on ranks other than 0."""
@@ -264,10 +246,22 @@ class LearnerEngine:
         return zero3.splits(sharding, self._rank) and self._average is None
 
 
-class LearnerActor:
-    """What policy and critic have in common: all methods of a Learner but its update."""
+class LearnerActor(ABC):
+    """What policy and critic have in common."""
 
     _engine: LearnerEngine
+
+    @abstractmethod
+    def _trained(self, part: Part, experience: Experience, step: int) -> Metrics:
+        """Train on the rank's samples. Returns this rank's share of the metrics."""
+
+    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Metrics:
+        known = replace(part, plan=part.plan.where_known(worth.scores))
+        return self.learn(known, estimates.experience(part, outputs, worth), step)
+
+    def learn(self, part: Part, experience: Experience, step: int) -> Metrics:
+        """Train on the experience of the rank's samples. Returns what `update` does."""
+        return self._trained(part, experience, step) | self._engine.peaks()
 
     def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:
         with self._engine.onloaded():

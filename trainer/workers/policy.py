@@ -8,12 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
 from contract.manifest import WrittenFile
-from trainer.algorithms import losses
+from trainer.algorithms import estimates, losses
+from trainer.algorithms.division import Part
+from trainer.algorithms.estimates import Outputs, Statistics, Worth
 from trainer.algorithms.losses import LossPart, PolicyInputs
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.seeds import derive
@@ -29,7 +32,7 @@ from trainer.models.gpu_memory import Peaks
 from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.models.sequence_parallel import sharing_ranks
-from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank, Sequences
+from trainer.types import ALONE, Experience, FloatArray, Metrics, Rank
 from trainer.weight_sync import cuda_ipc
 from trainer.weight_sync.cuda_ipc import IpcSender
 from trainer.weight_sync.messages import Bucket, BucketSpec, GroupRendezvous, IpcHandle, Member
@@ -91,36 +94,37 @@ class PolicyActor(LearnerActor):
         if rank.leads and _is_offered_as_it_is(settings, device):
             self._outbox.adopt(self._model)
 
-    def log_probs(self, sequences: Sequences) -> FloatArray:
+    def log_probs(self, part: Part) -> list[FloatArray]:
         with self._engine.onloaded("forward") as run:
-            return self._scorer.log_probs(sequences, self._rank, run)
+            return part.by_chunk(self._scorer.log_probs(part, run))
 
-    def update(self, experience: Experience, step: int) -> Metrics:
+    def statistics(self, part: Part, outputs: Outputs, worth: Worth) -> Statistics:
+        return estimates.statistics(part, outputs, worth)
+
+    def _trained(self, part: Part, experience: Experience, step: int) -> Metrics:
         with self._engine.onloaded("update") as run:
-            metrics = self._engine.train_step(experience, step, partial(self._loss, run))
-        named = {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
-        return named | self._engine.peaks()
+            metrics = self._engine.train_step(part, experience, step, partial(self._loss, run))
+        return {"actor_lr" if name == "lr" else name: value for name, value in metrics.items()}
 
     def _loss(self, run: Callable[..., Any], micro: LossBatch) -> LossPart:
-        part = micro.experience
-        action_mask = part.sequences.action_mask
+        part, actions = micro.experience, micro.experience.sequences.actions
 
-        def flat(array: FloatArray | None) -> Tensor | None:
-            return None if array is None else self._scorer.tensor(array[action_mask])
+        def tensor(array: FloatArray | None) -> Tensor | None:
+            return None if array is None else self._scorer.tensor(array)
 
         wants_entropy = self._objective.loss.entropy_loss_coef is not None
         with self._balance.recorded() if self._balance else nullcontext():
             log_probs, entropy = run(part.sequences, entropy=wants_entropy)
-        old = flat(part.old_log_probs)
+        old = tensor(part.old_log_probs)
         inputs = PolicyInputs(
             log_probs=log_probs,
             old_log_probs=log_probs.detach() if old is None else old,
-            advantages=self._scorer.tensor(part.advantages[action_mask]),
-            weights=self._scorer.tensor(micro.weights[action_mask]),
-            rows=self._scorer.tensor(action_mask.nonzero()[0]),
+            advantages=self._scorer.tensor(part.advantages),
+            weights=self._scorer.tensor(micro.weights),
+            rows=self._scorer.tensor(np.repeat(np.arange(len(actions)), actions)),
             metric_weight=micro.metric_weight,
-            rollout_log_probs=flat(part.sequences.rollout_log_probs),
-            ref_log_probs=flat(part.ref_log_probs),
+            rollout_log_probs=tensor(part.sequences.rollout_log_probs),
+            ref_log_probs=tensor(part.ref_log_probs),
             kl_coef=part.kl_coef,
             entropy=entropy,
         )

@@ -10,32 +10,39 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from env.types import RewardRequest, Score
+from trainer.algorithms.division import Part
+from trainer.algorithms.estimates import Outputs, Statistics, Worth
 from trainer.checkpoint.protocol import Checkpointable, Directory, Exportable
-from trainer.types import Experience, FloatArray, Measured, Metrics, Sequences
+from trainer.types import FloatArray, Measured, Metrics
 from trainer.weight_sync.messages import WeightSender
 
 
 class Reference(Measured, Protocol):
-    def log_probs(self, sequences: Sequences) -> FloatArray:
-        """[B, T] log-probability of each action token of the rank's samples; zero elsewhere."""
+    def log_probs(self, part: Part) -> list[FloatArray]:
+        """Log-probability of each action of the rank's samples, chunk by chunk."""
 
 
 class Learner(Checkpointable, Protocol):
-    def update(self, experience: Experience, step: int) -> Metrics:
-        """Train on a step's samples. Returns this rank's share of the metrics, and memory peaks.
+    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Metrics:
+        """Train on the rank's samples of a step.
+
+        Returns this rank's share of the metrics, and memory peaks.
 
         Raises TrainingError if a loss is not finite.
         """
 
 
 class Policy(Learner, Exportable, WeightSender, Protocol):
-    def log_probs(self, sequences: Sequences) -> FloatArray:
+    def log_probs(self, part: Part) -> list[FloatArray]:
         """Like `Reference.log_probs`."""
+
+    def statistics(self, part: Part, outputs: Outputs, worth: Worth) -> Statistics:
+        """Sums over the rank's samples, of which the driver makes metrics and moments."""
 
 
 class Critic(Learner, Protocol):
-    def values(self, sequences: Sequences) -> FloatArray:
-        """[B, T] value of the state in which each action of the rank's samples was chosen."""
+    def values(self, part: Part) -> list[FloatArray]:
+        """Value of the state in which each action of the rank's samples was chosen, by chunk."""
 
     def export(self, directory: Directory) -> None:
         """Write a Hugging Face model to `directory`, with the value head beside it."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainer.algorithms import batching
+from trainer.algorithms.division import Part
 from trainer.config.layout import Role
 from trainer.config.options.parallelism import Sharding
 from trainer.models import precision, zero3
@@ -18,7 +19,7 @@ from trainer.models.liger import use_liger
 from trainer.models.loading import load_causal_lm, on_device, prepare_process
 from trainer.models.sequence_parallel import sharing_ranks
 from trainer.models.settings import ModelSettings
-from trainer.types import ALONE, FloatArray, Metrics, Rank, Sequences
+from trainer.types import ALONE, FloatArray, Metrics, Rank
 
 
 class ReferenceActor:
@@ -55,9 +56,9 @@ class ReferenceActor:
             self._run = deepspeed.frozen(self._scorer, sharding, offload=settings.offload)
         self._rank = rank
 
-    def log_probs(self, sequences: Sequences) -> FloatArray:
+    def log_probs(self, part: Part) -> list[FloatArray]:
         with self._peaks.phase("forward"), self._there():
-            return self._scorer.log_probs(sequences, self._rank, self._run)
+            return part.by_chunk(self._scorer.log_probs(part, self._run))
 
     def _there(self) -> AbstractContextManager[None]:
         """Keep the model on its device while the block runs."""

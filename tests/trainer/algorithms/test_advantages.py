@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import padded_advantages
+from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs
+from trainer.algorithms.advantages import Moments
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray
@@ -47,7 +49,7 @@ def test_gae_equals_its_definition_and_passes_over_what_the_policy_did_not_choos
     batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
 ) -> None:
     rewards, values, action_mask, gamma, lambd = batch
-    got, returns = advantages.gae(rewards, values, action_mask, gamma, lambd)
+    got, returns = padded_advantages.gae(rewards, values, action_mask, gamma, lambd)
     for row, chosen in enumerate(action_mask):
         expected = gae_by_hand(
             rewards[row, chosen].tolist(), values[row, chosen].tolist(), gamma, lambd
@@ -70,10 +72,10 @@ def test_what_a_tool_said_between_two_turns_changes_no_advantage() -> None:
         return np.concatenate([turns[:, :2], observation, turns[:, 2:]], axis=1)
 
     action_mask = with_observation(turn, np.zeros((1, 3), dtype=np.bool_))
-    got = advantages.gae(
+    got = padded_advantages.gae(
         with_observation(rewards, said), with_observation(values, said), action_mask, 0.9, 0.8
     )
-    expected = advantages.gae(rewards, values, turn, 0.9, 0.8)
+    expected = padded_advantages.gae(rewards, values, turn, 0.9, 0.8)
     for through, without in zip(got, expected, strict=True):
         assert through[action_mask].tolist() == without[turn].tolist()
         assert not through[~action_mask].any()
@@ -82,8 +84,8 @@ def test_what_a_tool_said_between_two_turns_changes_no_advantage() -> None:
 def test_a_batch_without_any_action_has_no_advantages() -> None:
     nothing = np.zeros((2, 3), dtype=np.bool_)
     numbers = np.ones((2, 3), dtype=np.float32)
-    assert not np.any(advantages.gae(numbers, numbers, nothing, 0.9, 0.8))
-    assert not advantages.discounted_sums(numbers, nothing, 0.9).any()
+    assert not np.any(padded_advantages.gae(numbers, numbers, nothing, 0.9, 0.8))
+    assert not padded_advantages.discounted_sums(numbers, nothing, 0.9).any()
 
 
 @settings(max_examples=60)
@@ -92,7 +94,7 @@ def test_discounted_sums_are_those_of_the_actions_that_follow(
     batch: tuple[FloatArray, FloatArray, BoolArray, float, float],
 ) -> None:
     rewards, _, action_mask, gamma, _ = batch
-    got = advantages.discounted_sums(rewards, action_mask, gamma)
+    got = padded_advantages.discounted_sums(rewards, action_mask, gamma)
     for row, chosen in enumerate(action_mask):
         # Without values and with λ = 1, GAE is the discounted sum of rewards.
         mine = rewards[row, chosen].tolist()
@@ -103,27 +105,28 @@ def test_discounted_sums_are_those_of_the_actions_that_follow(
 
 
 def test_the_reward_arrives_at_the_last_action() -> None:
-    action_mask = np.array([[False, True, True, False], [False, True, False, True], [False] * 4])
-    placed = advantages.place_rewards(np.array([2.0, 3.0, 5.0], dtype=np.float32), action_mask)
-    assert placed.tolist() == [[0, 0, 2, 0], [0, 0, 0, 3], [0, 0, 0, 0]]
+    placed = advantages.place_rewards(np.array([2.0, 7.0, 3.0, 5.0]), np.array([2, 0, 3, 1]))
+    assert placed.tolist() == [0, 2, 0, 0, 3, 5]
 
 
-def test_whitening_leaves_mean_zero_and_deviation_one_over_actions_only() -> None:
-    rng = np.random.default_rng(0)
-    action_mask = rng.random((5, 6)) < 0.5
-    white = advantages.whiten(rng.normal(3, 2, (5, 6)).astype(np.float32), action_mask)
-    assert white[action_mask].mean() == pytest.approx(0, abs=1e-6)
-    assert white[action_mask].std() == pytest.approx(1, abs=1e-5)
-    assert not white[~action_mask].any()
+def test_whitening_by_the_moments_of_all_ranks_is_whitening_at_once() -> None:
+    numbers = np.random.default_rng(0).normal(3, 2, 30)
+    of_ranks = [Moments.of(part) for part in (numbers[:4], numbers[:0], numbers[4:])]
+    white = advantages.whiten(numbers, Moments.of_all(of_ranks))
+    assert white.mean() == pytest.approx(0, abs=1e-12)
+    assert white.std() == pytest.approx(1, abs=1e-12)
+    centred = advantages.whiten(numbers, Moments.of_all(of_ranks), std_norm=False)
+    assert centred == pytest.approx(numbers - numbers.mean(), abs=1e-12)
+    assert not advantages.whiten(numbers[:0], Moments.of_all([])).size
 
 
 def test_kl_in_the_reward_is_charged_token_by_token() -> None:
     action_mask = np.array([[False, True, True]])
     log_probs = np.array([[0.0, -1.0, -2.0]], dtype=np.float32)
     reference = np.array([[0.0, -1.5, -1.0]], dtype=np.float32)
-    _, returns = advantages.estimate(
+    _, returns = padded_advantages.estimate(
         AdvantageSettings(),
-        AdvantageInputs(
+        PaddedInputs(
             rewards=np.array([1.0], dtype=np.float32),
             action_mask=action_mask,
             old_log_probs=log_probs,
@@ -137,9 +140,9 @@ def test_kl_in_the_reward_is_charged_token_by_token() -> None:
 
 
 def test_rewards_are_clipped_to_their_range() -> None:
-    _, returns = advantages.estimate(
+    _, returns = padded_advantages.estimate(
         AdvantageSettings(reward_clip_range=(-1.0, 2.0)),
-        AdvantageInputs(
+        PaddedInputs(
             rewards=np.array([50.0, -50.0], dtype=np.float32),
             action_mask=np.array([[True], [True]]),
             old_log_probs=np.zeros((2, 1), dtype=np.float32),
@@ -157,15 +160,13 @@ def test_a_sample_without_a_reward_changes_no_other_samples_advantage() -> None:
     action_mask = np.ones((4, 5), dtype=np.bool_) & known[:, None]
     settings = AdvantageSettings()
     zeros = np.zeros((4, 5), dtype=np.float32)
-    got, _ = advantages.estimate(
+    got, _ = padded_advantages.estimate(
         settings,
-        AdvantageInputs(
-            rewards=rewards, action_mask=action_mask, old_log_probs=zeros, values=values
-        ),
+        PaddedInputs(rewards=rewards, action_mask=action_mask, old_log_probs=zeros, values=values),
     )
-    alone, _ = advantages.estimate(
+    alone, _ = padded_advantages.estimate(
         settings,
-        AdvantageInputs(
+        PaddedInputs(
             rewards=rewards[known],
             action_mask=action_mask[known],
             old_log_probs=zeros[known],
@@ -239,24 +240,24 @@ OF_TURNS = np.array([[0, 0, 0.5, 0, 0, 0.25]], dtype=np.float32)
 def test_rewards_of_turns_belong_to_the_last_action_of_their_turn(
     estimator: str, expected: list[float]
 ) -> None:
-    inputs = AdvantageInputs(
+    inputs = PaddedInputs(
         rewards=np.array([2.0], dtype=np.float32), action_mask=TWO_TURNS, turn_rewards=OF_TURNS
     )
     settings = AdvantageSettings(estimator=estimator)
-    _, returns = advantages.estimate(settings, inputs)
+    _, returns = padded_advantages.estimate(settings, inputs)
     assert returns[0] == pytest.approx(expected)
 
 
 def test_gae_passes_rewards_of_turns_over_observations() -> None:
     values = np.array([[9, 1, 2, 9, 3, 4]], dtype=np.float32)
-    inputs = AdvantageInputs(
+    inputs = PaddedInputs(
         rewards=np.array([2.0], dtype=np.float32),
         action_mask=TWO_TURNS,
         values=values,
         turn_rewards=OF_TURNS,
     )
     settings = AdvantageSettings(estimator="gae", gamma=0.9, lambd=0.8)
-    _, returns = advantages.estimate(settings, inputs)
+    _, returns = padded_advantages.estimate(settings, inputs)
     by_hand = gae_by_hand([0, 0.5, 0, 1.5], [1, 2, 3, 4], 0.9, 0.8)
     assert returns[0, TWO_TURNS[0]] == pytest.approx(
         [a + v for a, v in zip(by_hand, [1, 2, 3, 4], strict=True)], abs=1e-5

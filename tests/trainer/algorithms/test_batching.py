@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.ragged import sequences_of
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.types import Rank, Sequences
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60).map(np.array)
 
@@ -78,54 +78,11 @@ def test_the_grid_leads_there_and_back(lengths: list[int]) -> None:
 def test_a_pack_holds_each_sample_without_its_last_token() -> None:
     tokens = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
     action_mask = np.array([[0, 0, 1, 1], [0, 1, 0, 0]], dtype=bool)
-    packed = batching.pack(Sequences(tokens, np.array([4, 2]), action_mask))
+    packed = batching.pack(sequences_of(tokens, [4, 2], action_mask))
     assert packed.tokens.tolist() == [5, 6, 7, 9]
     assert packed.positions.tolist() == [0, 1, 2, 0]
     assert packed.lengths.tolist() == [3, 1]
     assert packed.tokens[packed.before_action].tolist() == [6, 7, 9]
-
-
-WORLDS = st.integers(1, 5)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> Sequences:
-    lengths = np.array(draw(st.lists(st.integers(2, 30), min_size=1, max_size=40)))
-    acts = np.array(draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
-    place = np.arange(int(lengths.max()))
-    action_mask = (place >= 1) & (place < lengths[:, None]) & acts[:, None]
-    return Sequences(np.zeros(action_mask.shape, dtype=np.int64), lengths, action_mask)
-
-
-@given(batch=batches(), world=WORLDS, samples=st.integers(1, 9), data=st.data())
-def test_every_sample_that_acts_passes_once_on_one_rank(
-    batch: Sequences, world: int, samples: int, data: st.DataObject
-) -> None:
-    size = data.draw(st.integers(1, len(batch)))
-    rows = np.random.default_rng(0).permutation(len(batch))[:size]
-    of_ranks = [
-        batching.rank_micro_batches(
-            batch, rows, MicroBatchLimits(samples=samples), Rank(index, world)
-        )
-        for index in range(world)
-    ]
-    assert len({len(passes) for passes in of_ranks}) == 1
-    counted = [one.rows for passes in of_ranks for one in passes if not one.idle]
-    seen = np.concatenate([*counted, np.empty(0, dtype=np.int64)])
-    assert len(set(seen)) == len(seen)
-    acting = {row for row in rows if batch.action_mask[row].any()}
-    assert acting <= set(seen) <= set(rows)
-    for passes in of_ranks:
-        assert all(batch.action_mask[one.rows].any() for one in passes)
-
-
-@given(batch=batches(), world=WORLDS)
-def test_what_ranks_say_of_their_shares_is_put_together_in_order(
-    batch: Sequences, world: int
-) -> None:
-    said = np.random.default_rng(0).normal(size=batch.tokens.shape).astype(np.float32)
-    parts = [said[rows] for rows in batching.split_by_rank(batch.lengths, world)]
-    assert (batching.gather(parts, batch.lengths) == said).all()
 
 
 def test_metrics_of_ranks_add_up_but_for_memory_and_what_one_of_them_says_for_all() -> None:

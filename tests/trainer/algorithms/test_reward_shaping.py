@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env.types import Prompt, Score
+from tests.support.lessons import lesson_of
+from tests.support.ragged import sequences_of
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.config.options.algorithm import KLSettings, ShapingSettings
 from trainer.metrics import step_metrics
 from trainer.metrics.recorder import Stopwatch
 from trainer.rollout import dynamic_sampling
-from trainer.types import Completion, Experience, Sample, Sequences, TrainingError
+from trainer.types import Completion, Sample, TrainingError
 
 NUMBERS = st.lists(st.floats(-100, 100, width=32), max_size=8)
 
@@ -98,31 +100,22 @@ def test_a_step_s_kl_is_a_mean_of_sequences_in_the_reward_and_of_tokens_in_the_l
     """As OpenRLHF's: with a target of 0.1, one is above it and the other below."""
     action_mask = np.arange(51) < np.array([[50], [1], [0]])
     reference = np.where(action_mask, [[-0.01], [-0.5], [0.0]], 0).astype(np.float32)
-    experience = Experience(
-        sequences=Sequences(np.ones_like(action_mask, np.int64), action_mask.sum(1), action_mask),
-        old_log_probs=np.zeros_like(reference),
-        advantages=np.zeros_like(reference),
-        returns=np.zeros_like(reference),
-        ref_log_probs=reference,
-    )
+    sequences = sequences_of(np.ones(action_mask.shape), [51] * 3, action_mask)
     config = tiny.config(tmp_path, **({"use_kl_loss": True} if in_loss else {}))
-    step = step_metrics.of(group(0, Score.of(1.0)), experience, {}, Stopwatch(), config)
+    policy = np.zeros(51, dtype=np.float32)
+    outputs = {"policy": policy, "reference": reference[action_mask], "critic": policy}
+    lesson = lesson_of(sequences, outputs, config)
+    step = step_metrics.of(group(0, Score.of(1.0)), lesson, {}, Stopwatch(), config)
     assert step.kl == step.row["train/kl"] == pytest.approx(expected, abs=5e-4)
 
 
 def test_a_score_s_metrics_replace_none_of_the_step_s(tiny: Tiny, tmp_path: Path) -> None:
-    action_mask = np.ones((1, 1), dtype=np.bool_)
-    zeros = np.zeros((1, 1), dtype=np.float32)
-    experience = Experience(
-        sequences=Sequences(np.ones((1, 1), np.int64), np.ones(1, np.int64), action_mask),
-        old_log_probs=zeros,
-        advantages=zeros,
-        returns=zeros,
-        ref_log_probs=zeros,
-    )
     logged = {"reward": 7.0, "policy_loss": 7.0, "kl": 7.0, "words": 7.0, "eval/accuracy": 7.0}
     samples, config = group(0, Score.of(1.0, **logged)), tiny.config(tmp_path)
-    step = step_metrics.of(samples, experience, {"policy_loss": 0.5}, Stopwatch(), config)
+    sequences = sequences_of(np.ones((1, 1)), [1], np.ones((1, 1), dtype=np.bool_))
+    zeros = np.zeros(1, dtype=np.float32)
+    lesson = lesson_of(sequences, dict.fromkeys(("policy", "reference", "critic"), zeros), config)
+    step = step_metrics.of(samples, lesson, {"policy_loss": 0.5}, Stopwatch(), config)
     assert (step.reward, step.kl) == (1.0, 0.0)
     own = {"reward": 1.0, "policy_loss": 0.5, "kl": 0.0, "words": 7.0}
     assert {name: step.row[f"train/{name}"] for name in own} == own

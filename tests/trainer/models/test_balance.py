@@ -16,6 +16,7 @@ from tests.support import architectures
 from tests.support.learners import critic, experience, lora, settings
 from tests.support.mixtures import write_mixture
 from tests.support.objectives import policy_objective
+from tests.support.ragged import learn, padded, scores
 from tests.support.small_models import batch
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import CriticObjective
@@ -43,9 +44,10 @@ def trained(tiny: Tiny, coefficient: float, **changes: Any) -> PolicyActor:
 
 def spelled(model: Any, sequences: Sequences) -> Tensor:
     """Transformers' own loss of a padded pass. A sample's last token predicts nothing."""
-    mask = np.arange(sequences.tokens.shape[1] - 1) < sequences.lengths[:, None] - 1
+    rows = padded(sequences.tokens, sequences)
+    mask = np.arange(rows.shape[1] - 1) < sequences.lengths[:, None] - 1
     loss: Tensor = model(
-        input_ids=torch.tensor(sequences.tokens[:, :-1]),
+        input_ids=torch.tensor(rows[:, :-1]).long(),
         attention_mask=torch.tensor(mask.astype(np.int64)),
         output_router_logits=True,
     ).aux_loss
@@ -121,7 +123,7 @@ def test_a_step_minimises_the_mean_of_its_passes_by_samples(mixture: Tiny, micro
     actor = trained(mixture, COEFFICIENT, micro_train_batch_size=micro)
     passes = of_passes(actor)
     model = trained(mixture, 0)._model
-    (metrics, value) = actor.update(experience(), step=1), 0.0
+    (metrics, value) = learn(actor, experience(), 1), 0.0
     for one in passes:
         samples = len(one.experience.sequences)
         scale = samples * len(passes) / 4
@@ -132,7 +134,7 @@ def test_a_step_minimises_the_mean_of_its_passes_by_samples(mixture: Tiny, micro
 def test_the_coefficient_weighs_the_loss(mixture: Tiny) -> None:
     actor = trained(mixture, COEFFICIENT, micro_train_batch_size=2)
     passes = of_passes(actor)
-    actor.update(experience(), step=1)
+    learn(actor, experience(), 1)
     for micro in list(passes):
         loss = actor._loss(actor._engine._strategy.run, micro)
         policy_loss, kl, balance = (
@@ -149,7 +151,7 @@ def test_recomputed_layers_count_once(mixture: Tiny, adapters: bool) -> None:
     updated = []
     for recomputed in (False, True):
         actor = trained(mixture, COEFFICIENT, gradient_checkpointing=recomputed, **changes)
-        metrics = actor.update(experience(), step=1)
+        metrics = learn(actor, experience(), 1)
         updated.append((metrics, [p.detach().clone() for p in actor._model.parameters()]))
     assert updated[0][0]["policy_aux_loss"] == pytest.approx(updated[1][0]["policy_aux_loss"])
     assert updated[0][0]["grad_norm"] == pytest.approx(updated[1][0]["grad_norm"], rel=1e-5)
@@ -161,9 +163,9 @@ def test_a_critic_of_experts_is_balanced_too(mixture: Tiny) -> None:
     objective = CriticObjective(LossSettings(value_clip=0.5, aux_loss_coef=COEFFICIENT))
     actor = CriticActor(settings(mixture), objective)
     expected = spelled(trained(mixture, 0)._model, experience().sequences)
-    metrics = actor.update(experience(), step=1)
+    metrics = learn(actor, experience(), 1)
     assert metrics["critic_aux_loss"] == pytest.approx(expected.item(), rel=1e-5)
-    assert "critic_aux_loss" not in critic(mixture).update(experience(), step=1)
+    assert "critic_aux_loss" not in learn(critic(mixture), experience(), 1)
 
 
 def test_scoring_records_no_router(mixture: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +179,14 @@ def test_scoring_records_no_router(mixture: Tiny, monkeypatch: pytest.MonkeyPatc
         return output
 
     monkeypatch.setattr(nn.Module, "__call__", watched)
-    actor.log_probs(experience().sequences)
+    scores(actor, experience().sequences)
     assert asked
     assert not any(asked)
 
 
 def test_a_dense_model_has_nothing_to_balance(tiny: Tiny) -> None:
     actor = trained(tiny, COEFFICIENT)
-    assert "policy_aux_loss" not in actor.update(experience(), step=1)
+    assert "policy_aux_loss" not in learn(actor, experience(), 1)
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "llama4_text", "granitemoe"])

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.ragged import mask_of, padded, part_of, scores
 from tests.support.small_models import MODELS, VOCABULARY, batch, model
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.models.causal_lm import LogProbModel, projection_of
 from trainer.models.loading import in_passes
 from trainer.models.log_probs import Projection, of_logits, token_log_probs
 from trainer.models.settings import ModelSettings
-from trainer.types import Sequences
+from trainer.types import Sequences, places
 
 
 def scorer(of: Any, *, packing: bool) -> LogProbModel:
@@ -83,14 +84,15 @@ def test_a_model_that_cannot_be_packed_is_padded(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_scores_as_its_own_logits_say(name: str) -> None:
     of, sequences = model(name), batch([9, 4, 6], 3)
-    got = scorer(of, packing=True).log_probs(sequences)
+    got = scores(scorer(of, packing=True), sequences)
+    rows, mask = padded(sequences.tokens, sequences), mask_of(sequences)
     for row, length in enumerate(sequences.lengths):
-        tokens = torch.from_numpy(sequences.tokens[row : row + 1, :length])
+        tokens = torch.from_numpy(rows[row : row + 1, :length]).long()
         with torch.no_grad():
             expected = (of(input_ids=tokens).logits[0] / 0.7).log_softmax(-1)
-        for t in np.flatnonzero(sequences.action_mask[row]):
+        for t in np.flatnonzero(mask[row]):
             assert got[row, t] == pytest.approx(expected[t - 1, tokens[0, t]].item(), abs=1e-5)
-    assert not got[~sequences.action_mask].any()
+    assert not got[~mask].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -115,9 +117,9 @@ def test_a_head_that_does_something_else_is_left_to_the_model() -> None:
     assert projection_of(of) is None
     sequences = batch([7, 5], 1)
     with torch.no_grad():
-        logits = of(input_ids=torch.from_numpy(sequences.tokens[:1])).logits[0] / 0.7
-    expected = logits.log_softmax(-1)[0, sequences.tokens[0, 1]].item()
-    assert scorer(of, packing=True).log_probs(sequences)[0, 1] == pytest.approx(expected, abs=1e-5)
+        logits = of(input_ids=torch.from_numpy(sequences.tokens[None, :7]).long()).logits[0] / 0.7
+    expected = logits.log_softmax(-1)[0, sequences.tokens[1]].item()
+    assert scores(scorer(of, packing=True), sequences)[0, 1] == pytest.approx(expected, abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
@@ -180,21 +182,22 @@ def test_any_cut_into_passes_gives_the_same_sums_and_gradients(
 
     of = MODEL_OF_CUTS
     scoring = scorer(of, packing=True)
-    weigh = torch.randn(sequences.tokens.shape, generator=torch.Generator().manual_seed(1)).double()
+    count = int(sequences.actions.sum())
+    weigh = torch.randn(count, generator=torch.Generator().manual_seed(1)).double()
 
     def gradients(passes: list[np.ndarray]) -> list[torch.Tensor]:
         of.zero_grad()
         for rows in passes:
-            part = sequences.rows(rows)
-            counts = weigh[rows, : part.tokens.shape[1]][torch.from_numpy(part.action_mask)]
-            (scoring(part)[0] * counts).sum().backward()
+            of_rows = weigh[torch.from_numpy(places(sequences.actions, rows))]
+            (scoring(sequences.rows(rows))[0] * of_rows).sum().backward()
         return [p.grad.clone() for p in of.parameters()]
 
     whole = gradients([np.arange(len(sequences))])
     cut_up = gradients(packing.micro_batches(sequences.lengths, cut))
     assert max((a - b).abs().max() for a, b in zip(whole, cut_up, strict=True)) < 1e-6
-    once = in_passes(lambda part: scoring(part)[0], sequences, cut)
-    assert np.abs(once - scoring.log_probs(sequences)).max() < 1e-6
+    part = part_of(sequences)
+    once = in_passes(lambda found: scoring(found)[0], part, cut)
+    assert np.abs(once - scoring.log_probs(part)).max() < 1e-6
 
 
 MODEL_OF_CUTS = model("qwen2")

@@ -22,12 +22,12 @@ from tests.support.learners import (
     policy,
     weights_of,
 )
+from tests.support.ragged import learn, scores
 from tests.support.small_models import COMMON
 from tests.support.tiny_run import Tiny, of_the_samples
 from trainer.config.options.training import LoRASettings
 from trainer.models.lora import adapt, merged
 from trainer.types import UnfitModelError
-from trainer.workers.critic import CriticActor
 
 
 def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weights(
@@ -36,7 +36,7 @@ def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weight
     plain, adapted = policy(tiny), policy(tiny, lora=lora("q_proj", "down_proj"))
     before = copy(weights_of(adapted))
     assert largest_difference(before, weights_of(plain)) == 0
-    adapted.update(experience(), step=1)
+    learn(adapted, experience(), 1)
     after = weights_of(adapted)
     moved = {name for name in before if difference(after[name], before[name]) > 0}
     assert moved
@@ -46,9 +46,9 @@ def test_an_adapted_policy_begins_as_the_model_and_moves_only_the_adapted_weight
 def test_engines_get_what_the_policy_computes_with(tiny: Tiny, tmp_path: Path) -> None:
     actor = policy(tiny, lora=lora())
     known = experience()
-    before = actor.log_probs(known.sequences)
-    actor.update(known, step=1)
-    expected = actor.log_probs(known.sequences)
+    before = scores(actor, known.sequences)
+    learn(actor, known, 1)
+    expected = scores(actor, known.sequences)
     assert np.abs(expected - before).max() > 1e-3
     actor.export(tmp_path / "hf")
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
@@ -59,7 +59,7 @@ def test_engines_get_what_the_policy_computes_with(tiny: Tiny, tmp_path: Path) -
     for name, array in weights_of(actor).items():
         assert torch.equal(weights[name], torch.from_numpy(array))
     same = policy(Tiny(tmp_path / "hf", tiny.prompts, tiny.held_out))
-    assert np.abs(same.log_probs(known.sequences) - expected).max() < 1e-5
+    assert np.abs(scores(same, known.sequences) - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("role", [policy, critic])
@@ -67,13 +67,13 @@ def test_a_checkpoint_holds_the_adapters_and_goes_on_to_the_bit(
     tiny: Tiny, tmp_path: Path, role: Build
 ) -> None:
     first, second = (role(tiny, lora=lora(), train_batch_size=2) for _ in range(2))
-    first.update(experience(), step=1)
+    learn(first, experience(), 1)
     first.snapshot(1)
     first.save(1, tmp_path)
     content = torch.load(next(tmp_path.glob("*.pt")), weights_only=True)["model"]
     assert all("lora" in name or "value_head" in name for name in content)
     second.restore(tmp_path)
-    after = [of_the_samples(one.update(experience(), step=2)) for one in (first, second)]
+    after = [of_the_samples(learn(one, experience(), 2)) for one in (first, second)]
     assert after[0] == after[1]
 
 
@@ -82,15 +82,12 @@ def test_a_restored_model_drops_nothing_out_before_its_first_update(
     tiny: Tiny, tmp_path: Path, role: Build
 ) -> None:
     first, second = (role(tiny, lora=lora(dropout=0.5)) for _ in range(2))
-    first.update(experience(), step=1)
+    learn(first, experience(), 1)
     first.snapshot(1)
     first.save(1, tmp_path)
     second.restore(tmp_path)
-    computed = [
-        one.values if isinstance(one, CriticActor) else one.log_probs for one in (first, second)
-    ]
     known = experience().sequences
-    assert np.array_equal(computed[0](known), computed[1](known))
+    assert np.array_equal(scores(first, known), scores(second, known))
 
 
 def test_a_module_among_others_that_is_not_there_is_warned_of(

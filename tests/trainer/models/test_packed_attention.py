@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.integrations.flash_attention import get_target_dtype
 
+from tests.support.ragged import scores
 from tests.support.small_models import COMMON, batch, model
 from trainer.models.causal_lm import LogProbModel, projection_of
 from trainer.models.loading import load_backbone, load_causal_lm, load_scorer
@@ -48,9 +49,9 @@ def test_fp32_masters_with_flash_attention_are_scored_in_bf16() -> None:
     settings = ModelSettings(
         model="", mixed_precision=True, micro_batch_size=4, temperature=0.7, packing=False
     )
-    expected = LogProbModel(of, torch.device("cpu"), settings).log_probs(sequences)
+    expected = scores(LogProbModel(of, torch.device("cpu"), settings), sequences)
     of.set_attn_implementation(FLASH)
-    got = LogProbModel(of, torch.device("cpu"), settings).log_probs(sequences)
+    got = scores(LogProbModel(of, torch.device("cpu"), settings), sequences)
     assert of.config._attn_implementation == FLASH
     assert abs(got - expected).max() < 0.05
 

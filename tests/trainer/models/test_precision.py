@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.support.objectives import policy_objective
+from tests.support.ragged import learn, mask_of, scores
 from tests.support.ranks import experience, settings
 from tests.support.small_models import batch, model
 from tests.support.tiny_run import Tiny
@@ -128,13 +129,13 @@ def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:
     of.lm_head.register_forward_hook(lambda module, inputs, output: output + output.roll(1, -1))
     sequences = batch([7], 1)
     wanted = ModelSettings(model="", mixed_precision=True, micro_batch_size=4, temperature=1.0)
-    got = LogProbModel(of, torch.device("cpu"), wanted).log_probs(sequences)[0, 1:]
-    tokens = torch.from_numpy(sequences.tokens)
+    got = scores(LogProbModel(of, torch.device("cpu"), wanted), sequences)[0, 1:]
+    tokens = torch.from_numpy(sequences.tokens).long()[None]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         states = of.model(input_ids=tokens[:, :-1]).last_hidden_state[0]
     logits = states.double() @ of.lm_head.weight.double().T
     exact = (logits + logits.roll(1, -1)).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-    chosen = sequences.action_mask[0, 1:]
+    chosen = sequences.action_mask[1:]
     assert np.abs(got - exact.detach().numpy())[chosen].max() < 1e-4
 
 
@@ -145,9 +146,9 @@ def test_a_policy_that_has_learnt_nothing_has_no_kl_to_its_reference(
 ) -> None:
     made = settings(tiny.model, Sharding(), mixed_precision=mixed_precision, lora=adapters)
     sequences = experience(0).sequences
-    reference = ReferenceActor(made.model, made.sharding).log_probs(sequences)
-    assert np.array_equal(policy(made).log_probs(sequences), reference)
-    assert reference[sequences.action_mask].all()
+    reference = scores(ReferenceActor(made.model, made.sharding), sequences)
+    assert np.array_equal(scores(policy(made), sequences), reference)
+    assert reference[mask_of(sequences)].all()
 
 
 def policy(made: LearnerSettings) -> PolicyActor:
@@ -163,9 +164,9 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters(tiny: Tiny, tmp_path: 
     optimizer = replace(made.optimizer, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
     actor = policy(replace(made, optimizer=optimizer))
     before = saved(actor, 0, tmp_path)
-    actor.update(experience(1), 1)
+    learn(actor, experience(1), 1)
     once = saved(actor, 1, tmp_path)
-    actor.update(experience(1), 2)
+    learn(actor, experience(1), 2)
     twice = saved(actor, 2, tmp_path)
     name = "model.layers.0.mlp.up_proj.weight"
     assert before[name].dtype is torch.float32
@@ -182,7 +183,7 @@ def test_a_moving_average_is_one_of_the_masters(tiny: Tiny, tmp_path: Path, stag
     optimizer = replace(made.optimizer, learning_rate=1e-7, lr_scheduler="constant", l2=0.0)
     actor = policy(replace(made, optimizer=optimizer))
     before = saved(actor, 0, tmp_path)
-    actor.update(experience(1), 1)
+    learn(actor, experience(1), 1)
     updated = saved(actor, 1, tmp_path)
     averaged = state.load(tmp_path / "1", "policy").average
     assert updated.keys() <= averaged.keys()
@@ -193,14 +194,14 @@ def test_a_moving_average_is_one_of_the_masters(tiny: Tiny, tmp_path: Path, stag
 
 def test_what_a_bf16_policy_saved_it_goes_on_from(tiny: Tiny, tmp_path: Path) -> None:
     one, other = policy(bf16(tiny)), policy(bf16(tiny))
-    one.update(experience(1), 1)
+    learn(one, experience(1), 1)
     saved(one, 1, tmp_path)
     other.restore(tmp_path / "1")
     sequences = experience(0).sequences
-    assert np.array_equal(one.log_probs(sequences), other.log_probs(sequences))
+    assert np.array_equal(scores(one, sequences), scores(other, sequences))
     for actor in (one, other):
-        actor.update(experience(2), 2)
-    assert np.array_equal(one.log_probs(sequences), other.log_probs(sequences))
+        learn(actor, experience(2), 2)
+    assert np.array_equal(scores(one, sequences), scores(other, sequences))
 
 
 def saved(actor: PolicyActor, step: int, directory: Path) -> dict[str, Tensor]:
@@ -213,8 +214,8 @@ def saved(actor: PolicyActor, step: int, directory: Path) -> dict[str, Tensor]:
 def test_gradients_of_passes_add_up_in_fp32(tiny: Tiny) -> None:
     """Of 12 samples cut into 12 passes as of 12 in one, but for the rounding of each."""
     norms = [
-        policy(bf16(tiny, train_batch_size=12, micro_train_batch_size=size)).update(
-            experience(1), 1
+        learn(
+            policy(bf16(tiny, train_batch_size=12, micro_train_batch_size=size)), experience(1), 1
         )["grad_norm"]
         for size in (12, 1)
     ]
@@ -224,7 +225,7 @@ def test_gradients_of_passes_add_up_in_fp32(tiny: Tiny) -> None:
 def test_a_critic_in_bf16_says_its_values_in_fp32(tiny: Tiny) -> None:
     critic = CriticActor(bf16(tiny), CriticObjective(LossSettings(value_clip=0.5)), Rank())
     sequences = experience(0).sequences
-    values = critic.values(sequences)[sequences.action_mask]
+    values = scores(critic, sequences)[mask_of(sequences)]
     rounded = torch.from_numpy(values).bfloat16().float().numpy()
     assert (values != rounded).mean() > 0.9
 

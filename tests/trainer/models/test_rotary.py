@@ -13,6 +13,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from env.types import RewardRequest
+from tests.support.ragged import learn, mask_of, padded, scores
 from tests.support.ranks import experience, settings
 from tests.support.small_models import COMMON, batch
 from tests.support.tiny_run import Tiny
@@ -66,20 +67,21 @@ def test_a_sample_s_log_probabilities_do_not_depend_on_the_others(
     )
     scorer = LogProbModel(of, torch.device("cpu"), wanted)
     assert scorer.packed == packing
-    together = scorer.log_probs(sequences)
+    together = scores(scorer, sequences)
+    rows, mask = padded(sequences.tokens, sequences), mask_of(sequences)
     for row, length in enumerate(sequences.lengths):
-        alone = torch.from_numpy(sequences.tokens[row : row + 1, : length - 1])
+        alone = torch.from_numpy(rows[row : row + 1, : length - 1]).long()
         with torch.no_grad():
             expected = (of(input_ids=alone).logits[0] / 0.7).log_softmax(-1)
-        for at in np.flatnonzero(sequences.action_mask[row]):
-            exact = expected[at - 1, sequences.tokens[row, at]].item()
+        for at in np.flatnonzero(mask[row]):
+            exact = expected[at - 1, rows[row, at]].item()
             assert together[row, at] == pytest.approx(exact, abs=1e-5)
 
 
 def test_an_update_does_not_depend_on_which_samples_share_a_pass(tmp_path: Path) -> None:
     longrope(torch.float32).save_pretrained(tmp_path / "model")
     norms = [
-        policy(tmp_path / "model", size).update(experience(1), 1)["grad_norm"] for size in (12, 1)
+        learn(policy(tmp_path / "model", size), experience(1), 1)["grad_norm"] for size in (12, 1)
     ]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
@@ -146,10 +148,10 @@ def test_frequencies_of_a_score_do_not_follow_the_longest_sequence_so_far() -> N
     wanted = ModelSettings(model="", mixed_precision=False, micro_batch_size=6, temperature=1.0)
     scorer = LogProbModel(of, torch.device("cpu"), wanted)
     sequences = batch([6, 14, 8, 10], 2)
-    together = scorer.log_probs(sequences)
+    together = scores(scorer, sequences)
     for row in range(len(sequences)):
         part = sequences.rows(np.array([row]))
-        alone = scorer.log_probs(part)
+        alone = scores(scorer, part)
         assert np.allclose(alone[0], together[row, : alone.shape[1]], atol=1e-6)
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from tests.support.ragged import scores
 from tests.support.small_models import COMMON, batch, model
 from tests.support.varlen import EXACT, HALVES, Causal, Kernel, Rounding, replace
 from trainer.models import packed_attention
@@ -172,12 +173,12 @@ def test_a_model_that_does_not_fit_the_kernel_is_still_packed(
                 raise RuntimeError("no more")
             return super().__call__(*states, **given)
 
-    expected = scorer(model("llama", torch.float32), packing=True).log_probs(batch([9, 4, 6], 3))
+    expected = scores(scorer(model("llama", torch.float32), packing=True), batch([9, 4, 6], 3))
     replace(monkeypatch, Tired(HALVES))
     made = scorer(model("llama", torch.float32), packing=True)
     assert made.packed
     assert made.attention == "samples packed, attention by sdpa, which pads them"
-    assert np.array_equal(made.log_probs(batch([9, 4, 6], 3)), expected)
+    assert np.array_equal(scores(made, batch([9, 4, 6], 3)), expected)
 
 
 def test_a_layer_that_is_computed_anew_has_the_same_gradients(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from env.images.types import PlacedImage
+from tests.support.ragged import mask_of, padded, scores
 from tests.support.vision import Seeing, picture, sequences, tiny
 from trainer.models import vision
 from trainer.models.causal_lm import LogProbModel
@@ -55,7 +56,7 @@ def own(model: Any, seeing: Seeing, found: Sequences) -> Tensor:
     assert found.images is not None
     shown = [placed.image for row in found.images for placed in row]
     patches, grids = seeing.processor.patches(shown)
-    tokens = torch.from_numpy(found.tokens)
+    tokens = torch.from_numpy(padded(found.tokens, found)).long()
     mask = torch.arange(tokens.shape[1]) < torch.from_numpy(found.lengths)[:, None]
     seen = tokens == seeing.ids["<|image_pad|>"]
     output = model(
@@ -66,7 +67,7 @@ def own(model: Any, seeing: Seeing, found: Sequences) -> Tensor:
         mm_token_type_ids=seen.int(),
     )
     each = output.logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
-    chosen: Tensor = each[torch.from_numpy(found.action_mask[:, 1:])]
+    chosen: Tensor = each[torch.from_numpy(mask_of(found)[:, 1:])]
     return chosen
 
 
@@ -95,8 +96,9 @@ def test_positions_are_those_of_transformers(seeing: Seeing, scorer: LogProbMode
     assert found.images is not None
     shown = [placed.image for row in found.images for placed in row]
     _, grids = seeing.processor.patches(shown)
-    for tokens, length, placed in zip(found.tokens, found.lengths, found.images, strict=True):
-        ids = torch.from_numpy(tokens[None, :length])
+    each = np.split(found.tokens, np.cumsum(found.lengths)[:-1])
+    for tokens, length, placed in zip(each, found.lengths, found.images, strict=True):
+        ids = torch.from_numpy(tokens[None]).long()
         expected, shift = scorer.model.model.get_rope_index(
             ids,
             mm_token_type_ids=(ids == seeing.ids["<|image_pad|>"]).int(),
@@ -126,7 +128,7 @@ def test_each_pass_has_the_images_of_its_rows(seeing: Seeing, scorer: LogProbMod
     with torch.no_grad():
         expected = own(scorer.model, seeing, found).numpy()
     scorer._limits = replace(scorer._limits, samples=1)
-    assert np.allclose(scorer.log_probs(found)[found.action_mask], expected, atol=1e-5)
+    assert np.allclose(scores(scorer, found)[mask_of(found)], expected, atol=1e-5)
 
 
 def test_an_image_token_that_the_policy_writes_is_a_token_like_any_other(
@@ -134,7 +136,7 @@ def test_an_image_token_that_the_policy_writes_is_a_token_like_any_other(
 ) -> None:
     found = rows(seeing)
     written = found.tokens.copy()
-    written[0, found.lengths[0] - 2] = seeing.ids["<|image_pad|>"]
+    written[found.lengths[0] - 2] = seeing.ids["<|image_pad|>"]
     with torch.no_grad():
         before, after = (scorer(replace(found, tokens=t))[0] for t in (found.tokens, written))
     assert torch.equal(before[:2], after[:2])

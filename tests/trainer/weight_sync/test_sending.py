@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.learners import Weights, experience, lora, policy, weights_of
+from tests.support.ragged import learn
 from tests.support.tiny_run import Tiny
 from trainer.cluster import memory_estimate
 from trainer.types import BrokenGroupError, TrainingError
@@ -27,7 +28,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(tiny: Tiny, **changes: object) -> PolicyActor:
     actor = policy(tiny, **changes)
-    actor.update(experience(), step=1)
+    learn(actor, experience(), 1)
     return actor
 
 

@@ -14,6 +14,7 @@ from tests.support.engines import settings
 from tests.support.learners import experience, policy, weights_of
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.lost_calls import Never
+from tests.support.ragged import learn
 from tests.support.tiny_run import Tiny
 from trainer.cluster import heartbeat
 from trainer.cluster.restarts import Patience
@@ -48,7 +49,7 @@ def test_every_engine_writes_with_the_newest_weights_wherever_it_runs(
     actor = policy(tiny)
     engines = [HFEngine(settings(tiny)), Elsewhere(settings(tiny))]
     before = engines[0].generate([Request("12+34=", (0,))], GREEDY)[0]
-    actor.update(experience(), step=1)
+    learn(actor, experience(), 1)
     pool = EnginePool(LocalWorkerGroup(engines))
     if sleeping:
         update.sleep(pool)

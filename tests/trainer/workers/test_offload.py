@@ -17,6 +17,7 @@ from tests.support.engines import settings as engine_settings
 from tests.support.learners import experience, policy, settings
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.objectives import policy_objective
+from tests.support.ragged import learn, scores
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import CriticObjective
@@ -74,7 +75,7 @@ def test_a_reference_that_is_offloaded_gives_its_memory_back_after_each_pass(
     actor = ReferenceActor(model, Sharding())
     assert len(given_back) == offload, "it waits for its first samples in the CPU's memory"
     for _ in range(2):
-        actor.log_probs(experience().sequences)
+        scores(actor, experience().sequences)
     assert len(given_back) == 3 * offload
 
 
@@ -127,8 +128,8 @@ def test_a_policy_beside_engines_gives_its_memory_back_after_each_pass(
     actor = PolicyActor(shared, policy_objective())
     assert bool(given_back) == shares, "engines write before its first pass"
     for call in (
-        lambda: actor.log_probs(experience().sequences),
-        lambda: actor.update(experience(), step=1),
+        lambda: scores(actor, experience().sequences),
+        lambda: learn(actor, experience(), 1),
         actor.withdraw,
     ):
         given_back.clear()
@@ -155,7 +156,7 @@ def test_a_learner_sleeps_in_the_same_memory_each_time_and_learns_the_same(
     strategy._sleeps = True
     asleep: list[dict[str, int]] = []
     for step in (1, 2, 3):
-        said, expected = (actor.update(experience(), step=step) for actor in (sleeper, awake))
+        said, expected = (learn(actor, experience(), step) for actor in (sleeper, awake))
         assert said["policy_loss"] == expected["policy_loss"]
         asleep.append(places_of(strategy))
         with sleeper._engine.onloaded():

@@ -10,6 +10,8 @@ import pytest
 
 from env.types import Prompt, Score
 from tests.support.learners import experience, largest_difference, policy, weights_of
+from tests.support.lessons import lesson_of
+from tests.support.ragged import learn, part_of
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.kl import kl
 from trainer.metrics import step_metrics
@@ -35,11 +37,11 @@ def test_they_are_needed_by_a_second_update_and_by_a_kl_in_the_reward(
 
 def test_the_first_update_finds_out_what_a_pass_before_would_have_said(tiny: Tiny) -> None:
     known = experience()
-    before = policy(tiny).log_probs(known.sequences)
+    (before,) = policy(tiny).log_probs(part_of(known.sequences))
     results = []
     for old in (before, None):
         actor = policy(tiny)
-        metrics = actor.update(replace(known, old_log_probs=old), step=1)
+        metrics = learn(actor, replace(known, old_log_probs=old), 1)
         assert metrics["ratio"] == pytest.approx(1, abs=1e-5)
         results.append({name: array.copy() for name, array in weights_of(actor).items()})
     assert np.any(before)
@@ -51,10 +53,14 @@ def test_the_kl_of_a_step_is_that_of_the_policy_which_the_update_begins_with(
 ) -> None:
     """Whatever policy has written the completions: rollouts that run ahead are of older ones."""
     known = experience()
-    stale = replace(known.sequences, rollout_log_probs=np.full((4, 9), -9, np.float32))
+    stale = replace(known.sequences, rollout_log_probs=np.full_like(known.advantages, -9))
     known = replace(known, sequences=stale, old_log_probs=None)
-    updates = policy(tiny).update(known, step=1)
+    updates = learn(policy(tiny), known, 1)
     config = tiny.config(tmp_path, use_kl_loss=True, kl_estimator="k3", train_batch_size=4)
+    reference, values = known.ref_log_probs, known.values
+    assert reference is not None
+    assert values is not None
+    lesson = lesson_of(stale, {"reference": reference, "critic": values}, config)
     one = np.zeros(1, np.int64)
     written = Completion(
         text="",
@@ -65,10 +71,7 @@ def test_the_kl_of_a_step_is_that_of_the_policy_which_the_update_begins_with(
         versions=one,
     )
     samples = [Sample(Prompt(0, ""), written, Score.of(1.0))] * 4
-    step = step_metrics.of(samples, known, updates, Stopwatch(), config)
-    before, reference = policy(tiny).log_probs(stale), known.ref_log_probs
-    assert before is not None
-    assert reference is not None
-    estimate = kl(before, reference, "k3")
-    expected = float(estimate[stale.action_mask].mean())
+    step = step_metrics.of(samples, lesson, updates, Stopwatch(), config)
+    (before,) = policy(tiny).log_probs(part_of(stale))
+    expected = float(kl(before, reference, "k3").mean())
     assert step.kl == step.row["train/kl"] == pytest.approx(expected, rel=1e-4)

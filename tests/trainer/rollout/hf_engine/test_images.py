@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from env.episodes.types import Context
+from tests.support.ragged import scores
 from tests.support.vision import Seeing, picture, sequences, tiny
 from trainer.config.options.rollout import SamplingSettings
 from trainer.models.causal_lm import LogProbModel
@@ -71,7 +72,7 @@ def scored(seeing: Seeing, found: Sequences) -> Any:
         model=str(seeing.model), mixed_precision=False, micro_batch_size=4, temperature=1.0
     )
     model = load_causal_lm(str(seeing.model), torch.float32).eval()
-    return LogProbModel(model, torch.device("cpu"), settings).log_probs(found)
+    return scores(LogProbModel(model, torch.device("cpu"), settings), found)
 
 
 def test_it_writes_the_tokens_of_transformers_with_the_trainers_log_probabilities(

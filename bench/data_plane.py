@@ -1,0 +1,197 @@
+"""What the driver does with a step's samples: divide them, store them, and compare rewards.
+
+Value: CPU seconds of the driver for one step of PPO with a reference (`--samples` of up to
+`--limit` tokens, of a half in the mean) on `--ranks` ranks of each model. The driver is the
+trainer's own code over a real Ray object store. The ranks take turns in one process, and their
+models compute nothing. `dense` is what padding costs instead: samples collated to rectangles of
+int64 tokens, stored for each model, and again with what the models computed. It is measured on an
+eighth of the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bench.result import report
+from env.http.arguments import positive
+
+TARGET = 5.0
+GROUP = 16
+"""Completions of a prompt."""
+OF_DENSE = 8
+"""One in so many samples is collated to rectangles."""
+Row = dict[str, float]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=positive, default=16_384)
+    parser.add_argument("--limit", type=positive, default=8_192)
+    parser.add_argument("--ranks", type=positive, default=64)
+    given = parser.parse_args()
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="rc-plane-", dir="/tmp") as directory:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        ray.init(
+            address="local", include_dashboard=False, num_cpus=2, object_store_memory=4 << 30,
+            _temp_dir=directory,
+        )  # fmt: skip
+        try:
+            completions = written(given.samples, given.limit)
+            ragged = of_trainer(completions, given.ranks)
+            dense = of_rectangles(completions[::OF_DENSE])
+        finally:
+            ray.shutdown()
+    ok = report(
+        "data_plane",
+        ragged["driver_cpu_seconds"],
+        unit="s",
+        target=TARGET,
+        better="lower",
+        detail={
+            **vars(given),
+            "tokens": sum(len(one.tokens) for one in completions),
+            "trainer": ragged,
+            "dense": {name: round(value * OF_DENSE, 2) for name, value in dense.items()},
+        },
+    )
+    return 0 if ok else 1
+
+
+def written(samples: int, limit: int) -> list[Any]:
+    import numpy as np
+
+    from trainer.types import Completion
+
+    random = np.random.default_rng(0)
+    found = []
+    for length in random.integers(limit // 16, limit + 1, samples).tolist():
+        place = np.arange(length)
+        found.append(
+            Completion(
+                text="",
+                tokens=random.integers(0, 150_000, length),
+                action_mask=place >= limit // 32,
+                log_probs=np.full(length, -1, dtype=np.float32),
+                finished=True,
+                versions=np.zeros(length, dtype=np.int64),
+            )
+        )
+    return found
+
+
+def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
+    """Seconds of the driver and of one rank, and bytes that each receives."""
+    import numpy as np
+
+    from tests.support.simulated_ranks import config_of, workers_of
+    from trainer.workers import experience
+    from trainer.workers.protocols import Critic, Policy
+
+    store = ray_store()
+    workers: Any = workers_of(dict.fromkeys(("policy", "critic", "reference"), ranks), store)
+    config = config_of(len(completions), group=GROUP)
+    rewards = np.random.default_rng(1).normal(size=len(completions)).astype(np.float32)
+    groups = [workers.policy, workers.critic, workers.reference]
+    clock, began = time.perf_counter(), time.process_time()
+    found = experience.divide(workers, completions, config, 1)
+    divided = time.perf_counter() - clock
+    forward = experience.start_forward(workers, found, config)
+    lesson = experience.make_lesson(workers, forward, rewards, config, 0.01)
+    workers.critic.call_ranks(Critic.update, *lesson.arguments(workers.critic), 1)
+    workers.policy.call_ranks(Policy.update, *lesson.arguments(workers.policy), 1)
+    cpu = time.process_time() - began - store.aside
+    on_ranks = [second for group in groups for second in group.traffic.seconds]
+    return {
+        "driver_cpu_seconds": round(cpu - sum(on_ranks), 2),
+        "divide_and_store_seconds": round(divided, 2),
+        "stored_bytes": store.stored,
+        "policy_rank_bytes": max(workers.policy.traffic.received),
+        "driver_bytes": sum(group.traffic.returned for group in groups),
+        "slowest_call_of_a_rank_seconds": round(max(on_ranks), 2),
+    }
+
+
+def ray_store() -> Any:
+    """Return a store in Ray's, which knows the bytes of the driver's own puts."""
+    import ray
+
+    from tests.support.simulated_ranks import Handle, Store
+
+    class RayStore(Store):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stored, self.aside = 0, 0.0
+            """Bytes; CPU seconds of what only this benchmark does."""
+
+        def put(self, value: Any) -> Any:
+            reference = ray.put(value)
+            began = time.process_time()
+            size = nbytes(value)
+            self.stored += size
+            self._held.append((reference, size))
+            self.aside += time.process_time() - began
+            return Handle(len(self._held) - 1)
+
+        def get(self, handle: Any) -> Any:
+            began = time.process_time()
+            value = ray.get(self._held[handle.number][0])
+            self.aside += time.process_time() - began
+            return value
+
+        def size(self, handle: Any) -> int:
+            bytes_of: int = self._held[handle.number][1]
+            return bytes_of
+
+    return RayStore()
+
+
+def nbytes(value: Any) -> int:
+    """Return the bytes of all arrays of a value."""
+    import pickle
+
+    buffers: list[pickle.PickleBuffer] = []
+    rest = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return len(rest) + sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def of_rectangles(completions: Sequence[Any]) -> Row:
+    """Seconds and bytes of padded samples, which every rank of three models takes whole."""
+    import numpy as np
+    import ray
+
+    began, cpu = time.perf_counter(), time.process_time()
+    lengths = np.array([len(one.tokens) for one in completions])
+    shape = len(completions), int(lengths.max())
+    tokens, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+    drawn = np.zeros(shape, dtype=np.float32)
+    for row, one in enumerate(completions):
+        tokens[row, : lengths[row]] = one.tokens
+        mask[row, : lengths[row]] = one.action_mask
+        drawn[row, : lengths[row]] = one.log_probs
+    sequences = (tokens, lengths, mask, drawn)
+    stored = [ray.put(sequences) for _ in range(3)]
+    collated = time.perf_counter() - began
+    del stored
+    learned = (*sequences, *(np.zeros(shape, dtype=np.float32) for _ in range(5)))
+    for _ in range(2):
+        stored = [ray.put(learned)]
+    size = sum(array.nbytes for array in sequences)
+    whole = sum(array.nbytes for array in learned)
+    return {
+        "collate_and_store_seconds": collated,
+        "without_advantages_cpu_seconds": time.process_time() - cpu,
+        "stored_bytes": 3 * size + len(stored) * 2 * whole,
+        "rank_bytes": whole,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
