@@ -17,13 +17,12 @@ from env.registry import reward_function
 from tests.support.benches import Benches
 from tests.support.mixtures import write_mixture
 from tests.support.ragged import together
-from tests.support.ranks import ROLES, Workbench, experience, settings
+from tests.support.ranks import ROLES, Workbench, experience, saved_in, settings
 from tests.support.ray_nodes import short_directory
 from tests.support.small_models import write_model
 from tests.support.tiny_run import Tiny, metric_rows, to_argv, train
 from tests.support.trainer_program import flags_of, start
 from trainer.algorithms import batching
-from trainer.checkpoint import state
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
@@ -44,6 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "qwen2": write_model("qwen2", root / "qwen2"),
         "qwen3_moe": write_mixture("qwen3_moe", root / "qwen3_moe", heads=4),
         "qwen3": write_model("qwen3", root / "qwen3"),
+        "gemma2": write_model("gemma2", root / "gemma2"),
     }
 
 
@@ -60,7 +60,7 @@ class Lesson:
         bench.call_ranks(Workbench.build, role, made).result()
         said = bench.call_ranks(Workbench.lesson, [1, 2]).result()
         bench.call_ranks(Workbench.save, saved).result()
-        self.saved: State = state.load(saved, role)
+        self.saved: State = saved_in(saved, role)
         for place in range(1, sharing):  # all ranks know the scores of all tokens
             for one, other in zip(said[::sharing], said[place::sharing], strict=True):
                 np.testing.assert_array_equal(one.after, other.after)
@@ -123,6 +123,7 @@ WAYS: dict[str, tuple[str, int, Sharding, dict[str, Any]]] = {
     ),
     "adapters": ("qwen2", 2, Sharding(), {"lora": ADAPTERS}),
     "adapters, stage 3": ("qwen2", 2, Sharding(zero_stage=3), {"lora": ADAPTERS}),
+    "a soft cap of attention": ("gemma2", 2, Sharding(), {}),
     "windows": ("qwen3", 2, Sharding(), {}),
     "windows, padded": ("qwen3", 2, Sharding(), {"packing": False}),
     "a budget of tokens": (
@@ -209,7 +210,7 @@ def test_a_run_whose_gpus_share_samples_is_the_run_of_one_gpu(
     config = parse(to_argv(shared))
     for role in ROLES:
         learnt, expected = (
-            state.load(checkpoint_path(one.checkpoints, 3), role).model for one in (config, alone)
+            saved_in(checkpoint_path(one.checkpoints, 3), role).model for one in (config, alone)
         )
         for name, value in learnt.items():
             # Over six updates, Adam lets the rounding of small gradients grow.

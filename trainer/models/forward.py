@@ -85,7 +85,7 @@ class Forward:
         """
         freeze(backbone)
         if ranks:
-            _prepare_sharing(backbone, ranks.size, vision)
+            _check_sharing(backbone, ranks.size, vision)
         self._backbone = backbone
         self._vision = vision
         self._device = device
@@ -97,7 +97,7 @@ class Forward:
         self._kernel = False
         self._ranks: SharingRanks | None = None
         # Positions of images have three dimensions, and the encoder shares the attention's name.
-        self.packed = packed and vision is None and self._can_pack()
+        self.packed = packed and vision is None and self._can_pack(shared=ranks is not None)
         if packed and not self.packed:
             log.warning("samples are padded: %s", SEEN if vision else UNLIKE)
         if ranks:
@@ -238,7 +238,7 @@ class Forward:
         backbone, packed, own = self._backbone, self.packed, self._attention
         padded_inside = self.padded_inside
         with torch.no_grad(), zero3.readable(backbone), tiny_limits(backbone):
-            alone = self._outcome(own, self._as_it_is, packed=packed)
+            alone = self._outcome(PACKED if "flash" in own else own, self._as_it_is, packed=packed)
             self._ranks = ranks
             shared = self._outcome(PACKED, self._as_it_is, packed=packed)
         if not alone or not shared or not torch.allclose(shared[0], alone[0], 1e-4, 1e-4):
@@ -248,7 +248,7 @@ class Forward:
             )
         self.packed, self.padded_inside = packed, padded_inside
 
-    def _can_pack(self) -> bool:
+    def _can_pack(self, *, shared: bool) -> bool:
         """Return whether a packed pass gives the states of a padded pass, by a trial.
 
         `attend` replaces sdpa, and flash-attn has its own kernels. Any other attention stays,
@@ -257,7 +257,8 @@ class Forward:
         which is made tiny for it. It runs in fp32, in which rounding does not hide a leak between
         samples. Flash kernels have no fp32: `attend` pads in that trial, and they have a second
         one. If torch's kernels fail it, `attend` always pads; if flash-attn's do, samples are
-        padded.
+        padded. `shared`: flash-attn makes way for torch's kernels, since only `attend` exchanges
+        heads.
         """
         own = self._attention
         flash = "flash" in own
@@ -266,13 +267,13 @@ class Forward:
         with torch.no_grad(), zero3.readable(self._backbone), tiny_limits(self._backbone):
             exact = self._outcome(PACKED if flash else own, self._as_it_is)
             fits = _agree(exact, self._outcome(PACKED, self._as_it_is, packed=True), 1e-4)
-            if fits and flash:
+            if fits and flash and not shared:
                 fits = self._halves_agree(own, own, exact)
             elif fits and self._mixed_precision and has_kernels(self._device):
                 self._kernel = True
                 self._kernel = self._halves_agree(own, PACKED, exact)
                 self.padded_inside |= not self._kernel
-        if flash or not fits:
+        if (flash and not shared) or not fits:
             self._backbone.set_attn_implementation(own)
         return fits
 
@@ -296,17 +297,12 @@ class Forward:
             self.packed = False
 
 
-def _prepare_sharing(backbone: Any, ranks: int, vision: Vision | None) -> None:
-    """Give a model the attention whose place `attend` takes, which also has flash kernels.
-
-    Raises UnfitModelError if the model is known to be none that so many ranks can share.
-    """
+def _check_sharing(backbone: Any, ranks: int, vision: Vision | None) -> None:
+    """Raises UnfitModelError if it is known that so many ranks cannot share a model's samples."""
     flag = f"--ring_attn_size {ranks}"
     fault = architecture.sharing_fault(shape_of(backbone.config), ranks)
     if vision or fault:
         raise UnfitModelError(f"{flag}: {fault or f'{SEEN}. {architecture.NOT_SHARED}'}")
-    if "flash" in backbone.config._attn_implementation:
-        backbone.set_attn_implementation("sdpa")
 
 
 def _agree(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
+from trainer.cluster import memory_estimate
 from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
 from trainer.cluster.auto_layout.memory_fit import FILLED
@@ -155,12 +156,27 @@ def _fault(search: LayoutSearch, best: Candidate) -> str:
     short = search.check.lacking_on_host(best.config, best.found, more)
     if use.filled > 1 or short is None:
         smaller = ["train LoRA adapters by --lora_rank", "take a smaller model"]
-        ways = _or([_lower(best), *smaller, _more_gpus(best)])
+        ways = _or([_lower(best), *_shared_samples(search, best), *smaller, _more_gpus(best)])
         short = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}: {ways}"
     return (
         f"no layout fits: by the estimate {short}. A layout by flags, such as "
         "--actor_num_gpus_per_node, is not refused for its memory"
     )
+
+
+def _shared_samples(search: LayoutSearch, best: Candidate) -> Iterator[str]:
+    """Yields that GPUs can share samples, with the fewest that fit; nothing if none do."""
+    config = best.config
+    for ranks in range(config.ring_attn_size + 1, config.policy_ranks + 1):
+        shared = config.with_flags({"ring_attn_size": ranks})
+        heads = search.check.sizes[config.pretrain]
+        divided = heads is None or heads.heads % ranks == 0
+        longest = memory_estimate.of_a_rank(shared, Role.POLICY, config.longest_sample)
+        shared = shared.with_flags({TOKENS: longest})
+        fits = search.check.of(shared, best.found).gpu.filled <= FILLED
+        if divided and fits and not any(shared_sample_faults(shared)):
+            yield f"let GPUs share each sample by --ring_attn_size {ranks}"
+            return
 
 
 def _more_gpus(best: Candidate) -> str:
