@@ -14,9 +14,8 @@ For Ψ parameters on N ranks, of which Ψ' are trained (all, or LoRA's adapters)
   4h (Korthikanti et al. 2022, equation 1 and section 4). With RMSNorm and three matrices of width i
   (Llama, Qwen): 20th + 8ti. Twice that in fp32. With --gradient_checkpointing a layer keeps only
   its input, 2th (4th), and one layer at a time is computed again. A pass without gradients keeps
-  nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti). Of n
-  ranks that share a sample by --ring_attn_size each has 1/n of its tokens, and in one layer at a
-  time 16th more: queries, keys, values and the output, as they are sent and as they are received.
+  nothing; at its widest, in a feed-forward layer, it has 8th + 6ti (two matrices: 8th + 4ti).
+- --ring_attn_size n: 1/n of t, and in one layer at a time 16th more, which ranks send and receive.
 - loading: the weights of a trained model in fp32, then what it keeps. DeepSpeed's stages 1 and 2
   round to bf16 before; with stage 3 a rank has its shard.
 - publishing from GPU to GPU: the buckets that a rank of the policy lends, and one that it gathers.
@@ -43,7 +42,15 @@ from typing import TYPE_CHECKING
 
 from trainer.cluster.model_size import ModelSize, known_size
 from trainer.config import reward_models
-from trainer.config.layout import Layout, ResourcePool, Role, engine_slots, may_be_vllm
+from trainer.config.layout import (
+    Layout,
+    ResourcePool,
+    Role,
+    engine_slots,
+    may_be_vllm,
+    of_a_rank,
+    ranks_of_a_sample,
+)
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -331,11 +338,10 @@ def _scores_rollouts(config: Config) -> bool:
 
 
 def _activations(config: Config, size: ModelSize) -> int:
-    role = Role.POLICY  # as for the critic
-    tokens = of_a_rank(config, role, config.train.micro_train_batch_size * config.longest_sample)
+    role, longest = Role.POLICY, config.longest_sample  # as for the critic
+    tokens = of_a_rank(config, role, config.train.micro_train_batch_size * longest)
     if config.train.use_dynamic_batch:  # a longer sample has a pass of its own
-        longest = of_a_rank(config, role, config.longest_sample)
-        tokens = max(config.train.train_max_tokens_per_gpu, longest)
+        tokens = max(config.train.train_max_tokens_per_gpu, of_a_rank(config, role, longest))
     layer = _layer(config, size, tokens)
     seen = _seen(config, size, tokens, trained=not config.freeze_visual_encoder)
     seen += _exchanged(config, role, size, tokens)
@@ -344,19 +350,9 @@ def _activations(config: Config, size: ModelSize) -> int:
     return layer + size.layers * _width(config) * tokens * size.hidden + seen
 
 
-def sharing(config: Config, role: str) -> int:
-    """Returns the ranks of a role that share each sample. A reward model is whole in a process."""
-    return 1 if role == Role.REWARD else config.ring_attn_size
-
-
-def of_a_rank(config: Config, role: str, tokens: int) -> int:
-    """Returns how many tokens of a pass one of the ranks has that share its samples."""
-    return -(-tokens // sharing(config, role))
-
-
 def _exchanged(config: Config, role: str, size: ModelSize, tokens: int) -> int:
     """Returns what ranks that share samples send and receive in a layer's attention."""
-    return _width(config) * 8 * size.hidden * tokens if sharing(config, role) > 1 else 0
+    return _width(config) * 8 * size.hidden * tokens if ranks_of_a_sample(config, role) > 1 else 0
 
 
 def _seen(config: Config, size: ModelSize, tokens: int, *, trained: bool) -> int:
@@ -385,9 +381,8 @@ def _forward(config: Config, role: str, size: ModelSize) -> int:
     if config.train.use_dynamic_batch:
         tokens = max(config.scoring_tokens, of_a_rank(config, role, config.longest_sample))
     wide = (3 if size.gated else 2) * size.intermediate
-    seen = _seen(config, size, tokens, trained=False)
-    layer = _width(config) * tokens * (4 * size.hidden + wide)
-    return layer + _exchanged(config, role, size, tokens) + seen
+    beside = _seen(config, size, tokens, trained=False) + _exchanged(config, role, size, tokens)
+    return _width(config) * tokens * (4 * size.hidden + wide) + beside
 
 
 def _writing(config: Config, size: ModelSize) -> int:

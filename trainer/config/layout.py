@@ -280,6 +280,16 @@ def _size(config: Config, role: Role) -> int:
     return _group(config, role).slots
 
 
+def ranks_of_a_sample(config: Config, role: str) -> int:
+    """Returns the ranks of a role that share each sample. A reward model is whole in a process."""
+    return 1 if role == Role.REWARD else config.ring_attn_size
+
+
+def of_a_rank(config: Config, role: str, tokens: int) -> int:
+    """Returns how many tokens of a pass one of the ranks has that share its samples."""
+    return -(-tokens // ranks_of_a_sample(config, role))
+
+
 def resources_of(config: Config, roles: Iterable[Role]) -> dict[str, float]:
     """Returns the custom resources of each slot: the most that any of its roles asks for."""
     asked = {

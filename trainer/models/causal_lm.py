@@ -59,8 +59,7 @@ class LogProbModel(nn.Module):
         self._forward = Forward(
             backbone_of(model) if projection else LogitsAsStates(model),
             device,
-            mixed_precision=settings.mixed_precision,
-            packed=settings.packing,
+            settings,
             vision=vision_of(model, settings.model),
             ranks=ranks,
         )

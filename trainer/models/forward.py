@@ -24,6 +24,7 @@ from trainer.models.limits import tiny_limits
 from trainer.models.packed_attention import PACKED, PackedLayout, has_kernels
 from trainer.models.positions import freeze, shape_of
 from trainer.models.sequence_parallel import SharedPass, SharingRanks
+from trainer.models.settings import ModelSettings
 from trainer.models.vision import Placed, Vision
 from trainer.types import IntArray, Sequences, UnfitModelError
 
@@ -72,13 +73,11 @@ class Forward:
         self,
         backbone: Any,
         device: torch.device,
-        *,
-        mixed_precision: bool,
-        packed: bool,
+        settings: ModelSettings,
         vision: Vision | None = None,
         ranks: SharingRanks | None = None,
     ) -> None:
-        """`packed`: pack samples if the model supports it; else pad them.
+        """Samples are packed if `settings` says so and the model supports it; else padded.
 
         `vision`: what sees the images; None for a model of text. `ranks`: those that share each
         sample. Raises UnfitModelError if a model's samples cannot be shared.
@@ -89,7 +88,7 @@ class Forward:
         self._backbone = backbone
         self._vision = vision
         self._device = device
-        self._mixed_precision = mixed_precision
+        self._mixed_precision = settings.mixed_precision
         self.packed = False
         """Whether samples are end to end."""
         self.padded_inside = False
@@ -97,8 +96,10 @@ class Forward:
         self._kernel = False
         self._ranks: SharingRanks | None = None
         # Positions of images have three dimensions, and the encoder shares the attention's name.
-        self.packed = packed and vision is None and self._can_pack(shared=ranks is not None)
-        if packed and not self.packed:
+        self.packed = (
+            settings.packing and vision is None and self._can_pack(shared=ranks is not None)
+        )
+        if settings.packing and not self.packed:
             log.warning("samples are padded: %s", SEEN if vision else UNLIKE)
         if ranks:
             self._share(ranks)

@@ -64,8 +64,7 @@ class CriticActor(LearnerActor):
             self._forward = Forward(
                 backbone,
                 device,
-                mixed_precision=settings.model.mixed_precision,
-                packed=settings.model.packing,
+                settings.model,
                 vision=vision_of(backbone, self._source),
                 ranks=sharing_ranks(rank),
             )

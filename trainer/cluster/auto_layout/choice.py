@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.resources import NodeResources
-from trainer.cluster import memory_estimate
 from trainer.cluster.auto_layout import kernels
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS, SIZED
 from trainer.cluster.auto_layout.memory_fit import FILLED
@@ -20,7 +19,7 @@ from trainer.cluster.auto_layout.savings import PASSES, SAVERS, TOKENS
 from trainer.cluster.auto_layout.search import Candidate, LayoutSearch
 from trainer.cluster.model_size import known_size
 from trainer.config.config import declared_flags
-from trainer.config.layout import Role, shared_sample_faults
+from trainer.config.layout import Role, of_a_rank, shared_sample_faults
 
 if TYPE_CHECKING:
     from trainer.cluster.memory_estimate import SizeOf
@@ -171,7 +170,7 @@ def _shared_samples(search: LayoutSearch, best: Candidate) -> Iterator[str]:
         shared = config.with_flags({"ring_attn_size": ranks})
         heads = search.check.sizes[config.pretrain]
         divided = heads is None or heads.heads % ranks == 0
-        longest = memory_estimate.of_a_rank(shared, Role.POLICY, config.longest_sample)
+        longest = of_a_rank(shared, Role.POLICY, config.longest_sample)
         shared = shared.with_flags({TOKENS: longest})
         fits = search.check.of(shared, best.found).gpu.filled <= FILLED
         if divided and fits and not any(shared_sample_faults(shared)):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from contract.resources import GPU_MODELS, gpu_model
 from trainer.cluster import memory_estimate
 from trainer.cluster.memory_estimate import TRAINED
-from trainer.config.layout import Layout, Role, engine_slots
+from trainer.config.layout import Layout, Role, engine_slots, of_a_rank, ranks_of_a_sample
 
 if TYPE_CHECKING:
     from contract.resources import GpuModel, NodeResources
@@ -155,7 +155,7 @@ def tokens_a_pass(config: Config) -> int:
     """Returns the tokens of a full training pass of usual samples."""
     train = config.train
     if train.use_dynamic_batch:
-        longest = memory_estimate.of_a_rank(config, Role.POLICY, config.longest_sample)
+        longest = of_a_rank(config, Role.POLICY, config.longest_sample)
         return max(train.train_max_tokens_per_gpu, longest)
     samples = train.micro_train_batch_size / config.ring_attn_size
     return max(1, int(samples * USUAL * config.longest_sample))
@@ -174,10 +174,10 @@ def _of_role(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> Iter
 def _scoring(config: Config, role: Role, size: ModelSize, ranks: _Ranks) -> StepCost:
     """Returns the cost of a pass without gradients over a rank's samples."""
     tokens = config.samples_per_step * USUAL * config.longest_sample / ranks.count
-    sharing = memory_estimate.sharing(config, role)
+    sharing = ranks_of_a_sample(config, role)
     each = config.micro_rollout_batch_size / sharing * USUAL * config.longest_sample
     if config.train.use_dynamic_batch:
-        longest = memory_estimate.of_a_rank(config, role, config.longest_sample)
+        longest = of_a_rank(config, role, config.longest_sample)
         each = max(config.scoring_tokens, longest)
     passes = math.ceil(tokens / each)
     frozen = role in (Role.REFERENCE, Role.REWARD)
