@@ -78,6 +78,7 @@ def test_engines_sleep_from_the_last_rollout_to_the_next_weights_and_wake_in_two
         "engine sleep",
         "policy log_probs",
         "reference log_probs",
+        "policy statistics",
         "policy update",
         "engine node",
         "policy node",
