@@ -206,7 +206,7 @@ def _print_text(row: dict[str, Any], *, cost: bool) -> None:
             and row[name] not in (None, "")
         ]
         layout = row["layout"]
-        _print_table(lines + _layout_lines(layout) + (_cost_lines(layout) if cost else []))
+        _print_table(lines + _layout_lines(layout) + (_cost_lines(row) if cost else []))
     for warning in row["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
@@ -250,10 +250,12 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _cost_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+def _cost_lines(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the estimated seconds of a step, and its terms; none for other recipes' jobs."""
+    layout = row["layout"]
     if layout is None or "cost" not in layout:
-        return [("cost", "unknown", "only the builtin trainer's steps are estimated")]
+        why = "only the builtin trainer's steps are estimated"
+        return [("cost", "unknown", "see the faults below" if row["faults"] else why)]
     if (known := layout["cost"]) is None:
         return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
     terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())

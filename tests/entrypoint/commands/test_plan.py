@@ -255,6 +255,8 @@ def test_a_job_that_cannot_run_is_a_fault(
     told = capsys.readouterr().err.splitlines()
     assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
     assert any(line.startswith("--zero_stage: ") for line in told)
+    plan._print_text(plan.plan(read_settings({}, wrong)), cost=True)
+    assert re.search(r"^cost +unknown  \(see the faults below\)$", capsys.readouterr().out, re.M)
     assert plan.plan(read_settings({}, wrong))["layout"] is None
     assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
     no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
