@@ -76,7 +76,7 @@ def test_make_runs_the_stages() -> None:
     assert "bench/gpu_hour.sh update" in said
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stage", NAMES)
 def test_a_stage_runs_on_a_cpu(stage: str, tmp_path: Path) -> None:
