@@ -11,8 +11,8 @@ longest sample each, as a guess). Arithmetic counts the parameters that a token 
   gathered or scattered. Stage 0 reduces 4Ψ' an update, stage 1 2Ψ' and gathers 2Ψ'. DeepSpeed
   reduces 2Ψ' after every pass from stage 2 on; stage 3 also gathers 2Ψ for each direction of it,
   and 2Ψ for each pass that only scores.
-- exchanged: ranks that share samples by --ring_attn_size send 8th bytes a layer, and as many again
-  for each direction that a pass has, for queries, keys, values and the output of attention.
+- exchanged: ranks that share samples by --ring_attn_size send 8 t h bytes a layer, and as many
+  again for each direction that a pass has, for queries, keys, values and the output of attention.
 - moves: what sleeps or is offloaded goes over PCIe each step; DeepSpeed's AdamW on the CPUs reads
   and writes their memory.
 - decoding: each token of the longest completions reads an engine's weights once for its batch.
