@@ -22,6 +22,8 @@ from bench.result import report
 from env.http.arguments import positive
 
 TARGET = 5.0
+BUDGET = 32_768
+"""Tokens of a pass."""
 GROUP = 16
 """Completions of a prompt."""
 OF_DENSE = 8
@@ -58,6 +60,7 @@ def main() -> int:
         detail={
             **vars(given),
             "tokens": sum(len(one.tokens) for one in completions),
+            "completion_bytes": sum(map(nbytes, completions)),
             "trainer": ragged,
             "dense": {name: round(value * OF_DENSE, 2) for name, value in dense.items()},
         },
@@ -77,11 +80,11 @@ def written(samples: int, limit: int) -> list[Any]:
         found.append(
             Completion(
                 text="",
-                tokens=random.integers(0, 150_000, length),
+                tokens=random.integers(0, 150_000, length).astype(np.int32),
                 action_mask=place >= limit // 32,
                 log_probs=np.full(length, -1, dtype=np.float32),
                 finished=True,
-                versions=np.zeros(length, dtype=np.int64),
+                versions=np.zeros(length, dtype=np.int32),
             )
         )
     return found
@@ -116,7 +119,21 @@ def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
         "policy_rank_bytes": max(workers.policy.traffic.received),
         "driver_bytes": sum(group.traffic.returned for group in groups),
         "slowest_call_of_a_rank_seconds": round(max(on_ranks), 2),
+        "passes_of_a_rank_cpu_seconds": round(of_passes(store, found), 3),
     }
+
+
+def of_passes(store: Any, found: Any) -> float:
+    """Return the CPU seconds in which one rank divides its samples of an update into passes."""
+    from trainer.algorithms import division
+    from trainer.algorithms.batching import MicroBatchLimits
+
+    limits = MicroBatchLimits(samples=1, tokens=BUDGET, packed=True, padded_inside=False)
+    part = store.get(next(iter(found.parts.values()))[0])
+    began = time.process_time()
+    for rows in part.plan.updates:
+        division.micro_batches(part, rows, limits)
+    return time.process_time() - began
 
 
 def ray_store() -> Any:

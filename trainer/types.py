@@ -20,6 +20,8 @@ from env.types import Prompt, Score
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 TokenArray = NDArray[np.int32]
+"""Token ids: half the bytes of torch's int64, to which a model's input alone is converted."""
+VersionArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
@@ -98,7 +100,7 @@ class Completion:
 
     text: str
     """The generated text without its end token; `env.episodes.codec` makes it."""
-    tokens: IntArray
+    tokens: TokenArray
     """[T] prompt and completion together."""
     action_mask: BoolArray
     """[T] true if the policy chose the token."""
@@ -112,7 +114,7 @@ class Completion:
 
     An episode is finished if its environment ended it.
     """
-    versions: IntArray
+    versions: VersionArray
     """[T] version of the policy that chose each action: its number of finished steps; -1 elsewhere.
 
     A completion has several if new weights came while it was generated.
@@ -336,9 +338,9 @@ class PartialRollout:
     text: str
     """The prompt."""
     seed: int
-    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    tokens: TokenArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     log_probs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-    versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    versions: VersionArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     context: Context | None = None
     """The prompt as tokens, and limits of the completion; replaces `text`."""
     home: int | None = None

@@ -90,7 +90,7 @@ class MicroBatch:
     def idle(self) -> bool:
         """Whether the rank passes its spare sample, and discards the result.
 
-        Other ranks have one more micro-batch, and all ranks gather sharded weights together.
+        Other ranks have more micro-batches, and all ranks gather sharded weights together.
         """
         return not len(self.rows)
 
@@ -124,6 +124,12 @@ def _chunks(
     Longest first (Graham 1969, LPT): each sample goes where its optimizer steps have the fewest
     tokens so far, summed over its steps (one an epoch) and over the models. That is the greedy
     choice for the sum of squared loads. Of equal places it takes the one with the fewest in all.
+
+    A sample stays on its rank in all epochs, because what the models computed of it is there. So
+    every epoch is a little less even than one alone. For 64 ranks and lengths of 200 to 4,000 the
+    largest load of an update is 1.002, in three epochs 1.007 of the mean with 16 samples a rank and
+    update; with 2 samples 1.06 and 1.37. Swaps of samples after it lower 1.37 to 1.35 only. Other
+    trainers shuffle each rank's own samples, which makes updates depend on the number of ranks.
     """
     count, sizes = math.lcm(*ranks), sorted(set(ranks))
     chunk = np.zeros(len(lengths), dtype=np.int64)
@@ -170,17 +176,16 @@ def parts(of: Plan, ranks: int, rows: Callable[[IntArray], Sequences]) -> list[P
 
 
 def micro_batches(part: Part, rows: IntArray, limits: MicroBatchLimits) -> list[MicroBatch]:
-    """Return this rank's micro-batches over `rows`, which are indices in the whole step.
+    """Return this rank's own micro-batches over `rows`, which are indices in the whole step.
 
-    Every rank gets the same number. Samples without an action are left out: they change nothing.
+    Other ranks may have more. Samples without an action are left out: they change nothing.
     """
-    of = part.plan
-    rows = of.acting(rows)
-    rank = of.chunk[rows] % part.ranks
-    mine = part.own(rows)
+    mine = part.own(part.plan.acting(rows))
     lengths = part.sequences.lengths[mine]
-    own = [MicroBatch(mine[index]) for index in batching.micro_batches(lengths, limits)]
-    others = (of.lengths[rows[rank == index]] for index in range(part.ranks))
-    most = max(len(batching.micro_batches(lengths, limits)) for lengths in others)
+    return [MicroBatch(mine[index]) for index in batching.micro_batches(lengths, limits)]
+
+
+def extended(own: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
+    """Return `count` micro-batches: the rank's own, then idle ones."""
     nothing = MicroBatch(np.zeros(0, dtype=np.int64))
-    return own + [nothing] * (most - len(own))
+    return [*own, *[nothing] * (count - len(own))]

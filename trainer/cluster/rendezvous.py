@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 
 import psutil
@@ -40,6 +41,13 @@ def alone() -> None:
     """Set up collectives of one rank, for libraries that require them."""
     if not distributed.is_initialized():
         _begin(HashStore(), Rank(), timedelta(minutes=1))
+
+
+def largest_of_ranks(counts: Sequence[int]) -> list[int]:
+    """Return the maximum over all ranks of each count. All ranks must call it."""
+    found = torch.tensor(counts, dtype=torch.int64)
+    distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+    return [int(count) for count in found]
 
 
 def _interface_of(address: str) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from contract.redaction import redact_known
 from env.episodes.types import ReplyStop, StopReason, ToolCall
-from trainer.types import Completion, IntArray, Sample
+from trainer.types import Completion, Sample, TokenArray
 
 LARGEST_FILE = 16_000_000
 """Bytes of samples.jsonl."""
@@ -153,7 +153,7 @@ def _ends(turns: Sequence[tuple[Span, Span | None]]) -> Sequence[tuple[Span, Spa
     return turns if len(turns) <= MOST_TURNS else [*turns[:half], *turns[-half:]]
 
 
-def _plain(tokens: IntArray) -> list[int]:
+def _plain(tokens: TokenArray) -> list[int]:
     found: list[int] = tokens.tolist()
     return found
 

@@ -22,12 +22,13 @@ from transformers.utils import logging as transformers_logging
 
 from trainer.algorithms import division
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.algorithms.division import Part
+from trainer.algorithms.division import MicroBatch, Part
+from trainer.cluster import rendezvous
 from trainer.config import architecture
 from trainer.models import positions
 from trainer.models.gpu_memory import keep_freed_memory, lock_pages
 from trainer.models.hub import unfit_model_errors
-from trainer.types import FloatArray, Sequences, UnfitModelError, places
+from trainer.types import FloatArray, IntArray, Sequences, UnfitModelError, places
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +178,20 @@ def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
+def equal_micro_batches(
+    part: Part, updates: Sequence[IntArray], limits: MicroBatchLimits
+) -> list[list[MicroBatch]]:
+    """Return this rank's micro-batches over each of `updates`: as many as the rank with the most.
+
+    A rank divides its own samples alone. The ranks compare their numbers in one collective, which
+    all of them must enter.
+    """
+    own = [division.micro_batches(part, rows, limits) for rows in updates]
+    counts = [len(of_update) for of_update in own]
+    most = rendezvous.largest_of_ranks(counts) if part.ranks > 1 and counts else counts
+    return [division.extended(one, count) for one, count in zip(own, most, strict=True)]
+
+
 @torch.no_grad()  # a tensor made in inference mode could not become a sharded weight again
 def in_passes(
     compute: Callable[[Sequences], Tensor], part: Part, limits: MicroBatchLimits
@@ -184,7 +199,8 @@ def in_passes(
     """Return [N] the result of `compute` for each action of the rank's samples, pass by pass."""
     sequences = part.sequences
     result = np.zeros(int(sequences.actions.sum()), dtype=np.float32)
-    for micro in division.micro_batches(part, np.arange(len(part.plan.lengths)), limits):
+    (passes,) = equal_micro_batches(part, [np.arange(len(part.plan.lengths))], limits)
+    for micro in passes:
         if micro.idle:
             assert part.spare
             compute(part.spare)

@@ -233,11 +233,11 @@ def completion_of(episode: Episode) -> Completion:
     stops = {f"stop_{reason}": float(reason is episode.stop) for reason in StopReason}
     return Completion(
         text=episode.text,
-        tokens=np.array(episode.tokens, dtype=np.int64),
+        tokens=np.array(episode.tokens, dtype=np.int32),
         action_mask=np.array(episode.action_mask, dtype=np.bool_),
         log_probs=np.array(episode.log_probs, dtype=np.float32),
         finished=episode.stop is StopReason.DONE,
-        versions=np.array(episode.versions, dtype=np.int64),
+        versions=np.array(episode.versions, dtype=np.int32),
         turn_rewards=dict(episode.turn_rewards),
         metrics={"turns": float(episode.turns), **stops, **episode.metrics},
         images=tuple(episode.images),

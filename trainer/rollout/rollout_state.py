@@ -23,7 +23,10 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.config.schema import flags_of
 from trainer.types import Completion, FinishedRollout, PartialRollout, Sample
 
-ARRAYS = ("tokens", "actions", "log_probs", "versions")
+ARRAYS: Mapping[str, type[np.generic]] = {
+    "tokens": np.int32, "actions": np.bool_, "log_probs": np.float32, "versions": np.int32
+}  # fmt: skip
+"""Name → type in memory. Older versions stored tokens and versions as int64."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +129,11 @@ class PendingRollouts:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             header = json.loads(str(file["told"]))
             cuts = np.cumsum(file["lengths"])[:-1]
-            columns = {name: np.split(file[name], cuts) for name in ARRAYS if name in file}
+            columns = {
+                name: np.split(file[name].astype(kind, copy=False), cuts)
+                for name, kind in ARRAYS.items()
+                if name in file
+            }
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return cls(
             settings=header["settings"],

@@ -18,10 +18,11 @@ from trainer.rollout.engine import EngineSettings
 from trainer.types import (
     Completion,
     FloatArray,
-    IntArray,
     PartialRollout,
     Request,
+    TokenArray,
     UnfitModelError,
+    VersionArray,
 )
 
 
@@ -29,15 +30,17 @@ from trainer.types import (
 class TokenRow:
     """The generated tokens of one completion."""
 
-    tokens: IntArray
+    tokens: TokenArray
     log_probs: FloatArray
     finished: bool
-    versions: IntArray
+    versions: VersionArray
 
     @classmethod
-    def of(cls, tokens: IntArray, log_probs: FloatArray, finished: bool, version: int) -> TokenRow:
+    def of(
+        cls, tokens: TokenArray, log_probs: FloatArray, finished: bool, version: int
+    ) -> TokenRow:
         """Returns a row whose tokens are all of one version of the policy."""
-        return cls(tokens, log_probs, finished, np.full(len(tokens), version))
+        return cls(tokens, log_probs, finished, np.full(len(tokens), version, dtype=np.int32))
 
     def cut(self, length: int) -> TokenRow:
         """Returns the first tokens, as a finished row."""
@@ -70,7 +73,7 @@ class Texts:
         return asked.context.images if asked.context else ()
 
     def stop(
-        self, tokens: Sequence[int] | IntArray, stops: Sequence[str], checked: int = 0
+        self, tokens: Sequence[int] | TokenArray, stops: Sequence[str], checked: int = 0
     ) -> int | None:
         """Returns the length up to the end of the first stop string; None if there is none.
 
@@ -140,12 +143,12 @@ def stop_tokens(generation_config: Any, tokenizer: Any) -> list[int]:
 
 def _completion(prompt: list[int], row: TokenRow, text: str) -> Completion:
     start = len(prompt)
-    tokens = np.concatenate([np.array(prompt, dtype=np.int64), row.tokens])
+    tokens = np.concatenate([np.array(prompt, dtype=np.int32), row.tokens])
     return Completion(
         text=text,
         tokens=tokens,
         action_mask=np.arange(len(tokens)) >= start,
         log_probs=np.concatenate([np.zeros(start, dtype=np.float32), row.log_probs]),
         finished=row.finished,
-        versions=np.concatenate([np.full(start, -1), row.versions]),
+        versions=np.concatenate([np.full(start, -1, dtype=np.int32), row.versions]),
     )

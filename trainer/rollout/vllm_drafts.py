@@ -28,12 +28,12 @@ class _UnderWay:
 
     def with_new(self, tokens: Sequence[int], log_probs: Sequence[float]) -> PartialRollout:
         """Return the rollout with the tokens that vLLM has added to it."""
-        before = self.partial
+        before, version = self.partial, np.full(len(tokens), self.version, dtype=np.int32)
         return replace(
             before,
-            tokens=np.concatenate([before.tokens, np.array(tokens, dtype=np.int64)]),
+            tokens=np.concatenate([before.tokens, np.array(tokens, dtype=np.int32)]),
             log_probs=np.concatenate([before.log_probs, np.array(log_probs, dtype=np.float32)]),
-            versions=np.concatenate([before.versions, np.full(len(tokens), self.version)]),
+            versions=np.concatenate([before.versions, version]),
         )
 
 

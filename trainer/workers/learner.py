@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from contract.manifest import WrittenFile
-from trainer.algorithms import batching, division, estimates
+from trainer.algorithms import batching, estimates
 from trainer.algorithms.batching import MicroBatchLimits
-from trainer.algorithms.division import Part
+from trainer.algorithms.division import MicroBatch, Part
 from trainer.algorithms.estimates import Outputs, Worth
 from trainer.algorithms.losses import LossPart, token_weights
 from trainer.algorithms.seeds import derive
@@ -29,7 +29,7 @@ from trainer.checkpoint.tensor_parts import whole_of
 from trainer.models import zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
-from trainer.models.loading import share_threads
+from trainer.models.loading import equal_micro_batches, share_threads
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
@@ -126,16 +126,14 @@ class LearnerEngine:
         share_threads(self._settings.concurrent_models)
         self._model.train()
         totals: dict[str, float] = defaultdict(float)
-        updates = 0
-        for rows in map(part.plan.acting, part.plan.updates):
-            if not len(rows):
-                continue
-            batches = self._micro_batches(part, experience, rows)
+        updates = [rows for rows in map(part.plan.acting, part.plan.updates) if len(rows)]
+        passes = equal_micro_batches(part, updates, self._limits)
+        for rows, of_update in zip(updates, passes, strict=True):
+            batches = self._loss_batches(part, experience, rows, of_update)
             for name, value in self._update(batches, loss_of).items():
                 totals[name] += value
-            updates += 1
         self._model.eval()
-        return {name: value / updates for name, value in totals.items()}
+        return {name: value / len(updates) for name, value in totals.items()}
 
     def _update(self, batches: Iterable[tuple[LossBatch, bool]], loss_of: LossOf) -> Metrics:
         sums: dict[str, Tensor] = {}
@@ -158,17 +156,16 @@ class LearnerEngine:
             metrics |= {"grad_norm": norm, "lr": learning_rate}
         return metrics
 
-    def _micro_batches(
-        self, part: Part, experience: Experience, rows: IntArray
+    def _loss_batches(
+        self, part: Part, experience: Experience, rows: IntArray, passes: Sequence[MicroBatch]
     ) -> Iterator[tuple[LossBatch, bool]]:
-        """Yields this rank's micro-batches of one optimizer step, and whether each is the last."""
+        """Yields what each pass of one optimizer step learns from, and whether it is the last."""
         settings, actions = self._settings, part.plan.actions
         weights = np.zeros(len(actions), dtype=np.float32)
         weights[rows] = token_weights(actions[rows], settings.loss_aggregation, settings.longest)
         metric_weight = 1 / int(actions[rows].sum())
-        found = division.micro_batches(part, rows, self._limits)
-        for number, micro in enumerate(found, 1):
-            last = number == len(found)
+        for number, micro in enumerate(passes, 1):
+            last = number == len(passes)
             if micro.idle:
                 assert part.spare
                 spare = experience.of_nothing(part.spare)

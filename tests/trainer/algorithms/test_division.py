@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.ragged import sequences_of
-from trainer.algorithms import division
+from trainer.algorithms import batching, division
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.division import Part, Plan
 from trainer.types import FloatArray, IntArray, Sequences
@@ -50,7 +50,9 @@ def test_every_sample_that_acts_passes_once_on_the_rank_that_has_it(
             division.micro_batches(part, rows, MicroBatchLimits(samples=samples))
             for part in parts(plan, world, batch)
         ]
-        assert len({len(of_rank) for of_rank in passes}) == 1
+        most = max(map(len, passes))
+        passes = [division.extended(of_rank, most) for of_rank in passes]
+        assert {len(of_rank) for of_rank in passes} == {most}
         own = [
             part.rows[one.rows]
             for part, of_rank in zip(parts(plan, world, batch), passes, strict=True)
@@ -58,6 +60,24 @@ def test_every_sample_that_acts_passes_once_on_the_rank_that_has_it(
         ]
         seen = np.concatenate([*own, np.zeros(0, dtype=np.int64)]).tolist()
         assert sorted(seen) == sorted(row for row in rows.tolist() if batch.actions[row])
+
+
+def test_a_rank_divides_its_own_samples_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 ranks that divide the samples of all would each do 64 times the work."""
+    divided: list[int] = []
+    divide = batching.micro_batches
+
+    def counted(lengths: IntArray, limits: MicroBatchLimits) -> list[IntArray]:
+        divided.append(len(lengths))
+        return divide(lengths, limits)
+
+    monkeypatch.setattr(batching, "micro_batches", counted)
+    lengths = np.random.default_rng(0).integers(2, 50, 32)
+    mask = np.arange(50) < lengths[:, None]
+    batch = sequences_of(np.zeros(mask.shape, dtype=np.int64), lengths, mask)
+    for part in parts(planned(batch, [4]), 4, batch):
+        division.micro_batches(part, np.arange(32), MicroBatchLimits(samples=2))
+    assert sum(divided) == 32
 
 
 @given(batch=batches(), worlds=st.lists(WORLDS, min_size=1, max_size=3), epochs=st.integers(1, 3))

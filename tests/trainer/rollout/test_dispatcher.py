@@ -151,7 +151,7 @@ def test_the_first_engine_whose_slice_ends_is_answered_first() -> None:
     work.give([[PartialRollout((g, 0), "1+1=", g)] for g in range(2)])
     assert not work.work(0.0)
     key = next(iter(work._queues[1].rollouts))
-    one = np.ones(1, dtype=np.int64)
+    one = np.ones(1, dtype=np.int32)
     completion = Completion(
         text="2",
         tokens=one,

@@ -25,7 +25,7 @@ from trainer.rollout.rollout_state import (
     settings_of,
     whole,
 )
-from trainer.types import Completion
+from trainer.types import Completion, PartialRollout
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(SamplingSettings)])
@@ -56,7 +56,7 @@ def test_the_sampling_of_pending_rollouts_is_stored_under_the_names_of_its_flags
 
 def test_a_score_replaces_no_metric_of_its_episode() -> None:
     own = {"turns": 2.0, "stop_done": 1.0, "acc": 0.0}
-    none = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int32)
     completion = Completion(
         text="",
         tokens=none,
@@ -98,6 +98,24 @@ def test_pending_rollouts_of_another_version_are_read_as_far_as_they_are_known()
     (group,), (prompt,) = found.groups, found.prompts
     assert (group.prompt, group.given_scores) == (Prompt(0, "1+1=", "2"), {0: Score.of(0.5)})
     assert prompt == Prompt(1, "1+2=")
+
+
+def test_pending_rollouts_with_longer_integers_of_an_older_version_are_read() -> None:
+    tokens = np.arange(3, dtype=np.int64)
+    begun = PartialRollout(
+        (1, 0),
+        "1+1=",
+        seed=5,
+        tokens=tokens,  # type: ignore[arg-type]
+        log_probs=np.zeros(3, dtype=np.float32),
+        versions=tokens - 1,  # type: ignore[arg-type]
+    )
+    written = pending()
+    written.groups[0].partials[0] = begun
+    (group,) = PendingRollouts.parse(written.dump()).groups
+    found = group.partials[0]
+    assert found.tokens.dtype == found.versions.dtype == np.int32
+    assert (found.tokens.tolist(), found.versions.tolist()) == ([0, 1, 2], [-1, 0, 1])
 
 
 def test_pending_rollouts_that_this_version_cannot_read_are_named(

@@ -36,7 +36,7 @@ def test_a_completion_shows_all_but_the_models_own_end(tmp_path: Path) -> None:
     eom = tokenizer.convert_tokens_to_ids("<|eom_id|>")
     texts = texts_of("llama3", tmp_path, eos_token_id=[eom])
     written = tokenizer("<think>a .</think><|eot_id|>b<|eom_id|>", add_special_tokens=False)
-    tokens = np.array(written["input_ids"], dtype=np.int64)
+    tokens = np.array(written["input_ids"], dtype=np.int32)
     row = TokenRow.of(tokens, np.zeros(len(tokens), dtype=np.float32), True, 0)
     (completion,) = texts.completions([[1]], [row])
     assert completion.text == "<think>a .</think><|eot_id|>b"
@@ -48,7 +48,7 @@ def test_the_space_between_two_texts_stays_and_a_message_begins_without(
 ) -> None:
     texts = texts_of("llama2", tmp_path, chats=chats)
     prompt, whole = texts.prompt("Say"), texts.prompt("Say it")
-    tokens = np.array(whole[len(prompt) :], dtype=np.int64)
+    tokens = np.array(whole[len(prompt) :], dtype=np.int32)
     row = TokenRow.of(tokens, np.zeros(len(tokens), dtype=np.float32), True, 0)
     (completion,) = texts.completions([prompt], [row])
     assert completion.text == says

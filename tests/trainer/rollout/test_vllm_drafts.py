@@ -35,18 +35,19 @@ class _Engine:
 
 def test_a_stop_string_that_a_weight_update_divides_ends_its_rollout_at_once(tiny: Tiny) -> None:
     texts = Texts(settings(tiny))
-    before, after = (np.array(texts.prompt(text), dtype=np.int64) for text in ("12+3", "0=1"))
+    before, after = (np.array(texts.prompt(text), dtype=np.int32) for text in ("12+3", "0=1"))
     begun = PartialRollout(
         (0, 0),
         "",
         seed=1,
         tokens=before,
         log_probs=np.zeros(len(before), dtype=np.float32),
-        versions=np.zeros(len(before), dtype=np.int64),
+        versions=np.zeros(len(before), dtype=np.int32),
         context=Context(tokens=tuple(texts.prompt("7=")), limit=20, stops=("30=",)),
     )
     rollouts = PartialRollouts(_Engine(after.tolist()), texts)
     rollouts._under_way["rollout-0"] = _UnderWay(begun, 1, "state-0")
     (ended,) = rollouts.go_on(0)
     assert ended.completion.text == "12+30="
+    assert ended.completion.tokens.dtype == ended.completion.versions.dtype == np.int32
     assert rollouts.left == frozenset()

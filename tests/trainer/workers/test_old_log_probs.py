@@ -61,7 +61,7 @@ def test_the_kl_of_a_step_is_that_of_the_policy_which_the_update_begins_with(
     assert reference is not None
     assert values is not None
     lesson = lesson_of(stale, {"reference": reference, "critic": values}, config)
-    one = np.zeros(1, np.int64)
+    one = np.zeros(1, np.int32)
     written = Completion(
         text="",
         tokens=one,

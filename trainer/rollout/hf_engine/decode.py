@@ -18,7 +18,7 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.models.vision import Placed, Vision
 from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.sampling import draw, uniforms
-from trainer.types import BoolArray, FloatArray, IntArray
+from trainer.types import BoolArray, FloatArray, IntArray, TokenArray
 
 IDLE_SHARE = 1 / 8
 """Regroup if this fraction of the slots is idle: below it the copy costs more than it saves."""
@@ -28,7 +28,7 @@ IDLE_SHARE = 1 / 8
 class DecodedRows:
     """The sampled tokens of R rows; only the first `lengths` entries of a row are valid."""
 
-    tokens: IntArray
+    tokens: TokenArray
     """[R, max_new_tokens]"""
     log_probs: FloatArray
     """[R, max_new_tokens]"""
@@ -43,7 +43,7 @@ class DecodedRows:
     def empty(cls, limits: Sequence[int], longest: int) -> DecodedRows:
         rows = len(limits)
         return cls(
-            np.zeros((rows, longest), dtype=np.int64),
+            np.zeros((rows, longest), dtype=np.int32),
             np.zeros((rows, longest), dtype=np.float32),
             np.zeros(rows, dtype=np.int64),
             np.zeros(rows, dtype=np.bool_),
@@ -60,7 +60,7 @@ class DecodedRows:
             np.concatenate([self.limits, other.limits]),
         )
 
-    def row(self, row: int) -> tuple[IntArray, FloatArray, bool]:
+    def row(self, row: int) -> tuple[TokenArray, FloatArray, bool]:
         """Return a row's tokens and log-probabilities, and whether a stop token ended it."""
         length = self.lengths[row]
         tokens, log_probs = self.tokens[row, :length], self.log_probs[row, :length]

@@ -12,7 +12,7 @@ import numpy as np
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.hf_engine.decode import DecodedRows, Decoder, Decoding, Prompted
 from trainer.rollout.tokenizer_io import Texts, TokenRow
-from trainer.types import FinishedRollout, IntArray, Key, PartialRollout
+from trainer.types import FinishedRollout, Key, PartialRollout, VersionArray
 
 
 class PartialRollouts:
@@ -101,8 +101,9 @@ class PartialRollouts:
         return replace(before, tokens=tokens, log_probs=log_probs, versions=versions)
 
 
-def _extended(versions: IntArray, length: int, version: int) -> IntArray:
-    return np.concatenate([versions, np.full(length - len(versions), version)])
+def _extended(versions: VersionArray, length: int, version: int) -> VersionArray:
+    added = np.full(length - len(versions), version, dtype=np.int32)
+    return np.concatenate([versions, added])
 
 
 def _sharing_a_prompt(partials: Sequence[PartialRollout]) -> Iterator[list[PartialRollout]]:

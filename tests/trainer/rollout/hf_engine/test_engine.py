@@ -104,7 +104,7 @@ def test_log_probs_are_those_of_the_distribution_before_its_tail_is_cut(
     completions = engine.generate([Request("12+3=", tuple(range(8)))], sampling)
     assert len(completions) == 8
     for completion in completions:
-        tokens = torch.from_numpy(completion.tokens)
+        tokens = torch.from_numpy(completion.tokens).long()
         with torch.no_grad():
             logits = engine._model(input_ids=tokens[None]).logits[0, :-1] / temperature
         expected = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1)

@@ -78,6 +78,18 @@ def test_what_is_written_in_pieces_is_what_is_written_at_once(engine: HFEngine) 
         assert np.array_equal(completion.versions, expected.versions)
 
 
+def test_a_token_is_sent_in_13_bytes_to_the_driver_and_back(engine: HFEngine) -> None:
+    """Token, log-probability and version have 4 bytes each, and the mask has one."""
+    completions = engine.generate([Request("1+1=", (0, 1))], SAMPLING)
+    ended = written_on(engine, begun(), calls=5)
+    assert engine.partials()
+    assert ended
+    sent: list[Completion | PartialRollout] = [*completions, *ended.values(), *engine.partials()]
+    for one in sent:
+        assert {array.itemsize for array in (one.tokens, one.log_probs, one.versions)} == {4}
+    assert completions[0].action_mask.itemsize == 1
+
+
 def test_each_token_is_of_the_weights_whose_version_it_carries(engine: HFEngine) -> None:
     """Also what comes before it has passed through those very weights."""
     weights = {version: moved(engine, version) for version in (3, 4, 5)}
@@ -93,7 +105,7 @@ def test_each_token_is_of_the_weights_whose_version_it_carries(engine: HFEngine)
         assert set(completion.versions[~completion.action_mask]) <= {-1}
         for version in set(completion.versions[completion.action_mask]):
             load(engine, weights[version], version)
-            tokens = torch.from_numpy(completion.tokens)
+            tokens = torch.from_numpy(completion.tokens).long()
             with torch.no_grad():
                 logits = engine._model(input_ids=tokens[None]).logits[0, :-1]
             expected = logits.log_softmax(-1).gather(-1, tokens[1:, None]).squeeze(-1).numpy()
