@@ -10,8 +10,9 @@ HELPERS = {"__init__", "__main__", "result"}
 
 
 def main() -> int:
-    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
-    names = [name for name in names if name not in HELPERS]
+    here = Path(__file__).parent
+    found = [path.stem for path in here.glob("*.py") if path.stem not in HELPERS]
+    names = sorted([*found, *(path.parent.name for path in here.glob("*/__main__.py"))])
     wanted = sys.argv[1:] or names
     for name in wanted:
         if name not in names:

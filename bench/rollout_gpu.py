@@ -3,14 +3,15 @@
 Requests of eight samples a prompt are decoded by the trainer's engine, with random weights in the
 shape of a Qwen2.5 and the logits of a trained model. For each number of requests a row has:
 
-- tokens a second, and the engine's CPU milliseconds a step: of its thread, and of them in vLLM's
-  output processor, which builds the outputs. `--output delta` builds one a request and step, as
-  vLLM does by default; `final_only` one a request, as the trainer's engine asks for.
+- tokens a second, and the engine's CPU milliseconds a step: of its thread, of them beside the
+  model, and of these in vLLM's output processor, which builds the outputs. `--output delta` builds
+  one a request and step, as vLLM does by default; `final_only` one a request, as the trainer's
+  engine asks for.
 - the difference of the log-probabilities that the engine and the trainer give to the sampled
   tokens, in nats: mean of its magnitude, and largest.
 
 Value: tokens a second of the last row. `--prefix-caching` and `--head` are the engine's settings.
-Without a GPU a tiny model decodes on the CPU: only the milliseconds of the output processor and the
+Without a GPU a tiny model decodes on the CPU: only the milliseconds beside the model and the
 mismatch say something.
 """
 
@@ -20,6 +21,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,7 +163,11 @@ def decode(engine: Any, load: Load, output: str) -> dict[str, Any]:
     for number in range(load.requests):
         prompt = {"prompt_token_ids": prompts[number // SAMPLES]}
         core.add_request(f"{load.tokens}-{load.requests}-{number}", prompt, params)
-    with Watched(core.output_processor) as watched:
+    executor = core.engine_core.engine_core.model_executor
+    with (
+        Watched(core.output_processor, "process_outputs") as outputs,
+        Watched(executor, "execute_model", "sample_tokens") as computing,
+    ):
         began, cpu = time.perf_counter(), time.thread_time()
         while core.has_unfinished_requests():
             core.step()
@@ -173,31 +179,40 @@ def decode(engine: Any, load: Load, output: str) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "tokens_per_second": round(load.requests * load.tokens / seconds, 1),
         "thread_ms_a_step": round(1000 * thread / steps, 3),
-        "output_ms_a_step": round(1000 * watched.seconds / steps, 3),
+        "beside_model_ms_a_step": round(1000 * (thread - computing.seconds) / steps, 3),
+        "output_ms_a_step": round(1000 * outputs.seconds / steps, 3),
         "thread_share": round(thread / seconds, 3),
     }
 
 
 class Watched:
-    """Adds up the CPU time of an output processor while it is entered."""
+    """Adds up the CPU time of some methods of an object while it is entered."""
 
-    def __init__(self, processor: Any) -> None:
-        self._processor, self._known = processor, processor.process_outputs
+    def __init__(self, watched: Any, *methods: str) -> None:
+        self._patches = [
+            mock.patch.object(watched, name, self._timed(getattr(watched, name)))
+            for name in methods
+        ]
         self.seconds = 0.0
 
     def __enter__(self) -> Watched:
-        self._processor.process_outputs = self._timed
+        for patch in self._patches:
+            patch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._processor.process_outputs = self._known
+        for patch in self._patches:
+            patch.stop()
 
-    def _timed(self, *args: Any, **given: Any) -> Any:
-        began = time.thread_time()
-        try:
-            return self._known(*args, **given)
-        finally:
-            self.seconds += time.thread_time() - began
+    def _timed(self, known: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **given: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return known(*args, **given)
+            finally:
+                self.seconds += time.thread_time() - began
+
+        return timed
 
 
 def mismatch_of(engine: Any, settings: Any, load: Load) -> dict[str, float]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.lengths import long_tailed
 from tests.support.ragged import sequences_of
 from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
@@ -90,12 +91,6 @@ def test_metrics_of_ranks_add_up_but_for_memory_and_what_one_of_them_says_for_al
     second = {"policy_loss": 0.5, "policy_memory_gb": 2.0}
     merged = batching.combine_metrics([first, second])
     assert merged == {"policy_loss": 0.75, "lr": 1e-3, "policy_memory_gb": 2.0}
-
-
-def long_tailed(count: int) -> np.ndarray:
-    """Lengths as of models that think: a median of 4,200 tokens, cut at 32,768."""
-    drawn = np.random.default_rng(0).lognormal(8.3, 0.9, count)
-    return np.minimum(drawn.astype(np.int64) + 200, 32_768)
 
 
 def test_passes_that_attention_does_not_pad_are_fuller_than_those_of_similar_lengths() -> None:
