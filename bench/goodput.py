@@ -217,7 +217,7 @@ def main() -> int:
         parser.add_argument(f"--{one.name}", type=type(one.default), default=one.default)
     options = vars(parser.parse_args())
     if not 0 < options["days"] < math.inf:
-        parser.error(f"--days {options['days']:g} are no time in which anything can be simulated")
+        parser.error(f"--days {options['days']:g} are too short to simulate anything")
     seconds, seed = options.pop("days") * DAY, options.pop("seed")
     inputs, records = Inputs(**options), {}
     # In memory where that is possible: a journal is synced at every event.

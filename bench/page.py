@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--viewers", type=positive, default=VIEWERS)
     options = parser.parse_args()
     if not 0 < options.seconds < math.inf:
-        parser.error(f"--seconds {options.seconds:g} are no time in which anything is seen")
+        parser.error(f"--seconds {options.seconds:g} are too short to see anything")
     with tempfile.TemporaryDirectory(prefix="rollcall-page-") as directory, PortBlock() as port:
         run = RunFiles(Path(directory))
         fill(run)

@@ -80,7 +80,7 @@ def started(command: Sequence[str], port: int) -> subprocess.Popen[bytes]:
 
 
 async def asked(session: aiohttp.ClientSession, url: str, text: str) -> float:
-    """The reward of one text. A connection that the server closed meanwhile is no answer."""
+    """The reward of one text. A connection that the server closed meanwhile is not an answer."""
     body = {"query": [text], "prompts": [""], "labels": [None]}
     while True:
         try:
@@ -178,7 +178,7 @@ def restart(directory: Path, port: int) -> dict[str, float]:
     scored = Counter(map(int, log.read_text().split()))
     return {
         "requests": REQUESTS,
-        "answered": sum(reward == reward for reward in rewards),  # NaN is no answer
+        "answered": sum(reward == reward for reward in rewards),  # NaN is not an answer
         "wrong": sum(reward != n for n, reward in enumerate(rewards)),
         "never_scored": REQUESTS - len(scored),
         "scored_twice": sum(count > 1 for count in scored.values()),

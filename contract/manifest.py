@@ -169,7 +169,7 @@ def fault_of(directory: Path, *, checksums: bool = True, lineage: Lineage = ANY_
         try:
             size = path.stat().st_size
             if not path.is_file():
-                return f"{name} is no file"
+                return f"{name} is not a file"
             if size != expected.bytes:
                 return f"{name} has {size} bytes, its manifest says {expected.bytes}"
             if checksums and sha256(path) != expected.sha256:

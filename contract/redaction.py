@@ -60,7 +60,7 @@ OPTION_END = re.compile(
     r"""(?:key|token|secret|passw(?:or)?d|webhook(?:_url)?|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])"""
 )
 """Matches, in lower case, where the name of a secret option ends. The group matches if only space
-follows: then the name has a hyphen, or the next word is no secret."""
+follows: then the name has a hyphen, or the next word is not a secret."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 END_OF_LINE = re.compile(r"\r\n|\r|\n")
 USER = re.compile(r"[^/\s@]*@")
@@ -74,12 +74,12 @@ COLUMNS = (
     *("reference", "rejected", "response", "reward", "reward_fn", "role", "sample", "score"),
     *("sort", "source", "split", "system", "target", "text", "tool", "video"),
 )
-"""Names of data set columns: `--chosen_key` names a column and is no secret."""
+"""Names of data set columns: `--chosen_key` names a column and is not a secret."""
 SPECIAL_TOKENS = (
     *("audio", "bos", "cls", "end", "eos", "eot", "image", "mask", "pad", "placeholder", "sep"),
     *("special", "start", "step", "stop", "think", "unk", "video", "vision"),
 )
-"""Names of a tokenizer's special tokens: `--eos_token` is no secret."""
+"""Names of a tokenizer's special tokens: `--eos_token` is not a secret."""
 NOT_SECRET_OPTION = re.compile(
     rf"(?:^|[\W_])(?:(?:{'|'.join(COLUMNS)})s?[_-]key|(?:{'|'.join(SPECIAL_TOKENS)})[_-]token)$",
     re.IGNORECASE,
@@ -171,7 +171,7 @@ def named_secrets(text: str) -> frozenset[str]:
 def redact_known(text: str, secrets: Iterable[str]) -> str:
     """Return `text` with `secrets` and URL passwords masked, and else unchanged.
 
-    For texts that are no command lines, such as programs, where `key=` is no secret's name.
+    For texts that are not command lines, such as programs, where `key=` is not a secret's name.
     """
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:

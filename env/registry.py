@@ -226,8 +226,8 @@ def _unknown(spec: str) -> str:
     name = spec.partition("?")[0]
     if "/" in name or ":" in name:
         text = shown(spec)
-        return f"'{text}' is no URL and no .py file; did you mean 'http://{text}'?"
+        return f"'{text}' is not a URL and no .py file; did you mean 'http://{text}'?"
     near = difflib.get_close_matches(name, REWARDS, n=1)
     advice = f"; did you mean '{near[0]}'?" if near else ""
     names = ", ".join(REWARDS)
-    return f"'{name}' is no URL, no .py file and none of the rewards {names}{advice}"
+    return f"'{name}' is not a URL, no .py file and none of the rewards {names}{advice}"

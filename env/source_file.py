@@ -53,7 +53,7 @@ def environment(spec: str) -> Source:
     if not colon or not file.endswith(".py") or not name.isidentifier():
         names = ", ".join(ENVIRONMENTS)
         remedy = f"Give one of {names}, FILE.py:CLASS, or verifiers:NAME"
-        return Source(spec, fault="is no environment", remedy=remedy)
+        return Source(spec, fault="is not an environment", remedy=remedy)
     return _checked(spec, Path(file), name, METHODS)
 
 
@@ -73,7 +73,7 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "the file"
-        fault = f"{where} is no Python: {getattr(error, 'msg', error)}"
+        fault = f"{where} is not Python code: {getattr(error, 'msg', error)}"
         return Source(spec, path, fault=fault, remedy=f"Correct {path}")
     if _names(tree).isdisjoint((name, "*")):
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]

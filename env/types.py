@@ -15,7 +15,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def finite(value: object) -> float | None:
-    """Return a number as a finite one of Python; None for NaN, infinity and what is no number.
+    """Return a number as a finite one of Python; None for NaN, infinity and what is not a number.
 
     Numbers are those of Python and numpy, decimals, fractions, and tensors of one. An integer of
     hundreds of digits is none: no float is so large.
@@ -98,7 +98,7 @@ class Score:
     def plain(self) -> Score:
         """Return the score with texts and Python's numbers: a checkpoint has no others.
 
-        Raises TypeError and ValueError for something that is no number, or too large a one.
+        Raises TypeError and ValueError for something that is not a number, or too large a one.
         """
         try:
             metrics = {str(name): float(value) for name, value in self.metrics.items()}

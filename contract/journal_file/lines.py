@@ -66,7 +66,7 @@ class Damage:
     """Of the first damaged lines."""
 
     def count(self, line: bytes, *, is_damaged: bool) -> None:
-        """Count the next line; an empty one is no damage."""
+        """Count the next line; an empty one is not damaged."""
         self.lines += 1
         if is_damaged and line.strip(b"\n"):
             self.damaged += 1

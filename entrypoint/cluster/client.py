@@ -143,7 +143,7 @@ class ControlClient:
         """Return an answer whose body is a JSON object.
 
         Raises WrongTokenError, NoHeadError, NotNowError, HeadFailedError, and NotYetError if there
-        is no usable answer.
+        is not a usable answer.
         """
         try:
             answer = self._http.request(method, path, **options)
@@ -166,7 +166,7 @@ class ControlClient:
     def _no_head(self, answer: httpx.Response) -> NoHeadError:
         path, status = answer.request.url.path, answer.status_code
         return NoHeadError(
-            f"what answers at {self._base} is no head ({path} gives {status}): "
+            f"what answers at {self._base} is not a head ({path} gives {status}): "
             "is ROLLCALL_CONTROL_PORT right? (Ray's dashboard, 8265, is another port)"
         )
 

@@ -110,7 +110,7 @@ class JobRoutes:
         self._taken()
         name = request.path_params["name"]
         if not PACKAGE.fullmatch(name):
-            return _refused(400, f"{name} is no name of an archive")
+            return _refused(400, f"{name} is not a name of an archive")
         directory = self.run.packages
         temporary = directory / f".{name}.{os.urandom(4).hex()}"
         try:
@@ -134,7 +134,7 @@ class JobRoutes:
         try:
             offset = int(request.query_params.get("offset", "0"))
         except ValueError:
-            return _refused(400, "offset is no whole number")
+            return _refused(400, "offset is not a whole number")
         if not await self.reads.ask(partial(log_files.is_there, directory, name)):
             return _refused(404, f"there is no log {name}")
         piece = await self.reads.ask(partial(log_files.read, directory, name, offset))

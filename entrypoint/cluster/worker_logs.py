@@ -43,7 +43,7 @@ class WorkerLogs:
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         if not belongs(part.file, part.node):
-            sentence = f"{part.file} is no log of {part.node}"
+            sentence = f"{part.file} is not a log of {part.node}"
             return JSONResponse({"error": sentence}, status_code=400)
         await self._reads.ask(partial(self.append, (part.life, part.file), part.offset, content))
         return JSONResponse({"taken": True})

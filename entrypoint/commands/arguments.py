@@ -21,7 +21,7 @@ from entrypoint.config.variables import ParseError
 JOB = "the id of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
 GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
-"""What to do about a path that is no run's."""
+"""What to do about a path that is not a run's."""
 EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
 every command, variable and exit code."""
 
@@ -134,7 +134,7 @@ def _at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def lines(text: str) -> int:
     """Return a number of lines, from 0. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines, such as 100")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines, such as 100")
     return int(text)
 
 
@@ -150,7 +150,7 @@ def moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        problem = f"{text!r} is no time: give 90s, 10m or 2h ago, or 2026-01-31T18:00"
+        problem = f"{text!r} is not a time: give 90s, 10m or 2h ago, or 2026-01-31T18:00"
         raise argparse.ArgumentTypeError(problem) from None
 
 
@@ -166,7 +166,7 @@ def job(text: str) -> str:
     """Return a job's id. Raises ArgumentTypeError: an empty word is not the whole run."""
     if re.fullmatch(r"[\w-]+", text, re.ASCII):
         return text
-    problem = f"{text!r} is no job's id, such as job-1: `rollcall list` shows them"
+    problem = f"{text!r} is not a job's id, such as job-1: `rollcall list` shows them"
     raise argparse.ArgumentTypeError(problem)
 
 
@@ -179,7 +179,9 @@ def address(text: str) -> str:
             return url
     except ParseError:
         pass
-    raise argparse.ArgumentTypeError(f"{text!r} is no address of a head, such as http://HOST:8267")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not an address of a head, such as http://HOST:8267"
+    )
 
 
 def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:

@@ -81,13 +81,13 @@ def _no_run(run: RunFiles) -> str:
         if not run.root.exists():
             return f"{run.root} does not exist: {GIVE_A_RUN}"
         if not run.root.is_dir():
-            return f"{run.root} is no directory: {GIVE_A_RUN}"
+            return f"{run.root} is not a directory: {GIVE_A_RUN}"
         has_files = run.journal.is_file() or run.run.is_file()
     except OSError as error:
         return errors.describe(error)
     if not has_files:
         lacks = f"it has neither {run.journal.name} nor {run.run.name}"
-        return f"{run.root} is no run: {lacks}; {GIVE_A_RUN}"
+        return f"{run.root} is not a run: {lacks}; {GIVE_A_RUN}"
     return ""
 
 

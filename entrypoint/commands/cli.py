@@ -76,15 +76,15 @@ VERSION = Invocation("version")
 
 
 class UsageError(Exception):
-    """The words are no command; the sentence names the commands."""
+    """The words are not a command; the sentence names the commands."""
 
 
 def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invocation:
     """Parse `words`, all that follows the image's name.
 
     Flags go to the job of `up`. Another program is executed, unless the recipe runs any command
-    (`recipe_takes_command`): then the program is the job. A word that is no program and resembles a
-    command is reported as a misspelt command.
+    (`recipe_takes_command`): then the program is the job. A word that is not a program and
+    resembles a command is reported as a misspelt command.
     """
     if not words:
         return _start("up", ())
@@ -93,7 +93,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return HELP
     if first == "help":
         if rest[0] not in COMMANDS:
-            raise UsageError(f"{rest[0]} is no command: {_meant(rest[0])}")
+            raise UsageError(f"{rest[0]} is not a command: {_meant(rest[0])}")
         return parse([rest[0], "--help"])
     if first in ("-V", "--version", "version"):
         return VERSION
@@ -236,7 +236,7 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")] if text else []
     except ValueError:
-        raise UsageError(f"{flag} {text} is no number, as in {flag} 8") from None
+        raise UsageError(f"{flag} {text} is not a number, as in {flag} 8") from None
 
 
 def help_text() -> str:

@@ -41,7 +41,7 @@ complete -o default -F _rollcall rollcall
 
 
 def script() -> str:
-    """Return the script; a word that is no command or flag is completed as a file's name."""
+    """Return the script; a word that is not a command or flag is completed as a file's name."""
     known = {name: arguments.parser(name) for name in arguments.COMMANDS}
     known |= {"report": report.parser(), "bundle": bundle.parser(), "demo": demo.parser()}
     lines = [f'    *\\ {name}) words="{" ".join(of.flags)}" ;;' for name, of in known.items()]

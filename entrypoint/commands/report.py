@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     run = RunFiles(options.run)
     try:
         if not run.journal.is_file():
-            sentence = f"{run.root} is no run: it has no {run.journal.name}; {GIVE_A_RUN}"
+            sentence = f"{run.root} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
             return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
         secrets = known_secrets.of(run, os.environ)
         jobs = parts.of_jobs(run, secrets)

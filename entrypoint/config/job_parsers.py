@@ -41,7 +41,7 @@ def step_pattern(raw: str) -> re.Pattern[str]:
         pattern = re.compile(raw)
         regex.compile(raw)  # what searches the log: it has time limits
     except (re.error, regex.error, RecursionError, OverflowError) as error:
-        raise ParseError(f"is no regular expression ({error})", remedy) from None
+        raise ParseError(f"is not a regular expression ({error})", remedy) from None
     if "step" not in pattern.groupindex:
         raise ParseError("has no group named step", remedy)
     if unknown := sorted(pattern.groupindex.keys() - {*COUNTS, *MEASURES}):

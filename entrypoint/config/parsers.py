@@ -216,7 +216,7 @@ HELP = ("-h", "--help")
 
 def recipe(raw: str) -> str:
     if raw.lower() not in RECIPES:
-        raise ParseError("is no recipe", f"give {one_of(RECIPES)}")
+        raise ParseError("is not a recipe", f"give {one_of(RECIPES)}")
     return raw.lower()
 
 
@@ -274,7 +274,7 @@ def host(raw: str) -> str:
             raise ParseError("is neither a host name nor an address", remedy) from None
         return bare
     if address.is_unspecified or address.is_multicast:
-        raise ParseError("is no address that a node can have", remedy)
+        raise ParseError("is not an address that a node can have", remedy)
     return bare
 
 
@@ -328,7 +328,7 @@ def storage(raw: str) -> str:
     parts = urlsplit(raw)
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*://.*", raw):
         known = f"{SHARED}, {HEAD} or a URL such as s3://BUCKET/PREFIX"
-        raise ParseError("is no place for checkpoints", f"give {known}")
+        raise ParseError("is not a place for checkpoints", f"give {known}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         remedy = "give scheme, bucket and prefix; AWS_ACCESS_KEY_ID and the like say the rest"
         raise ParseError("has more than a scheme, a bucket and a prefix", remedy)

@@ -32,7 +32,7 @@ EXAMPLE = "give `stages:`, a list such as [{name: sft, job: sft --pretrain …}]
 
 
 class PipelineError(Exception):
-    """A file is no pipeline; `faults` has a sentence for each reason."""
+    """A file is not a pipeline; `faults` has a sentence for each reason."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -62,7 +62,7 @@ def parsed(text: str, directory: Path = Path()) -> list[Stage]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
-        raise PipelineError([f"this is no YAML{where}"]) from None
+        raise PipelineError([f"this is not a YAML{where}"]) from None
     if not isinstance(content, dict):
         raise PipelineError([f"there are no stages: {EXAMPLE}"])
     found = [_unknown("the file", key, ("stages",)) for key in content if key != "stages"]
@@ -73,7 +73,7 @@ def parsed(text: str, directory: Path = Path()) -> list[Stage]:
     stages = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            found.append(f"stage {number} is no object with the fields {', '.join(FIELDS)}")
+            found.append(f"stage {number} is not an object with the fields {', '.join(FIELDS)}")
             continue
         stage, more = _stage(number, row, directory)
         stages.append(stage)
@@ -140,7 +140,7 @@ def _stage(number: int, row: Mapping[str, Any], directory: Path) -> tuple[Stage,
     found = [_unknown(label, key, FIELDS) for key in row if key not in FIELDS]
     environment = row.get("runtime_env", {})
     if not isinstance(environment, dict):
-        found.append(f"{label}: runtime_env is no object of fields")
+        found.append(f"{label}: runtime_env is not an object of fields")
         environment = {}
     try:
         environment = environments.with_files(environment, directory)
@@ -161,16 +161,16 @@ def _words(job: object) -> tuple[str, ...]:
         try:
             words = shlex.split(job.replace("\\\n", " "))
         except ValueError as error:
-            raise ValueError(f"the job is no command line: {str(error).lower()}") from None
+            raise ValueError(f"the job is not a command line: {str(error).lower()}") from None
     elif isinstance(job, list):
         for word in job:
             if isinstance(word, bool) or not isinstance(word, str | int | float):
-                raise ValueError(f"the job's word {word!r} is no text: put it in quotes")
+                raise ValueError(f"the job's word {word!r} is not text: put it in quotes")
         words = [str(word) for word in job]
     elif job is None:
         words = []
     elif isinstance(job, bool | int | float):
-        raise ValueError(f"the job {job} is no text: put it in quotes")
+        raise ValueError(f"the job {job} is not text: put it in quotes")
     else:
         raise ValueError("the job is neither a text nor a list of words")
     if not words or not words[0]:

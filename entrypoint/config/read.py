@@ -170,14 +170,14 @@ class Reader:
             meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
             if meant and name not in known:
                 remedy = f"spell it as {meant[0]}, or rename it if it is another program's"
-                self.fault(name, "is no setting", remedy, secret=True)
+                self.fault(name, "is not a setting", remedy, secret=True)
                 continue
             if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):
                 continue
             remedy = f"remove it, or spell it as {nearest(name, known)}"
-            self.fault(name, "is no setting", remedy, secret=True)
+            self.fault(name, "is not a setting", remedy, secret=True)
 
     def check_platform(self, facts: Facts) -> None:
         """Report the platform's own faults, unless an explicit variable replaces the fact."""

@@ -39,7 +39,7 @@ def parsed(text: str, directory: Path = Path()) -> dict[str, Any]:
         where = f" in line {mark.line + 1}" if mark else ""
         raise ParseError(f"is neither JSON nor YAML{where}", remedy) from None
     if not isinstance(row, dict):
-        raise ParseError("is no object of fields", remedy)
+        raise ParseError("is not an object of fields", remedy)
     row = with_files(row, directory)
     if found := list(faults(row)):
         raise ParseError("is wrong", "; ".join(found))
@@ -80,13 +80,13 @@ def faults(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"the runtime environment has no field {name}: {remedy}"
     variables = row.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(_are_texts(variables.items())):
-        yield 'env_vars is no object of texts: give {"NAME": "VALUE"}, numbers in quotes'
+        yield 'env_vars is not an object of texts: give {"NAME": "VALUE"}, numbers in quotes'
     else:
         for name in filter(OURS.fullmatch, variables):
             yield f"env_vars sets {name}, which Rollcall sets for each job: leave it out"
     excludes = row.get("excludes", [])
     if not isinstance(excludes, list) or not all(isinstance(word, str) for word in excludes):
-        yield 'excludes is no list of patterns: give ["/data/", "*.bin"]'
+        yield 'excludes is not a list of patterns: give ["/data/", "*.bin"]'
     for name in ("pip", "uv"):
         if not isinstance(row.get(name, []), list | dict):
             yield f'{name} is neither a list nor an object: give ["einops", "datasets==5.2.0"]'
@@ -102,7 +102,7 @@ def _are_texts(items: Any) -> Iterator[bool]:
 def _code_faults(row: Mapping[str, Any]) -> Iterator[str]:
     directory, modules = row.get("working_dir"), row.get("py_modules", [])
     if directory is not None and not isinstance(directory, str):
-        yield "working_dir is no text: give a directory, or a URI of an archive"
+        yield "working_dir is not text: give a directory, or a URI of an archive"
     if not isinstance(modules, list) or not all(_is_remote(module) for module in modules):
         yield (
             "py_modules has something else than URIs of archives: put modules of your own into "

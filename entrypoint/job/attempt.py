@@ -157,7 +157,7 @@ class Attempt:
         )
 
     def _unfinished(self, lacking_at_end: Lacking) -> str:
-        """Return why exit code 0 is no end of the run; "" if it is one."""
+        """Return why exit code 0 is not an end of the run; "" if it is one."""
         number = self.plan.number
         events = self.run.journal.landmarks()  # each kind is there once at least
         kinds = frozenset(e["kind"] for e in events if e["attempt"] == number)

@@ -56,7 +56,7 @@ class CollectiveCheck:
         settings = self.settings
         off = (
             settings.preflight is PreflightMode.OFF
-            or settings.ray_address is not None  # this process is no node of that Ray
+            or settings.ray_address is not None  # this process is not a node of that Ray
             or CheckName.NODES_COLLECTIVE in settings.preflight_skip
         )
         return not off and bool(inventory.installed("torch"))

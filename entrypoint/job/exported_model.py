@@ -30,7 +30,7 @@ def show(run: RunContext) -> None:
         if model is not None and linked(run.files, model):
             run.journal.record(EXPORT, f"{run.files.exported} is the trained model, {model}")
     except OSError as error:
-        log.warning("%s is no link to the model: %s", run.files.exported, errors.describe(error))
+        log.warning("%s is not a link to the model: %s", run.files.exported, errors.describe(error))
 
 
 def lost(settings: Settings) -> str:

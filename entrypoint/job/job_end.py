@@ -102,7 +102,7 @@ def _configs(directory: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def sentence(end: JobEnd, lacking: str) -> str:
-    """Return why exit code 0 is no end of the run. `lacking`: of the recipe."""
+    """Return why exit code 0 is not an end of the run. `lacking`: of the recipe."""
     of = f" of {end.total_steps}" if end.total_steps else ""
     return (
         f"the job ended with exit code 0 after step {end.step}{of}, and {lacking}: something in it "

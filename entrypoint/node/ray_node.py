@@ -132,7 +132,7 @@ class RayNode:
                 self._start_again(f"its dashboard failed: {fault}")
             try:
                 probe()
-            except wait.NotYetError as error:  # while Ray starts, this is no fault
+            except wait.NotYetError as error:  # while Ray starts, this is not a fault
                 raise wait.NotYetError(str(error).replace(REFUSED, "does not listen yet")) from None
 
         try:

@@ -85,7 +85,7 @@ def gids(context: Context, found: list[Port]) -> Finding:
     given = context.environ.get("NCCL_IB_GID_INDEX", "").strip()
     used = _used(context, found)
     if given and not given.lstrip("-").isdigit():
-        evidence = f"NCCL_IB_GID_INDEX={given} is no number"
+        evidence = f"NCCL_IB_GID_INDEX={given} is not a number"
         return Finding(Verdict.FAIL, evidence, "unset it")
     index = int(given or -1)
     for port in used:

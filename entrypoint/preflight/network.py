@@ -101,7 +101,7 @@ def chosen(context: Context) -> Finding:
 
 
 def of_another_machine(context: Context) -> Finding | None:
-    """Return a failure if ROLLCALL_NODE_ADDRESS is no address of this machine, else None.
+    """Return a failure if ROLLCALL_NODE_ADDRESS is not an address of this machine, else None.
 
     Ray cannot listen there, and says so only after minutes.
     """
@@ -113,7 +113,7 @@ def of_another_machine(context: Context) -> Finding | None:
     if interfaces.holding(given, everything) or sockets.is_of_this_machine(given):
         return None
     known = ", ".join(own for one in everything if one.up for own in one.addresses)
-    evidence = f"{given} is no address of this machine, which has {known or 'none'}"
+    evidence = f"{given} is not an address of this machine, which has {known or 'none'}"
     remedy = "set ROLLCALL_NODE_ADDRESS to one of them, or unset it"
     return Finding(Verdict.FAIL, evidence, remedy)
 

@@ -170,7 +170,7 @@ def temp_dir(context: Context) -> Finding:
     parents = (path, *path.parents)
     existing = next(parent for parent in parents if os.path.exists(parent))  # noqa: PTH110
     if not existing.is_dir():
-        evidence = f"{existing} is no directory"
+        evidence = f"{existing} is not a directory"
         return Finding(Verdict.FAIL, evidence, f"make it one, or {OTHER_RAY_DIR}")
     if theirs := _of_another_user(path):
         evidence = f"{theirs} is another user's, and {path} lets nobody else replace it"

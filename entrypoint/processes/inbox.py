@@ -184,7 +184,7 @@ class Inbox:
     def listen_to_file(self, path: Path) -> None:
         """Its appearance, or that it is there already, is a request to stop.
 
-        An error of its storage is no appearance, and does not end the watch.
+        An error of its storage is not an appearance, and does not end the watch.
         """
 
         def watch() -> None:

@@ -114,7 +114,7 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
 def _read(path: Path, name: str, end: int) -> Member:
     """Return a file, or of a long one beginning and end. Raises OSError.
 
-    Raises FileNotFoundError for what is no plain file: a link may lead out of the run.
+    Raises FileNotFoundError for what is not a plain file: a link may lead out of the run.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise FileNotFoundError

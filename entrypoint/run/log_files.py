@@ -58,7 +58,7 @@ def names(directory: Path) -> list[str]:
 
 
 def is_there(directory: Path, name: str) -> bool:
-    """Return whether there is a log of this name. A name is no path to another folder."""
+    """Return whether there is a log of this name. A name is not a path to another folder."""
     is_name = "/" not in name and len(name.encode(errors="replace")) <= MOST_NAME_BYTES
     return name == JOURNAL or (is_name and _path(directory, name).is_file())
 

@@ -3,7 +3,7 @@
 The thread looks at the run directory; the trainer knows nothing of it, and no step waits for it.
 The manifest of a checkpoint is uploaded last, if the checksums of all its files were right. While
 the store does not answer, the thread tries again and the run continues. The store keeps the
-checkpoints that the run directory keeps. That the run has finished is uploaded after its models.
+checkpoints that the run directory keeps. The outcome is uploaded last, after the exported models.
 """
 
 from __future__ import annotations

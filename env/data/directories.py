@@ -22,7 +22,7 @@ Files = Mapping[str, Sequence[Path]]
 
 
 class UnreadableDirectoryError(ValueError):
-    """A directory that is no data set; the message says why, without its name."""
+    """A directory that is not a data set; the message says why, without its name."""
 
 
 def files_of(directory: Path, split: str) -> Sequence[Path]:

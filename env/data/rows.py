@@ -167,7 +167,7 @@ def refuse_halves(where: str, keys: Sequence[str], fields: Mapping[str, Any]) ->
         except UnicodeEncodeError as error:
             half = error.object[error.start].encode("unicode_escape").decode()
             raise PromptError(
-                f"{where}: '{column}' is not Unicode: {half} is half of a character. Remove it"
+                f"{where}: '{column}' is not Unicode: {half} is incomplete. Remove it"
             ) from None
 
 

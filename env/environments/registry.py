@@ -76,7 +76,9 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
             raise EnvironmentSpecError(str(error)) from error
         made = getattr(module, name, None)
         if not callable(made) and not isinstance(made, Mapping):
-            raise EnvironmentSpecError(f"'{spec}' is no environment: {path} has no class {name}")
+            raise EnvironmentSpecError(
+                f"'{spec}' is not an environment: {path} has no class {name}"
+            )
     try:
         if isinstance(made, Mapping) or is_trl(made):
             return _of_trl(module, made, dict(arguments))

@@ -27,7 +27,7 @@ from env.rewards.trl_function import Asked
 from env.types import Messages, Score, brief, finite
 
 RESERVED = ("reset", "get_reward")
-"""Public methods that are no tools."""
+"""Public methods that are not tools."""
 ROUTE = "environment"
 """Column that names a row's environment, if there are several."""
 

@@ -178,7 +178,7 @@ class PolicyClient(OpenAIChatCompletionsClient):
         message = ResponseMessage(
             content=text if not calls else before.strip() if marker else "",
             tool_calls=[
-                # Arguments that are no JSON: the environment answers the policy with an error.
+                # Arguments that are not JSON: the environment answers the policy with an error.
                 ToolCall(id=c.id, name=c.name, arguments=c.error or json.dumps(c.arguments))
                 for c in calls
             ]

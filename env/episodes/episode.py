@@ -146,7 +146,7 @@ class _Run:
         await self._take(turn, written)
 
     def _stops(self) -> tuple[str, ...]:
-        """Return the environment's stop strings. A single text is one: ("</a>") is no tuple."""
+        """Return the environment's stop strings. A single text is one: ("</a>") is not a tuple."""
         try:
             stops = self.environment.stops
             found = (stops,) if isinstance(stops, str) else tuple(stops or ())

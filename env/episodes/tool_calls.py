@@ -117,5 +117,5 @@ def _call(found: Any, number: str) -> ToolCall:
     if isinstance(arguments, str):
         arguments = _json(arguments)
     if not isinstance(arguments, Mapping):
-        return ToolCall(name, {}, identity, error="the arguments are no JSON object")
+        return ToolCall(name, {}, identity, error="the arguments are not a JSON object")
     return ToolCall(name, arguments, identity)

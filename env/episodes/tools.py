@@ -153,7 +153,7 @@ def _kinds(about: Mapping[str, Any]) -> list[str]:
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Return whether a JSON value has the type: true and false are no numbers."""
+    """Return whether a JSON value has the type: true and false are not numbers."""
     is_flag = isinstance(value, bool) and kind != "boolean"
     return not is_flag and isinstance(value, KINDS[kind])
 

@@ -66,7 +66,7 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 def positive(text: str) -> int:
     value = int(text) if text.isascii() and text.isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
     return value
 
 
@@ -77,12 +77,14 @@ def finite(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0")
     return value
 
 
 def port(text: str) -> int:
     value = int(text) if text.isascii() and text.isdecimal() else -1
     if not 0 <= value < 2**16:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port, 1 to 65535 (0: any that is free)")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a port, 1 to 65535 (0: any that is free)"
+        )
     return value

@@ -135,17 +135,17 @@ def patience(
 
 
 def check_url(url: str, example: str) -> None:
-    """Raises ValueError if `url` is no address of a server."""
+    """Raises ValueError if `url` is not an address of a server."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         why = "" if "@" in url else f": {error}"  # a part of the password may be a wrong port
-        raise ValueError(f"'{shown(url)}' is no URL{why}") from error
+        raise ValueError(f"'{shown(url)}' is not a URL{why}") from error
     host, port = parsed.host, parsed.port
     is_host = bool(host) and (":" in host or "%" not in host)  # httpx writes a space as %20
     is_port = port is None or 0 < port < 1 << 16
     if parsed.scheme not in {"http", "https"} or not (is_host and is_port):
-        raise ValueError(f"'{shown(url)}' is no URL such as {example}")
+        raise ValueError(f"'{shown(url)}' is not a URL such as {example}")
 
 
 def shown(url: str) -> str:

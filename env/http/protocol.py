@@ -23,11 +23,11 @@ LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
 
 
 class RequestError(ValueError):
-    """A body that is no request; the message names the field."""
+    """A body that is not a request; the message names the field."""
 
 
 class AnswerError(ValueError):
-    """An answer that is no list of rewards for these completions."""
+    """An answer that is not a list of rewards for these completions."""
 
 
 class UnscoredError(RuntimeError):
@@ -49,7 +49,7 @@ def read_request(body: bytes) -> list[RewardRequest]:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise RequestError("the body is no JSON object with 'query', 'prompts' and 'labels'")
+        raise RequestError("the body is not a JSON object with 'query', 'prompts' and 'labels'")
     queries = _texts(fields, "query")
     prompts = _texts(fields, "prompts", len(queries))
     labels = _labels(fields, len(queries))
@@ -89,7 +89,7 @@ def write_plain_answer(scores: Sequence[Score]) -> dict[str, list[float]]:
 def read_answer(answer: object, count: int) -> list[Score]:
     """`count` scores, in order: from the dictionary, or from a bare list of rewards.
 
-    Raises AnswerError for another number of rewards and for a reward that is no finite number.
+    Raises AnswerError for another number of rewards and for a reward that is not a finite number.
     """
     fields = answer if isinstance(answer, Mapping) else {"rewards": answer}
     rewards = _column(fields.get("rewards"))
@@ -107,12 +107,12 @@ def _score(reward: object, metrics: Mapping[str, float], error: object) -> Score
     if reward is None:
         return Score.failed(str(error or "the reward is null, with no reason given"))
     if (number := finite(reward)) is None:
-        raise AnswerError(f"the reward {brief(reward)} is no finite number")
+        raise AnswerError(f"the reward {brief(reward)} is not a finite number")
     return Score.of(number, **metrics)
 
 
 def _metrics(fields: Mapping[str, Any], count: int) -> list[dict[str, float]]:
-    """What is logged for each completion. A value that is no number is left out: logs only."""
+    """What is logged for each completion. A value that is not a number is left out: logs only."""
     logs = fields.get("extra_logs")
     named = dict(logs) if isinstance(logs, Mapping) else {}
     named |= {name: fields[old] for old, name in LEGACY_METRICS.items() if old in fields}

@@ -47,7 +47,7 @@ def why_not_listening(host: str, number: int, error: OSError) -> str:
 
 def run(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, which end the process with 0 after the open requests."""
-    # uvicorn finishes its requests, then raises the signal again: being stopped is no failure.
+    # uvicorn finishes its requests, then raises the signal again: being stopped is not a failure.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: sys.exit(0))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_FINISH)

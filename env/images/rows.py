@@ -97,7 +97,9 @@ def reference(image: Any, directory: Path) -> str:
     try:
         parts = urlsplit(image)
     except ValueError as error:
-        raise ImageRowError(f"names the image {shown(image)}, which is no path: {error}") from error
+        raise ImageRowError(
+            f"names the image {shown(image)}, which is not a path: {error}"
+        ) from error
     if parts.scheme in REMOTE:
         raise ImageRowError(
             f"names the image {shown(image)}, and only files are read. Download the images first, "

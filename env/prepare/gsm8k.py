@@ -44,7 +44,7 @@ class Problems:
 def read_gsm8k(source: Path, max_samples: int | None = None) -> Problems:
     """At most `max_samples` problems of each split.
 
-    Raises PrepareError if `source` is no GSM8K, PromptError for a broken row.
+    Raises PrepareError if `source` is not GSM8K's data, PromptError for a broken row.
     """
     found = {split: list(islice(_problems(source, split), max_samples)) for split in SPLITS}
     if empty := [split for split in SPLITS if not found[split]]:
@@ -74,7 +74,7 @@ def _problems(source: Path, split: str) -> Iterator[Problem]:
         for row in read_rows(file, KEYS):
             question, answer = (row.fields[key] for key in KEYS)
             if not isinstance(question, str) or not isinstance(answer, str):
-                raise PromptError(f"{row.where}: 'question' or 'answer' is no text")
+                raise PromptError(f"{row.where}: 'question' or 'answer' is not text")
             gold = gold_answer(answer)
             if gold is None:
                 raise PromptError(f"{row.where}: no number after #### in 'answer'")

@@ -89,7 +89,7 @@ def problems(paths: Sequence[Path], template: str) -> Iterator[dict[str, Any]]:
         for row in _rows(path):
             problem = row.fields["problem"]
             if not isinstance(problem, str) or not problem.strip():
-                raise PromptError(f"{row.where}: 'problem' is no text")
+                raise PromptError(f"{row.where}: 'problem' is not text")
             yield {
                 "prompt": template.replace("{}", problem.strip(), 1),
                 "answer": _answer(row),

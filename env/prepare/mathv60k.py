@@ -95,7 +95,7 @@ def _messages(row: Row) -> list[dict[str, Any]]:
         raise PromptError(f"{row.where}: 'message' holds no messages")
     refuse_halves(row.where, ["message"], {"message": messages})
     if not are_paths:
-        raise PromptError(f"{row.where}: 'message' has an image that is no path")
+        raise PromptError(f"{row.where}: 'message' has an image that is not a path")
     return messages
 
 

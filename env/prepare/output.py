@@ -1,7 +1,7 @@
 """A directory of prepared data: made once, recognised afterwards, whole or not there.
 
-`prepared.json` is written last. It holds the arguments and the checksum of every file, so that the
-same command keeps what is whole, makes again what is torn, and refuses what others made.
+`prepared.json` is written last. It holds the arguments and the checksum of every file. So the same
+command keeps complete files, rebuilds damaged ones, and refuses files made with other arguments.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class People:
 
     def __post_init__(self) -> None:
         if not 0 <= self.searched <= 1:
-            raise PrepareError(f"--searched {self.searched} is no share from 0 to 1")
+            raise PrepareError(f"--searched {self.searched} is not a share from 0 to 1")
         if self.passages > len(SYLLABLES) ** NAME:
             raise PrepareError(f"--passages: there are only {len(SYLLABLES) ** NAME} names")
         if self.train_size + self.eval_size > self.passages:

@@ -99,7 +99,7 @@ def questions(paths: Sequence[Path]) -> Iterator[tuple[str, str, list[str]]]:
             refuse_halves(row.where, [key for key in READ if key in row.fields], row.fields)
             question, answers = row.fields["question"], _answers(row)
             if not isinstance(question, str) or not question.strip():
-                raise PromptError(f"{row.where}: 'question' is no text")
+                raise PromptError(f"{row.where}: 'question' is not text")
             name = row.fields.get("id", row.fields.get("_id"))
             yield str(number if name is None else name), question.strip(), answers
 
@@ -175,7 +175,7 @@ def _answers(row: Row) -> list[str]:
     if not isinstance(answers, list) or not answers:
         raise PromptError(f"{row.where}: no answers: {value!r}")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise PromptError(f"{row.where}: an answer is no text: {value!r}")
+        raise PromptError(f"{row.where}: an answer is not text: {value!r}")
     return answers
 
 

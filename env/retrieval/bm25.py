@@ -18,7 +18,7 @@ Ranking = list[tuple[int, float]]
 """Rows with their scores, the best first."""
 WRITER_BYTES = 256_000_000
 LONGEST_WORD = 64
-"""Bytes; longer words are no words (base64, URLs) and are left out."""
+"""Bytes; longer words are not words (base64, URLs) and are left out."""
 
 
 def analyzer(language: str) -> Any:

@@ -18,11 +18,11 @@ from env.retrieval.types import Document
 from env.types import brief, finite
 
 MAX_QUERY = 4096
-"""Characters; a longer text is no query."""
+"""Characters; a longer text is not a query."""
 
 
 class RequestError(ValueError):
-    """A body that is no request; the message names the field."""
+    """A body that is not a request; the message names the field."""
 
 
 class AnswerError(ValueError):
@@ -47,7 +47,7 @@ def read_request(body: bytes, *, default_topk: int, max_topk: int) -> Request:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise RequestError("the body is no JSON object with 'queries'")
+        raise RequestError("the body is not a JSON object with 'queries'")
     queries = fields.get("queries")
     if not isinstance(queries, list):
         raise RequestError(f"'queries' is {brief(queries)}, where a list of texts is wanted")
@@ -71,7 +71,7 @@ def query_fault(query: str) -> str | None:
         query.encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start].encode("unicode_escape").decode()
-        return f"the query has {half}, which is half of a character"
+        return f"the query has {half}, an incomplete Unicode character"
     return None
 
 

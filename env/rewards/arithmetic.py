@@ -29,7 +29,7 @@ def partial(requests: Sequence[RewardRequest]) -> list[Score]:
 def _score(request: RewardRequest, most_for_wrong: float) -> Score:
     label = (request.label or "").strip()
     if not NUMBER.fullmatch(label):
-        return Score.failed(f"the label {request.label!r} is no whole number")
+        return Score.failed(f"the label {request.label!r} is not a whole number")
     answer = completion_of(request).strip()
     if not NUMBER.fullmatch(answer):
         return Score.of(0.0, acc=0.0, format=0.0)

@@ -33,7 +33,7 @@ KINDS = {
     "T": "ticks: a check mark",
     "m": "a number",
     "_": "another word",
-    "N": "names what is no option: part, figure",
+    "N": "names what is not an option: part, figure",
     "L": "a letter",
     "E": "a letter in brackets, bold or in quotes",
     "l": "a small letter",

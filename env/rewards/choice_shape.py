@@ -42,7 +42,7 @@ TOKEN = re.compile(
     rf"""(?<![{LATIN}\\])\((?P<enclosed>[A-Za-z])\)
     | (?<![{LATIN}°\\]) (?P<bare>[A-Za-z])
       (?![{LATIN}'_^] | -[{LATIN}] | \.[A-Za-z] | \([A-Za-z]\) | [^\S\n]*[=<>+*^|])
-    # a bare letter is no variable, no initial, no function
+    # a bare letter is not a variable, no initial, no function
     | (?P<number>\d[\d.,]*(?<![.,]))
     | (?P<eastern>{"|".join(map(re.escape, EASTERN))}|[{EAST}])
     | (?P<word>[^\W\d_{EAST}][^\W_{EAST}]*(?:['.-][^\W_{EAST}]+)*'?)
@@ -54,7 +54,7 @@ TOKEN = re.compile(
 WORDS = dict.fromkeys("AEOUY", ".,:;?!n()-jcixzhTwtdes") | {"I": ".,:;?!n()-ij"}
 """Letters that are words in some language, and what follows one that is a letter of a choice."""
 PROVEN = frozenset(("p.", "p,", "p!", "pn", "fi"))
-"""What follows the letter A, which is no article then: A correct. A to be right."""
+"""What follows the letter A, which is then not an article: A correct. A to be right."""
 SMALL = ".,:;?!n)ci-x"
 """What follows a small letter that is one of a choice."""
 

@@ -17,12 +17,12 @@ OPEN = "<think>"
 def make(pattern: str = THINK_ANSWER) -> RewardFunction:
     """Return a reward: 1 if a whole completion matches, spaces around it apart, else 0.
 
-    Raises ValueError if `pattern` is no regular expression.
+    Raises ValueError if `pattern` is not a regular expression.
     """
     try:
         return partial(_scores, re.compile(pattern, re.DOTALL))
     except re.error as error:
-        raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"pattern {pattern!r} is not a regular expression: {error}") from error
 
 
 def _scores(pattern: re.Pattern[str], requests: Sequence[RewardRequest]) -> list[Score]:

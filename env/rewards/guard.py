@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def guard(reward: RewardFunction) -> RewardFunction:
-    """`reward`, but an exception, a wrong number of scores or what is no score fails this batch.
+    """`reward`, but an exception, a wrong number of scores or what is not a score fails this batch.
 
     Numbers of the scores are Python's.
     """

@@ -164,7 +164,7 @@ class Judge:
                 try:
                     content = answer["choices"][0]["message"]["content"]
                 except (KeyError, IndexError, TypeError) as error:
-                    raise OutageError(url, "an answer that is no chat completion") from error
+                    raise OutageError(url, "an answer that is not a chat completion") from error
                 KNOWN.add(url)
                 return content if isinstance(content, str) else ""
         raise AssertionError("tenacity returns or raises")
@@ -186,7 +186,7 @@ def _client(url: str, connections: int) -> httpx.AsyncClient:
         ) from error
     except (ValueError, httpx.InvalidURL) as error:  # its text may have the proxy's password
         raise ValueError(
-            "judge: the proxy in ALL_PROXY, HTTPS_PROXY or HTTP_PROXY is no URL such as "
+            "judge: the proxy in ALL_PROXY, HTTPS_PROXY or HTTP_PROXY is not a URL such as "
             "http://proxy:3128"
         ) from error
 

@@ -93,7 +93,7 @@ Reading = tuple[Part, ...]
 
 @lru_cache(maxsize=1024)  # the completions of one prompt have one label
 def read_label(text: str) -> Reading:
-    r"""Return the parts of a label; none if it is no formula, or cannot stand in a box."""
+    r"""Return the parts of a label; none if it is not a formula, or cannot stand in a box."""
     if is_object(text):
         return ()
     content = ",".join(last_boxes(rf"\boxed{{{text}}}"))

@@ -37,7 +37,7 @@ BEHIND = re.compile(
     rf"|(?P<number>.*[\d)}}])\s*(?P<words>{WORDS}{POWER})",
     re.DOTALL,
 )
-"""A value with a unit: in a command for text, or of words that are no products of letters."""
+"""A value with a unit: in a command for text, or of words that are not products of letters."""
 MODIFIERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 

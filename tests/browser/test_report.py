@@ -68,7 +68,7 @@ def test_a_run_has_its_curves_its_timeline_and_its_time_in_pictures(
     begins = ["Reward. ", "Held-out accuracy. ", "Timeline: ", "Use of the time. ", "Phases of "]
     assert [name[: len(begin)] for name, begin in zip(names, begins, strict=True)] == begins
     assert "at step 60" in names[0]
-    assert names[1].count(":") == 1  # the share of replies that were cut off is no accuracy
+    assert names[1].count(":") == 1  # the share of replies that were cut off is not an accuracy
     assert names[2] == "Timeline: 2 attempts, 1 failure and 1 repair in 1 h 3 min"
     assert "training 94.2%" in names[3]
     assert "generate 41.4%" in names[4]

@@ -151,7 +151,7 @@ def half_open(head: Head) -> Iterator[str]:
 
 
 def nonsense(head: Head) -> Iterator[str]:
-    """Bytes that are no request, and requests for another protocol."""
+    """Bytes that are not a request, and requests for another protocol."""
     said = len(head.cluster.said(HEAD).splitlines())
     upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     for sent in (b"nonsense\r\n\r\n", b"\x16\x03\x01" * 30 + b"\r\n\r\n", upgrade) * 50:

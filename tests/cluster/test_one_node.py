@@ -34,7 +34,7 @@ def test_stop_saves_and_ends_the_node_with_143_and_a_finished_run_is_not_begun_a
 ) -> None:
     said = cluster.said(HEAD)
     assert "EXPECTED_WORKERS=0" in said
-    assert "Connection refused" not in said  # a Ray that starts is no fault
+    assert "Connection refused" not in said  # a Ray that starts is not a fault
     assert cluster.ask("stop").returncode == 0
     assert cluster.exit_codes(within=60) == {HEAD: 143}
     assert result(cluster)["outcome"] == "stopped"

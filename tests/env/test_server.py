@@ -230,10 +230,10 @@ def test_a_server_that_is_killed_and_started_again_is_only_a_wait(free_port: int
     ("arguments", "says"),
     [
         (["--task", "arithmetc"], "did you mean 'arithmetic'?"),
-        (["--task", "arithmetic", "--port", "70000"], "'70000' is no port"),
+        (["--task", "arithmetic", "--port", "70000"], "'70000' is not a port"),
         (["--task", "arithmetic", "--max-batch", "0"], "whole number from 1"),
         *(
-            (["--task", "none", "--max-wait-ms", wrong], f"'{wrong}' is no number from 0")
+            (["--task", "none", "--max-wait-ms", wrong], f"'{wrong}' is not a number from 0")
             for wrong in ("nan", "inf", "-1", "few")
         ),
         (["--task", "arithmetic", "--hots", "x"], "--hots x: did you mean --host?"),

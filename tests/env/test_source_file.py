@@ -31,7 +31,7 @@ def test_a_right_file_has_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (COUNTING.replace("import random", "import random random"), "line 4 is no Python"),
+        (COUNTING.replace("import random", "import random random"), "line 4 is not Python code"),
         (COUNTING.replace("class Counting", "class Other"), "the file defines no Counting"),
         (
             COUNTING.replace(STEP, "def step(self, reply):"),
@@ -40,7 +40,7 @@ def test_a_right_file_has_no_fault(tmp_path: Path) -> None:
         (COUNTING.replace(STEP, "async def step(self):"), "must take one argument after self"),
         (COUNTING.replace(STEP, "async def step(self, a, b):"), "must take one argument"),
         (COUNTING.replace(STEP, "async def step(self, reply, *, x):"), "must take one argument"),
-        ("\0", "the file is no Python: source code string cannot contain null bytes"),
+        ("\0", "the file is not Python code: source code string cannot contain null bytes"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["serch", "own.py", "own.txt:X", "own.py:not a name", ""])
 def test_what_is_no_environment(spec: str) -> None:
-    assert source_file.environment(spec).fault == "is no environment"
+    assert source_file.environment(spec).fault == "is not an environment"
 
 
 def test_a_blocking_call_is_warned_of_by_name(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def only_message(done: subprocess.CompletedProcess[str], code: int) -> str:
             {"WANDB_API_KEY": SECRET, "WANDB_API_KEY_FILE": "/a/file"},
             ["WANDB_API_KEY_FILE", "is set beside WANDB_API_KEY", "give one of the two"],
         ),
-        ({"ROLLCALL_WROKERS": "2"}, ["ROLLCALL_WROKERS", "is no setting", "ROLLCALL_"]),
+        ({"ROLLCALL_WROKERS": "2"}, ["ROLLCALL_WROKERS", "is not a setting", "ROLLCALL_"]),
         ({"ROLLCALL_TOKEN_FILE": "/no/such/file"}, ["ROLLCALL_TOKEN_FILE", "cannot be read"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -266,7 +266,7 @@ def test_a_run_directory_without_the_beginning_that_is_asked_for_is_a_fault(root
     run = RunFiles(root / "run")
     assert problems(root, "--load_checkpoint", "false") == []
     (problem,) = problems(root, "--load_step", "3")
-    assert problem.endswith("no manifest: it was never finished. None is whole there")
+    assert problem.endswith("no manifest: it was never finished. None is complete there")
     for step in (1, 2):
         directory = checkpoint_path(run.checkpoints, step)
         directory.mkdir(parents=True)
@@ -275,8 +275,8 @@ def test_a_run_directory_without_the_beginning_that_is_asked_for_is_a_fault(root
     (problem,) = problems(root, "--load_checkpoint", "false")
     assert problem.startswith(f"--load_checkpoint false: {root}/run has a run of 2 steps already")
     (problem,) = problems(root, "--load_step", "3")
-    assert problem.startswith(f"--load_step 3: {run.checkpoints}/global_step_3 is no whole")
-    assert problem.endswith("Whole are those of steps 1, 2")
+    assert problem.startswith(f"--load_step 3: {run.checkpoints}/global_step_3 is not a complete")
+    assert problem.endswith("Complete are those of steps 1, 2")
     (problem,) = problems(root, "--load_step", "2", "--load_checkpoint", "false")
     assert problem.startswith("--load_step: contradicts --load_checkpoint false")
 

@@ -132,7 +132,9 @@ def test_a_run_goes_on_from_a_step_that_is_named_as_if_no_later_one_had_been(
         return [one["files"]["policy.pt"]["sha256"] for one in manifests]
 
     before = weights()
-    with pytest.raises(ResumeError, match="global_step_7 is no whole checkpoint: no manifest"):
+    with pytest.raises(
+        ResumeError, match="global_step_7 is not a complete checkpoint: no manifest"
+    ):
         train(tiny.config(run_dir, **flags, load_step=7))
     assert train(tiny.config(run_dir, **flags, load_step=2)).step == 4
     assert weights() == before

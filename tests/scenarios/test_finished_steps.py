@@ -156,7 +156,7 @@ def test_what_nodes_hold_stays_until_the_step_that_is_named_is_restored(
 ) -> None:
     flags = FLAGS | {"save_steps": 1, "max_ckpt_num": 9}
     dies_holding(tiny.config(run_dir, **flags), remote, 3)
-    with pytest.raises(ResumeError, match="global_step_7 is no whole checkpoint"):
+    with pytest.raises(ResumeError, match="global_step_7 is not a complete checkpoint"):
         train(tiny.config(run_dir, **flags, load_step=7), peers=remote)
     with pytest.raises(ResumeError, match="--load_checkpoint"):
         train(tiny.config(run_dir, **flags | {"load_checkpoint": False}), peers=remote)

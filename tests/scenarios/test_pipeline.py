@@ -279,7 +279,7 @@ def test_all_stages_are_checked_before_the_first_is_taken(
         said = capsys.readouterr().err
         assert "stage two: " in said
         assert "no_such_flag" in said
-        assert "stage three: no-such-program is no program" in said
+        assert "stage three: no-such-program is not a program" in said
         assert head.queue.rows() == []
         with pytest.raises(SubmissionError, match="names no stage of the file"):
             head.queue.submit_stages(stages("true {stage.x.run}"))

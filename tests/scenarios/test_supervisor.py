@@ -128,7 +128,7 @@ def test_storage_that_takes_no_link_does_not_fail_a_finished_job(
     world = World(tmp_path, ends(FINISHED, at_step=100))
     world.context.recipe = LeavesModel()
     assert world.lives().name == "finished"
-    assert f"{tmp_path}/hf is no link to the model: " in caplog.text
+    assert f"{tmp_path}/hf is not a link to the model: " in caplog.text
 
 
 def test_attempts_without_progress_exhaust_the_budget(tmp_path: Path) -> None:

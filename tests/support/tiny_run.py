@@ -152,5 +152,5 @@ def metric_rows(config: Config) -> list[dict[str, Any]]:
 
 
 def of_the_samples(metrics: dict[str, float]) -> dict[str, float]:
-    """Without how much memory the process has held, which is no function of the samples."""
+    """Without how much memory the process has held, which is not a function of the samples."""
     return {name: value for name, value in metrics.items() if not name.endswith("_memory_gb")}

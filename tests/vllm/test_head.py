@@ -1,4 +1,4 @@
-"""An engine in bf16 has logits that are no further from the trainer's than they must be."""
+"""An engine in bf16 has logits that are not further from the trainer's than they must be."""
 
 from __future__ import annotations
 

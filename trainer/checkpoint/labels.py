@@ -1,7 +1,7 @@
 """Shard manifests as text, for a process that keeps shards while no trainer runs. Torch-free.
 
 A label is JSON with its own checksum. It lies in files that others may write to, so reading it can
-run nothing: a pickle of an older version, or anything that is no label of this one, is refused.
+run nothing: a pickle of an older version, or anything that is not a label of this one, is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DTYPES: Mapping[str, int] = {
 
 
 class LabelError(ValueError):
-    """The bytes are no label of this version; the message says why."""
+    """The bytes are not a label of this version; the message says why."""
 
 
 def dump(manifests: Iterable[ShardManifest]) -> bytes:

@@ -124,7 +124,7 @@ def _named_step(to: _Beginning, step: int) -> DriverState:
     if (fault := fault_of(directory)) is None:
         found, fault = _while_whole(to, step)
     if found is None:
-        raise ResumeError(f"--load_step {step}: {directory} is no whole checkpoint: {fault}")
+        raise ResumeError(f"--load_step {step}: {directory} is not a complete checkpoint: {fault}")
     if to.replicator:
         to.replicator.discard()
     for one in steps_on_disk(config.checkpoints):

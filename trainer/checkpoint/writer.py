@@ -71,9 +71,9 @@ class RunState:
             moments = stored_json.fields_of(RunningMoments, row.get("reward_moments", {}))
             state = cls(**row | {"reward_moments": RunningMoments(**moments)})
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"it is no state of a run: {error!r}") from None
+            raise ValueError(f"it is not a state of a run: {error!r}") from None
         if not stored_json.is_count(state.step) or not isinstance(state.prompts, dict):
-            raise ValueError("it is no state of a run: its step or its prompts are missing")
+            raise ValueError("it is not a state of a run: its step or its prompts are missing")
         return state
 
 

@@ -86,7 +86,7 @@ class ProcessMemory:
     copy: int = 0
     """A copy of its share of the training state, in the CPU's memory."""
     read: int = 0
-    """In the CPU's memory while it starts, of its own: weights that are no pages of files."""
+    """In the CPU's memory while it starts, of its own: weights that are not pages of files."""
     files: int = 0
     """In the CPU's memory while it starts: pages of files that it shares with other processes."""
     idle: int = 0
@@ -158,7 +158,7 @@ def sentence(config: Config, layout: Layout) -> str | None:
     ]
     needs = {role: of(config, layout, role) for role in roles}
     peaks = [f"{role} {need.peak / 1e9:.3g} GB" for role, need in needs.items() if need]
-    return f"planned for each process of a step: {', '.join(peaks)}" if peaks else None
+    return f"estimated memory per process: {', '.join(peaks)}" if peaks else None
 
 
 def engine_share(config: Config, layout: Layout) -> float:

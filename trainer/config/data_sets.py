@@ -73,7 +73,7 @@ class DataSets:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of several data sets. Raises ValueError for what is no number above 0."""
+    """The shares of several data sets. Raises ValueError for what is not a number above 0."""
 
     text: str
     DESCRIBED: ClassVar[str] = "numbers above 0 separated by commas, one for each data set"

@@ -115,8 +115,8 @@ def with_answers(flag: str, data: object, prompts: Sequence[Prompt]) -> str | No
 def without_tokens(config: Config, data: object, prompts: Sequence[Prompt]) -> str | None:
     """Return a sentence that names a prompt without tokens; None if all have tokens.
 
-    `data`: names the prompts. Where the tokeniser is no file of the tokenizers library the engines
-    themselves find out. Raises OSError if the disk fails.
+    `data`: names the prompts. Without a file of the tokenizers library, the engines check instead.
+    Raises OSError if the disk fails.
     """
     file = Path(config.pretrain) / "tokenizer.json"
     if config.renders_chat or not file.is_file():

@@ -176,7 +176,7 @@ def read_file(path: Path, known: Mapping[str, object]) -> tuple[list[Given], lis
         if key not in known:
             faults.append(unknown(key, known, str(path)))
         elif isinstance(value, dict):
-            faults.append(Fault(f"{path}: {key}", "", "is no section", f"Give a value to {key}"))
+            faults.append(Fault(f"{path}: {key}", "", "is not a section", f"Give a value to {key}"))
         elif value is not None:
             givens.append(Given(key, _texts(value), str(path)))
     return givens, faults

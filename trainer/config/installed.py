@@ -84,7 +84,7 @@ def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
-    """By a reward of our own: who only looks asks no server and runs no code of a user's."""
+    """Check labels by the package's own rewards: planning calls no server and no user code."""
     from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
     try:
@@ -155,8 +155,11 @@ def beginning_faults(config: Config) -> list[str]:
             for step in reversed(on_disk)
             if fault_of(checkpoint_path(config.checkpoints, step), checksums=False) is None
         ]
-        have = f"Whole are those of steps {', '.join(whole)}" if whole else "None is whole there"
-        return [f"--load_step {config.load_step}: {wanted} is no whole checkpoint: {fault}. {have}"]
+        have = (
+            f"Complete are those of steps {', '.join(whole)}" if whole else "None is complete there"
+        )
+        step = f"--load_step {config.load_step}"
+        return [f"{step}: {wanted} is not a complete checkpoint: {fault}. {have}"]
     told = Progress.read(config.files.progress)
     finished = max(told.step if told else 0, *on_disk, 0)
     if config.load_checkpoint or not finished:

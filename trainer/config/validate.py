@@ -44,7 +44,7 @@ def _hub_faults(config: Config) -> Iterator[Fault]:
         yield Fault(
             "--hub_model_id",
             config.hub_model_id,
-            "is no name of a repository",
+            "is not a name of a repository",
             "Give OWNER/NAME, of letters, digits, '-', '_' and '.'",
         )
 

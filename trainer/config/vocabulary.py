@@ -16,7 +16,7 @@ MEDIA = (
     *("image_token", "boi_token", "eoi_token", "video_token"),
     *("audio_token", "boa_token", "eoa_token"),
 )
-"""Keys of tokenizer_config.json: tokens that stand for what is no text. Gemma 3's models of text
+"""Keys of tokenizer_config.json: tokens that stand for what is not text. Gemma 3's models of text
 have one of them without a row in the embedding."""
 ALWAYS = ("bos_token", "eos_token", "pad_token")
 """Keys of tokens that transformers adds to a vocabulary that lacks them, and that a run uses."""
@@ -127,7 +127,7 @@ def _pieces(model: bytes) -> Iterator[bytes]:
         length, start = _number(model, at + 1)
         at = start + length
         if model[start] != TEXT[0] or at > len(model):
-            raise IndexError("this is no piece")
+            raise IndexError("this is not a piece")
         size, start = _number(model, start + 1)
         yield model[start : start + size]
 

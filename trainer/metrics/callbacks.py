@@ -74,7 +74,7 @@ def check(callbacks: Sequence[object]) -> None:
             name = one.__name__
             raise TypeError(f"callbacks: {name} is a class; give an object, {name}()")
         if not all(callable(getattr(one, method, None)) for method in METHODS):
-            raise TypeError(f"callbacks: {one!r} is no trainer.Callback")
+            raise TypeError(f"callbacks: {one!r} is not a trainer.Callback")
 
 
 class CallbackError(Exception):

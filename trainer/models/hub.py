@@ -38,7 +38,7 @@ class HubUnreachableError(HubError):
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` can be a name on the hub, and is no path on this disk."""
+    """Return whether `text` can be a name on the hub, and is not a path on this disk."""
     return bool(REPOSITORY.fullmatch(text)) and not Path(text).exists()
 
 
@@ -62,8 +62,8 @@ def fetch(name: str, kind: str = "model", only: Sequence[str] | None = None) -> 
         raise HubError(sentence) from None
     except (RepositoryNotFoundError, HFValidationError):
         raise HubError(
-            f"{name} is no directory here and no public {kind} on the hub: check the spelling, or "
-            "give HF_TOKEN if it is private"
+            f"{name} is not a directory here and not a public {kind} on the hub: check the "
+            "spelling, or give HF_TOKEN if it is private"
         ) from None
     except (NotHere, ConnectionError):
         raise HubUnreachableError(_offline(name, kind)) from None
@@ -120,7 +120,7 @@ def _offline(name: str, kind: str) -> str:
     why = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} does not answer"
     option = " --repo-type dataset" if kind == "dataset" else ""
     return (
-        f"{name} is no directory here and not whole in the cache {constants.HF_HUB_CACHE}, and "
+        f"{name} is not a directory here and not whole in the cache {constants.HF_HUB_CACHE}, and "
         f"{why}: give a directory that all nodes see, or run `hf download{option} {name}` on each "
         "node where there is a network"
     )

@@ -55,7 +55,7 @@ def _upload(directory: Path, to: Repository) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # the job's log is no terminal
+    disable_progress_bars()  # the job's log is not a terminal
     api = HfApi()
     api.create_repo(to.name, private=to.private or None, exist_ok=True)
     message = "Push the model of a finished run"

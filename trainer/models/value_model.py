@@ -92,7 +92,7 @@ def _called(name: str, directory: Path) -> Iterator[tuple[Path, Tensor]]:
     """Yield tensors of that name in all files of a model, each with its file."""
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            if name in file.keys():  # noqa: SIM118 - it is no dict
+            if name in file.keys():  # noqa: SIM118 - it is not a dict
                 yield path, file.get_tensor(name)
     for path in sorted(directory.glob("pytorch_model*.bin")):
         tensors = load_state_dict(path, weights_only=True)

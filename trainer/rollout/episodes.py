@@ -108,7 +108,7 @@ class EpisodeDispatcher:
 
     async def _episode(self, partial: PartialRollout) -> Episode:
         """Run an episode. It begins at its task, also after a checkpoint."""
-        assert partial.task is not None, "a partial rollout without a task is no episode"
+        assert partial.task is not None, "a partial rollout without a task is not an episode"
         return await self._runner.run(partial.task, lambda: self._policy(partial))
 
     def _policy(self, partial: PartialRollout) -> Generate:

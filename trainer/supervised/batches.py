@@ -37,7 +37,7 @@ def faults(flags: StageFlags, world: int) -> Iterator[Fault]:
         return
     each = f" x {world} ranks" if world > 1 else ""
     if flags.micro_train_batch_size is None:
-        name, value, problem = "--train_batch_size", batch, f"is no multiple of {world} ranks"
+        name, value, problem = "--train_batch_size", batch, f"is not a multiple of {world} ranks"
     else:
         name, value = "--micro_train_batch_size", micro
         problem = f"{micro}{each} does not divide train_batch_size {batch}"

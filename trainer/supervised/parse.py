@@ -192,7 +192,7 @@ def _path_faults(flags: StageFlags) -> Iterator[Fault]:
         yield Fault("--tokenizer_chat_template", template, problem, "Give one of the two")
     resume = flags.resume_from_checkpoint
     if resume is not None and why_absent(resume / "trainer_state.json"):
-        problem = "is no checkpoint: it has no trainer_state.json"
+        problem = "is not a checkpoint: it has no trainer_state.json"
         remedy = "Give a directory checkpoint-STEP"
         yield MissingFile("--resume_from_checkpoint", str(resume), problem, remedy)
     if flags.save_path is None and flags.run_dir is None:
@@ -278,7 +278,7 @@ def _value_faults(flags: StageFlags, row: Row) -> Iterator[Fault]:
     margin = values.pop("--margin_loss", 0)
     if isinstance(margin, bool) or not isinstance(margin, int | float):
         remedy = f"Make the column {MARGIN} a number"
-        yield Fault("--margin_loss", "", f"{row.where}: the margin is no number", remedy)
+        yield Fault("--margin_loss", "", f"{row.where}: the margin is not a number", remedy)
     for own, value in values.items():
         if not (isinstance(value, str) or is_chat(value)):
             problem = f"{row.where}: is neither a text nor a list of messages"

@@ -27,7 +27,7 @@ SAMPLES, TOKENS, CHOSEN, REJECTED, PASSES = "samples", "tokens", "chosen", "reje
 IDLE = "idle"
 """Key of a pass whose rows all are repetitions: the rank must compute with the others."""
 SEEN = "num_tokens"
-"""TRL's metric that is no mean: tokens of this attempt so far."""
+"""TRL's metric that is not a mean: tokens of this attempt so far."""
 
 
 def real_rows(batch: Batch, rows: int) -> Batch:

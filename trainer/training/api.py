@@ -66,11 +66,12 @@ def train(
     sequence is several values, a mapping is JSON, and None leaves a flag out. `config` names a file
     of flags. `reward` and `environment`: as the flags name them, or an object of this process: a
     function from requests to scores, and a class or a function that makes an environment.
-    `callbacks`: are told of steps, checkpoints and evaluations.
+    `callbacks`: called after steps, checkpoints and evaluations.
 
     Trains in the Ray that this process is in, else in that of RAY_ADDRESS, else in a local one,
-    which ends with the run. Raises TypeError for what is no callback; ConfigError for wrong flags,
-    with all faults; CallbackError if a callback raises; RunError for all else that a user can mend.
+    which ends with the run. Raises TypeError for an invalid callback; ConfigError for wrong flags,
+    with all faults; CallbackError if a callback raises; RunError for any other error that a user
+    can fix.
     """
     check(callbacks)
     if why := missing_packages():

@@ -22,7 +22,7 @@ function listen(job) {
   };
   opened.onerror = () => {
     // A browser connects again by itself, and asks for what follows the last event. After an answer
-    // that is no stream it gives up: then all is asked for again, but not with a key that is refused.
+    // that is not a stream it gives up: then all is asked for again, but not with a key that is refused.
     if (opened.readyState === EventSource.CLOSED && opened === source)
       setTimeout(() => opened === source && !isRefused && listen(job), 3000);
   };

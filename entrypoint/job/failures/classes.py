@@ -93,7 +93,7 @@ class AttemptResult:
     message: str = ""
     """Ray's last message about the job."""
     last_error: str = ""
-    """The driver's last own line that is no warning; lines relayed by Ray do not count."""
+    """The driver's last own line that is not a warning; lines relayed by Ray do not count."""
     told_error: str = ""
     """The driver's newest line with the form of an error, unless the training went on."""
     evidence: tuple[Evidence, ...] = ()
@@ -137,7 +137,7 @@ NEAREST_THE_CAUSE = (
 effects: a process that dies breaks its peers' collectives."""
 
 OF_RAY = re.compile(r"Job entrypoint command failed|Running entrypoint for job |\s*$")
-"""Lines of Ray's message that are no line of the job."""
+"""Lines of Ray's message that are not lines of the job."""
 KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
 """The launch's own line on a rank that a signal ended. Its peers only miss it: the network is well.
 SIGABRT is not here: with it, a rank ends itself after a collective that has failed."""
@@ -147,7 +147,7 @@ def classify(result: AttemptResult) -> FailureClass:
     """Return the failure class of a result. The first rule that applies decides.
 
     First comes what the supervisor itself did or saw, then the driver's exit code, then the
-    cluster's state and the log, which may quote errors that did not end the job. It is no usage
+    cluster's state and the log, which may quote errors that did not end the job. It is not usage
     error if the run has finished a step, or if the job's files are gone.
     """
     failure = _by_the_first_rule(result)

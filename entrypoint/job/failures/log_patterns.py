@@ -28,7 +28,7 @@ NO_ERROR = re.compile(
     r"^\s|^wandb:|^[│╭╰]|^(?:\S+:\s*)?(?i:warning|info|debug)\b|\w+Warning: |^\[?[IW]\d{4}"
     r"|^\d{4}-\d\d-\d\d[ T]\S+\s.*?(?:\b(?:INFO|WARNING|DEBUG)\b|\S+\.py:\d+ -- )"
 )
-"""Lines of the driver that are no error: frames of a traceback, warnings, log lines."""
+"""Lines of the driver that are not errors: frames of a traceback, warnings, log lines."""
 
 NOT_OWN = ("wandb:", "Running entrypoint for job ")
 """Beginnings of lines that a tracker prints, or Ray before the driver's first line."""
@@ -140,7 +140,7 @@ class EvidenceLog:
         self._hint = hint
         self._first: dict[FailureClass, Evidence] = {}
         self.last_error = ""
-        """The driver's last own line that is no warning."""
+        """The driver's last own line that is not a warning."""
         self._lines = ErrorLines()
         self._error_step = 0
         """When the driver's newest error was printed."""
@@ -169,7 +169,7 @@ class EvidenceLog:
     def read_ray_message(self, message: str) -> None:
         """Add what Ray says about a driver that it could not start, or has lost.
 
-        Such errors are Ray's own: they are no evidence of a usage error.
+        Such errors are Ray's own: they are not evidence of a usage error.
         """
         for text, address in map(spoken, message.splitlines()):
             if (failure := _failure_in(text)) and failure is not FailureClass.USAGE:

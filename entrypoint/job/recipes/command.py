@@ -128,7 +128,7 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return ""
-    fault = f"{program} is no program that this image has: give a command that it has"
+    fault = f"{program} is not a program that this image has: give a command that it has"
     return AbsentFile(fault, Path(program)) if "/" in program else fault
 
 

@@ -79,7 +79,7 @@ def _said(python: str, *words: str) -> str | None:
     _unanswered.pop(python, None)
     try:
         return _answer(python, *words)
-    except process.StartError as error:  # a slow start is no answer: the next call asks again
+    except process.StartError as error:  # a slow start is not an answer: the next call asks again
         _unanswered[python] = str(error)
         return None
 

@@ -285,7 +285,7 @@ def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
     if (template := command.value(TEMPLATE)) and "{" not in template:
         name = command.given(TEMPLATE)[-1].name
         yield (
-            f"--{name} {template} is no template: OpenRLHF takes its text, not a file; give "
+            f"--{name} {template} is not a template: OpenRLHF takes its text, not a file; give "
             f'--{name} "$(cat {template})"'
         )
     if command.has(LOAD):

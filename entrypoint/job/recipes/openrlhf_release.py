@@ -103,7 +103,7 @@ def refusals(
         passed_on = replace(command, flags=(flag,)).spelt(dotted=True).flags if dotted else (flag,)
         if unknown & {f"--{one.name}" for one in passed_on}:
             hint = openrlhf_flags.instead(flag, command.flags, verdict.options, ppo=command.ppo)
-            yield f"--{flag.name} is no flag of {release}: {hint}"
+            yield f"--{flag.name} is not a flag of {release}: {hint}"
     for word in takewhile(lambda word: not word.startswith("--"), verdict.unknown):
         yield f"{redact(word)} belongs to no flag of {release}: leave it out"
     if verdict.error:
@@ -161,7 +161,8 @@ def _absent(settings: Settings, command: OpenRLHFCommand, release: str) -> Itera
         return
     if command.file:
         if "working_dir" not in settings.runtime_env:
-            yield f"{command.file} is no file in {Path.cwd()}: give its path as the nodes have it"
+            where = f"{command.file} is not a file in {Path.cwd()}"
+            yield f"{where}: give its path as the nodes have it"
     elif package := _package(settings, command):
         programs = sorted(file.stem for file in (package / "cli").glob("train_*.py"))
         yield f"{release} has no {command.module}, only {', '.join(programs)}"

@@ -163,7 +163,9 @@ def faults(command: OpenRLHFCommand) -> list[str]:
     """Return a sentence for each word that cannot work under supervision."""
     found = [f"{word} belongs to no flag: give --name value" for word in command.strange]
     if command.module and not command.module.startswith("openrlhf.cli.train_"):
-        found.append(f"{command.program[-1]} is no training: give a module openrlhf.cli.train_…")
+        found.append(
+            f"{command.program[-1]} is not a training program: give a module openrlhf.cli.train_…"
+        )
     elif command.module and command.launcher and command.ppo:
         found.append(
             f"{PurePath(command.launcher[0]).name} starts {command.program[-1]} once for each "
@@ -184,7 +186,7 @@ def faults(command: OpenRLHFCommand) -> list[str]:
         (number := command.number(EVERY)) is None or number == 0 or number < -1
     ):
         name = command.given(EVERY)[-1].name
-        found.append(f"--{name} {every} is no number of steps: give 1 or more, or -1 for never")
+        found.append(f"--{name} {every} is not a number of steps: give 1 or more, or -1 for never")
     return found
 
 

@@ -203,7 +203,7 @@ def _retriever_faults(settings: Settings, command: VerlCommand) -> Iterator[str]
     try:
         host = urlsplit((own or ours or "").strip("'\"")).hostname
     except ValueError as error:
-        yield f"{URL}={own} is no address of a server ({error})"
+        yield f"{URL}={own} is not an address of a server ({error})"
         return
     on_head = settings.retriever_command and settings.retriever_on is ServiceOn.HEAD
     if on_head and host in LOOPBACK:

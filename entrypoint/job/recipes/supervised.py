@@ -44,7 +44,7 @@ class Supervised(TorchRun):
         if not settings.job:
             return (NO_JOB,)
         if (stage := settings.job[0]) not in STAGES:
-            return (f"{stage} is no stage: give {one_of(STAGES)}",)
+            return (f"{stage} is not a stage: give {one_of(STAGES)}",)
         if asked := next((word for word in settings.job if word in HELP), ""):
             return (f"{asked} trains nothing: `rollcall {stage} --help` lists the flags",)
         if find_spec("trl") is None:

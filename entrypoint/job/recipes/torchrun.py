@@ -81,14 +81,14 @@ def _no_python(settings: Settings, launch: Launch) -> str:
 
 
 def _no_script(settings: Settings, launch: Launch) -> str:
-    """Return a fault if the script is no file where the job starts; "" if that is elsewhere."""
+    """Return a fault if the script is not a file where the job starts; "" if that is elsewhere."""
     words = [word for word in launch.program[:2] if word != PYTHON and word.endswith(".py")]
     if not words or "working_dir" in settings.runtime_env:
         return ""
     script = Path.cwd() / words[0]
     if script.is_file():
         return ""
-    fault = f"{words[0]} is no file in {Path.cwd()}: give the script's path as the nodes have it"
+    fault = f"{words[0]} is not a file in {Path.cwd()}: give the script's path as the nodes have it"
     return AbsentFile(fault, script)
 
 

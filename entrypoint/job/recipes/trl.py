@@ -276,13 +276,13 @@ def _faults_of_arguments(settings: Settings) -> Iterator[str]:
         files[CONFIG] = trl_words.option(settings.job, CONFIG) or ""
     for name, file in files.items():
         if file and _lacks(settings, Path(file)):
-            yield f"--{name} {file} is no file that can be read: give the path as the nodes have it"
+            yield f"--{name} {file} is not a readable file: give the path as the nodes have it"
     resume = _argument(settings, RESUME)
     if resume is None:
         return
     if resume.lower() in ("true", "false", ""):
         yield (
-            f"--{RESUME} {resume} is no checkpoint's path: leave it out, the recipe trl resumes "
+            f"--{RESUME} {resume} is not a checkpoint's path: leave it out, the recipe trl resumes "
             "from the newest complete checkpoint itself"
         )
         return

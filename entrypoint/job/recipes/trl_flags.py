@@ -40,7 +40,7 @@ def unknown(package: Path, script: str, arguments: Sequence[str]) -> Iterator[st
         name = typed.removeprefix("--").replace("-", "_")
         near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
         hint = f": did you mean --{near[0]}?" if near else ": leave it out"
-        yield f"{typed} is no flag of the installed TRL's script {script}{hint}"
+        yield f"{typed} is not a flag of the installed TRL's script {script}{hint}"
 
 
 @cache

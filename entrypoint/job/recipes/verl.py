@@ -191,7 +191,7 @@ def _not_checked(settings: Settings, command: VerlCommand) -> str:
     own = package_of(settings, command.variables, python, top) if top else None
     program = source_of(own, command.program[-1]) if own else None
     if not top:
-        why = "it is no module of verl"
+        why = "it is not a module of verl"
     elif verl is None or program is None:
         if not brings(settings, command.variables, top):
             return ""  # a fault says that it is not there

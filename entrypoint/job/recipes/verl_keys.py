@@ -51,7 +51,7 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
         elif sign != "+" and not _has(keys, key):
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
             hint = f"did you mean {near[0]}?" if near else f"leave it out, or give +{key} to add it"
-            yield f"{key} is no key of this verl: {hint}"
+            yield f"{key} is not a key of this verl: {hint}"
 
 
 def is_checked(program: Path, package: Path, overrides: Sequence[str]) -> bool:
@@ -178,7 +178,7 @@ def _has(keys: Mapping[str, Any], key: str) -> bool:
 
 
 def _is_taken(keys: Mapping[str, Any], key: str, value: str) -> bool:
-    """Return whether Hydra refuses `+key=value`: something is there, and the value is no list."""
+    """Return whether Hydra refuses `+key=value`: the key exists, and its value is not a list."""
     found: Any = keys
     for name in key.split("."):
         if not isinstance(found, Mapping) or name not in found:

@@ -116,7 +116,7 @@ def faults(command: VerlCommand) -> list[str]:
     found = []
     if command.program[-2:] == ("-m", MODULE) and (word := _no_override(command.overrides)):
         found.append(
-            f"{word} is no key=value, and no verl reads it: give verl's own command, such as "
+            f"{word} is not a key=value, and no verl reads it: give verl's own command, such as "
             f"python3 -m {MODULE} …, with the words that a script has; ROLLCALL_RECIPE=command "
             "runs a script as it is"
         )
@@ -318,7 +318,7 @@ def _has_pool(command: VerlCommand, name: str) -> bool:
 
 
 def _gpus_of(command: VerlCommand, name: str, default: tuple[int, int]) -> int:
-    """Return nodes × GPUs of each; 0 if one of them is no plain number."""
+    """Return nodes × GPUs of each; 0 if one of them is not a plain number."""
     keys = (f"{name}.nnodes", f"{name}.n_gpus_per_node")
     values = [
         number if command.value(key) is None else command.number(key) or 0

@@ -273,8 +273,8 @@ def render_nodes(dev: Path, sys: Path) -> list[Path]:
 def integrated(dev: Path, sys: Path) -> set[int]:
     """The numbers of the GPUs that are the integrated graphics of a processor.
 
-    Their own memory is what the firmware has set aside. An MI300A, which is no graphics, has none:
-    the driver says 0. KFD's topology gives all of them nodes without processor cores.
+    The firmware sets their own memory aside. An MI300A, which is not a graphics card, has none: the
+    driver says 0. KFD's topology gives all of them nodes without processor cores.
     """
     totals = [read(_device(sys, node) / VRAM_TOTAL) for node in render_nodes(dev, sys)]
     own = [int(total) if total.isdigit() else 0 for total in totals]

@@ -223,7 +223,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
 
 
 def _grows(event: Event) -> bool:
-    """Whether the attempt was ended to continue with more workers, which is no failure."""
+    """Whether the attempt was ended to continue with more workers, which is not a failure."""
     return event.kind == "decision" and event.details.get("answer") == GROW
 
 

@@ -148,7 +148,7 @@ def endings(events: Iterable[Event]) -> Iterator[str]:
         elif kind == "failure":
             failure = event["details"]["failure"]
             if failure not in list(FailureClass):
-                yield f"attempt {number}: {failure!r} is no class"
+                yield f"attempt {number}: {failure!r} is not a class"
             if not running:
                 yield f"attempt {number} has a second class: {failure}"
             running, unanswered = False, True

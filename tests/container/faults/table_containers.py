@@ -55,7 +55,7 @@ class Containers(Cluster):
         return True
 
     def helper(self, name: str, *command: str) -> None:
-        """A container that is no node, under its name."""
+        """A container that is not a node, under its name."""
         self._start(name, {}, *command, alias=name)
 
     def inside(self, node: str, *command: str) -> None:

@@ -168,7 +168,7 @@ def test_an_attempt_with_two_classes_is_found(told: Told) -> None:
 
 def test_a_class_that_is_none_is_found(told: Told) -> None:
     told.fails("bad luck")
-    assert list(checker.endings(told.events)) == ["attempt 1: 'bad luck' is no class"]
+    assert list(checker.endings(told.events)) == ["attempt 1: 'bad luck' is not a class"]
 
 
 def test_a_failure_without_an_answer_is_found(told: Told) -> None:

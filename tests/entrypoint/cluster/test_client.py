@@ -68,7 +68,7 @@ def test_a_command_says_that_what_answers_is_no_head(
         command(settings, parse("status", []))
     assert caught.value.exit_code == 69
     said = str(caught.value)
-    assert said.startswith(f"what answers at http://127.0.0.1:{port} is no head (/v1/")
+    assert said.startswith(f"what answers at http://127.0.0.1:{port} is not a head (/v1/")
     assert f"gives {status}): is ROLLCALL_CONTROL_PORT right?" in said
     assert doctor.of_head(settings) is None
 
@@ -100,7 +100,7 @@ def test_a_worker_waits_on_while_another_server_has_the_heads_port(
     stranger: Stranger, status: int, body: str
 ) -> None:
     client = ControlClient("127.0.0.1", stranger(status, body), "correct-horse-battery")
-    with pytest.raises(wait.NotYetError, match="is no head"):
+    with pytest.raises(wait.NotYetError, match="is not a head"):
         client.check_in(NodeInfo(node="a", address="127.0.0.2", versions={}))
     assert not client.leave("a", "its machine is taken away")
 

@@ -88,13 +88,13 @@ def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
     [
         ("statsu", "did you mean status?"),
         ("log", "did you mean logs?"),
-        ("help statsu", "statsu is no command: did you mean status?"),
+        ("help statsu", "statsu is not a command: did you mean status?"),
         ("event", "did you mean events?"),
         ("status --wacth", "unknown argument --wacth: did you mean --watch?"),
         ("logs --folow head", "unknown argument --folow: did you mean --follow?"),
         ("logs head --line=3", "unknown argument --line=3: did you mean --lines?"),
-        ("logs head -n many", "'many' is no number of lines, such as 100"),
-        ("events --since tomorrow", "'tomorrow' is no time: give 90s, 10m or 2h ago, or"),
+        ("logs head -n many", "'many' is not a number of lines, such as 100"),
+        ("events --since tomorrow", "'tomorrow' is not a time: give 90s, 10m or 2h ago, or"),
         ("wait --timeout long", "'long' is not a duration: give seconds, or"),
         ("open --kye", "did you mean --key?"),
         ("stop job-1 job-2", "unknown argument job-2"),
@@ -102,8 +102,8 @@ def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
         ("report", "the following arguments are required: RUN"),
         ("demo --stpes 3", "did you mean --steps?"),
         ("doctor --jsno", "doctor does not take --jsno; it takes --json"),
-        ("plan --nodes none", "--nodes none is no number, as in --nodes 8"),
-        ("status --address 10.0.0.2", "'10.0.0.2' is no address of a head, such as"),
+        ("plan --nodes none", "--nodes none is not a number, as in --nodes 8"),
+        ("status --address 10.0.0.2", "'10.0.0.2' is not an address of a head, such as"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
@@ -217,4 +217,4 @@ def test_an_empty_job_is_not_the_whole_run(
 ) -> None:
     """As of `rollcall stop "$JOB"` in a shell that has no JOB."""
     assert rollcall(monkeypatch, command, word) == 64
-    assert f"{word!r} is no job's id, such as job-1" in capsys.readouterr().err
+    assert f"{word!r} is not a job's id, such as job-1" in capsys.readouterr().err

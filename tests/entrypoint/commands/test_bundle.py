@@ -199,7 +199,7 @@ def test_an_archive_that_exists_stays_as_it_is(
     [
         (("nothing", "--out", "x.tar.gz"), 73, "nothing does not exist: give the run's directory"),
         ((".", "--out", "x.tar.gz"), 73, "neither journal.jsonl nor run.json; give the run"),
-        (("file", "--out", "x.tar.gz"), 73, "file is no directory"),
+        (("file", "--out", "x.tar.gz"), 73, "file is not a directory"),
         (("run", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
         (("run", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
         (("run",), 64, "the following arguments are required: --out"),

@@ -188,13 +188,16 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
         (["submit", "--runtime-env", "/none", "--", "true"], "--runtime-env /none: No such file"),
         (["submit", "--runtime-env-json", "{", "--", "true"], "--runtime-env-json is neither JSON"),
         (["submit", "--working-dir", "/none", "--", "true"], "/none is neither a directory nor"),
-        (["submit", "--", "no-such-program"], "no-such-program is no program that this image has"),
+        (
+            ["submit", "--", "no-such-program"],
+            "no-such-program is not a program that this image has",
+        ),
         (["status", "job-7"], "there is no job job-7: the jobs are none yet"),
         (["stop", "now"], "there is no job now"),
         (["logs", "--follow"], "logs --follow takes a NAME, a job, or one of head"),
         (["logs", "--follow", "head", "driver"], "logs --follow takes one NAME"),
         (["logs", "haed"], "there is no log of haed: did you mean head?"),
-        (["list", "--address", "10.0.0.2:x"], "'10.0.0.2:x' is no address of a head"),
+        (["list", "--address", "10.0.0.2:x"], "'10.0.0.2:x' is not an address of a head"),
     ],
 )
 def test_bad_input_exits_with_64_and_says_what_would_be_right(

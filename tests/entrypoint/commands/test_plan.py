@@ -261,7 +261,7 @@ def test_a_job_that_cannot_run_is_a_fault(
     assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
     no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
     assert plan.main(no_program, False) == 64
-    assert "nosuchprogram is no program" in capsys.readouterr().err
+    assert "nosuchprogram is not a program" in capsys.readouterr().err
 
 
 def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:

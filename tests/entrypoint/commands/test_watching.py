@@ -327,7 +327,7 @@ def test_open_opens_a_browser_only_for_a_person_at_a_screen(
     assert opened == [f"http://127.0.0.1:{head.port}/?read={run_token.read_only(TOKEN)}"]
     monkeypatch.undo()
     monkeypatch.setenv("DISPLAY", ":0")
-    assert not page.has_browser()  # pytest's output is no terminal
+    assert not page.has_browser()  # pytest's output is not a terminal
 
 
 def test_an_event_is_shown_with_date_and_zone() -> None:

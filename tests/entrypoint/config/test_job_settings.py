@@ -17,7 +17,7 @@ def faults(**environ: str) -> list[str]:
 @pytest.mark.parametrize(
     ("variable", "value", "fault"),
     [
-        ("STEP_PATTERN", "step (", "is no regular expression"),
+        ("STEP_PATTERN", "step (", "is not a regular expression"),
         ("STEP_PATTERN", r"step (\d+)", "has no group named step"),
         ("STEP_PATTERN", r"(?P<step>\d+) (?P<speed>\S+)", "has a group named speed: the names are"),
         ("CHECKPOINTS", "out/checkpoint", "does not have {step} once"),

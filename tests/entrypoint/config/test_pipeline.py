@@ -106,8 +106,8 @@ stages:
     for sentence in (
         "the file has a field stage, which nothing reads: did you mean stages?",
         "stage sft has a field jbo, which nothing reads: did you mean job?",
-        "stage sft: the job is no command line: no closing quotation",
-        "stage rm: the job's word True is no text: put it in quotes",
+        "stage sft: the job is not a command line: no closing quotation",
+        "stage rm: the job's word True is not text: put it in quotes",
         "stage 3 has the name rm, as an earlier stage has",
         "stage rm: {stage.ppo.model} names a stage that does not come before",
         "stage rm: {stage.stf.run} names no stage of the file: did you mean sft?",
@@ -116,8 +116,8 @@ stages:
         "stage ppo: the runtime environment has no field piip: did you mean pip?",
         "stage a b: {stage.run} names nothing: give {stage.NAME.run} or {stage.NAME.model}",
         "stage 6: the job is neither a text nor a list of words",
-        "stage 6: runtime_env is no object of fields",
-        "stage 7 is no object with the fields name, job, runtime_env",
+        "stage 6: runtime_env is not an object of fields",
+        "stage 7 is not an object with the fields name, job, runtime_env",
     ):
         assert sentence in said
     assert any(one.startswith("stage 5 has the name 'a b': give up to 64 letters") for one in said)
@@ -140,7 +140,7 @@ def test_a_field_that_is_given_twice_is_refused_because_its_first_value_would_be
 
 @pytest.mark.parametrize("job", ["true", "7"])
 def test_a_word_that_yaml_reads_as_no_text_belongs_in_quotes(job: str) -> None:
-    with pytest.raises(PipelineError, match=f"^stage a: the job {job.title()} is no text: put it"):
+    with pytest.raises(PipelineError, match=f"^stage a: the job {job.title()} is not text: put it"):
         parsed(f"stages: [{{name: a, job: {job}}}]")
     assert parsed(f"stages: [{{name: a, job: '{job}'}}]")[0].words == (job,)
 
@@ -151,9 +151,9 @@ def test_a_word_that_yaml_reads_as_no_text_belongs_in_quotes(job: str) -> None:
         ("", "there are no stages"),
         ("[]", "there are no stages"),
         ("stages: {}", "there are no stages"),
-        ("stages: [", "this is no YAML in line 1"),
-        ("stages: &all [*all]", "stage 1 is no object"),
-        ("? [a]\n: b", "this is no YAML in line 1"),
+        ("stages: [", "this is not a YAML in line 1"),
+        ("stages: &all [*all]", "stage 1 is not an object"),
+        ("? [a]\n: b", "this is not a YAML in line 1"),
     ],
 )
 def test_a_file_without_stages_is_refused(text: str, said: str) -> None:

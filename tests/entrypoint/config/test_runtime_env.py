@@ -41,16 +41,16 @@ def test_a_file_of_requirements_is_read_beside_the_file_that_names_it(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1]", "is no object of fields"),
+        ("[1]", "is not an object of fields"),
         ("pip: [", "is neither JSON nor YAML in line 1"),
         ('{"workingdir": "."}', "no field workingdir: did you mean working_dir?"),
-        ('{"env_vars": {"LEVEL": 2}}', "env_vars is no object of texts"),
+        ('{"env_vars": {"LEVEL": 2}}', "env_vars is not an object of texts"),
         ('{"env_vars": {"RAY_AUTH_TOKEN": "x"}}', "env_vars sets RAY_AUTH_TOKEN, which Rollcall"),
         ('{"env_vars": {"ROLLCALL_ATTEMPT": "1"}}', "leave it out"),
-        ('{"excludes": "/data"}', "excludes is no list of patterns"),
+        ('{"excludes": "/data"}', "excludes is not a list of patterns"),
         ('{"pip": "einops"}', "pip is neither a list nor an object"),
         ('{"pip": ["a"], "uv": ["a"]}', "has pip and uv: give one of the two"),
-        ('{"working_dir": 1}', "working_dir is no text"),
+        ('{"working_dir": 1}', "working_dir is not text"),
         ('{"py_modules": ["./mine"]}', "put modules of your own into working_dir"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_variable_gives_the_environment_of_the_heads_own_command(tmp_path: Pat
         (
             {"ROLLCALL_RUNTIME_ENV": '{"env_vars": {"API_KEY": 12345}}'},
             (),
-            "is wrong: env_vars is no object of texts",
+            "is wrong: env_vars is not an object of texts",
         ),
         (
             {"ROLLCALL_RUNTIME_ENV": '{"pip": ["a"]}'},

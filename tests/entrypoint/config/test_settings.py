@@ -76,14 +76,14 @@ def test_empty_variables_count_as_not_set() -> None:
         ("HEAD_POD_ID", "abc 123", "is not a pod's id"),
         ("ROLLCALL_HEAD_ADDRESS", "10.0.0.1:6379", "without a port"),
         ("ROLLCALL_HEAD_ADDRESS", "1.2.3.400", "is neither a host name nor an address"),
-        ("ROLLCALL_HEAD_ADDRESS", "0.0.0.0", "is no address that a node can have"),
+        ("ROLLCALL_HEAD_ADDRESS", "0.0.0.0", "is not an address that a node can have"),
         ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
         ("ROLLCALL_HEAD_TIMEOUT", "0", "is not between zero and a year"),
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
         (
             "ROLLCALL_RECIPE",
             "vrl",
-            "is no recipe: give builtin, command, openrlhf, search-r1, supervised, torchrun, "
+            "is not a recipe: give builtin, command, openrlhf, search-r1, supervised, torchrun, "
             "trl or verl",
         ),
         ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),

@@ -47,8 +47,8 @@ def test_the_run_directory_is_shared_or_the_head_s(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("everywhere", "is no place for checkpoints"),
-        ("/mnt/disk", "is no place for checkpoints"),
+        ("everywhere", "is not a place for checkpoints"),
+        ("/mnt/disk", "is not a place for checkpoints"),
         ("s3://", "names no bucket"),
         ("s3:///prefix", "names no bucket"),
         ("s3://id:key-of-somebody@bucket", "has more than a scheme, a bucket and a prefix"),

@@ -194,7 +194,7 @@ def test_a_head_with_no_address_but_a_loopbacks_does_not_begin(
 def test_a_node_does_not_begin_with_the_address_of_another_machine(tmp_path: Path) -> None:
     result, _ = interface({"ROLLCALL_NODE_ADDRESS": "192.0.2.77"}, tmp_path, "eth0")
     assert result.verdict is Verdict.FAIL
-    assert result.evidence.startswith("192.0.2.77 is no address of this machine, which has ")
+    assert result.evidence.startswith("192.0.2.77 is not an address of this machine, which has ")
     assert "set ROLLCALL_NODE_ADDRESS" in result.remedy
 
 

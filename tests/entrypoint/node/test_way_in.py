@@ -70,7 +70,7 @@ def head_at(
 
 @contextmanager
 def other_server(address: str, port: int) -> Iterator[None]:
-    """A web server that is no head."""
+    """A web server that is not a head."""
     other = HTTPServer((address, port), BaseHTTPRequestHandler)
     thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -119,7 +119,7 @@ def test_the_address_that_answers_as_a_head_is_kept_wherever_it_stands(
     place: int, named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
-        addresses = ["127.0.0.6", "127.0.0.7"]  # nobody, and a server that is no head
+        addresses = ["127.0.0.6", "127.0.0.7"]  # nobody, and a server that is not a head
         addresses.insert(place, "127.0.0.5")
         named(*addresses)
         with other_server("127.0.0.7", head.port):

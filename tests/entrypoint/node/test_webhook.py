@@ -225,7 +225,7 @@ def test_a_job_that_fails_before_it_begins_has_an_end_too(
 ) -> None:
     """A stage of a pipeline finds only at its turn that a file is missing."""
     follower = Follower(RunFiles(tmp_path), claim.epoch)
-    said = "job-2 (rl) has failed: it did not begin: --pretrain run/hf is no directory"
+    said = "job-2 (rl) has failed: it did not begin: --pretrain run/hf is not a directory"
     journal.record("job-ended", said, job="job-2", outcome="failed", exit_code=64)
     journal.record("job-ended", "job-3 has been stopped", job="job-3", outcome="stopped")
     (told,) = follower.new()

@@ -120,7 +120,7 @@ def test_roce_ports_of_two_rates_are_a_question_until_nccl_is_told_which(tmp_pat
         ("2", "fail", "mlx5_0:1 has IB/RoCE v1 at NCCL_IB_GID_INDEX=2"),
         ("4", "fail", "mlx5_0:1 has no address at GID index 4"),
         ("9", "fail", "mlx5_0:1 has no address at GID index 9"),
-        ("three", "fail", "is no number"),
+        ("three", "fail", "is not a number"),
     ],
 )
 def test_a_gid_index_must_have_an_address_of_roce_v2(

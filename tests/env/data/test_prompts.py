@@ -225,7 +225,7 @@ def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path: Path) -> None:
         (b'{"question": ' + b"7" * 5000 + b"}", ":2: not JSON: Exceeds the limit"),
         (
             b'{"question": "\\ud83d\\ude00 \\uD83D", "answer": "b"}',
-            ":2: 'question' is not Unicode: \\ud83d is half of a character",
+            ":2: 'question' is not Unicode: \\ud83d is incomplete",
         ),
         (
             b'{"qestion": "a", "answer": "b"}',

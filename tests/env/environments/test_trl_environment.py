@@ -236,7 +236,7 @@ def test_a_reward_function_gets_texts_and_columns(tmp_path: Path) -> None:
     ]
     first, second = reward_function(f"{path}:right")(asked)
     assert (first.reward, first.metrics) == (1.0, {"length": 1.0})
-    assert not second.ok  # None is no zero
+    assert not second.ok  # None is not a zero
     weighted = reward_function([f"{path}:later:0.5", f"{path}:later"])(asked)
     assert [score.reward for score in weighted] == [3.0, 3.0]
     assert "1 rewards for 2" in reward_function(f"{path}:short")(asked)[0].error

@@ -1,4 +1,4 @@
-"""Tools: calls are answered, wrong ones too; an outage is no answer."""
+"""Tools: calls are answered, wrong ones too; an outage is not an answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def wait(seconds: float) -> bytes:
 
 
 def decode() -> str:
-    """Return a file's name that is no UTF-8."""
+    """Return a file's name that is not UTF-8."""
     return os.fsdecode(b"a name: \xff")
 
 

@@ -1,4 +1,4 @@
-"""Rewards that are no usable number: a status, never a crash of the trainer."""
+"""Rewards that are not usable number: a status, never a crash of the trainer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_answer_of_a_server_with_such_a_reward_is_waited_out(scripted: Start,
 
 def test_a_server_that_gives_no_other_is_an_outage(scripted: Start) -> None:
     server = scripted(lambda *_: (200, {"rewards": [HUGE] * 3}))
-    with pytest.raises(RewardUnreachable, match=r"the reward 1000.* is no finite number"):
+    with pytest.raises(RewardUnreachable, match=r"the reward 1000.* is not a finite number"):
         RemoteReward([server.url], deadline=0.5, chunk_size=9)(REQUESTS)
 
 

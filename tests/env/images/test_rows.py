@@ -119,7 +119,11 @@ def test_a_cursor_belongs_to_its_images(tmp_path: Path) -> None:
         ({"q": [{"role": "system", "content": "?"}], "images": ["a"]}, {}, "no message of the"),
         ({"q": [{"role": "user", "content": 5}], "images": ["a"]}, {}, "content of type int"),
         ({"q": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, {}, "text of type"),
-        ({"q": "?", "images": ["http://[a"]}, {}, "names the image http://\\[a, which is no path"),
+        (
+            {"q": "?", "images": ["http://[a"]},
+            {},
+            "names the image http://\\[a, which is not a path",
+        ),
         ({"q": "?", "image": "a.png"}, {}, "Give --image_key image"),
         ({"q": "?", "video": "a.mp4"}, {}, "'video', and only text and images are"),
         ({"q": "?"}, {"key": "pictures", "required": True}, "the key 'pictures' is missing"),

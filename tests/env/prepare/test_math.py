@@ -96,7 +96,7 @@ def test_an_answer_may_be_a_number(tmp_path: Path) -> None:
     ("row", "says"),
     [
         ({"problem": "1+1?", "solution": "two"}, r"no 'answer', and no \boxed{} in 'solution'"),
-        ({"problem": "  ", "solution": r"\boxed{2}"}, "'problem' is no text"),
+        ({"problem": "  ", "solution": r"\boxed{2}"}, "'problem' is not text"),
         ({"solution": r"\boxed{2}"}, "the key 'problem' is missing"),
         ({"problem": "1+1?", "answer": True}, "no 'answer', and no"),
         ({"problem": "1+1?", "solution": "\ud83d"}, "'solution' is not Unicode"),

@@ -113,11 +113,14 @@ def test_an_image_that_is_missing_or_damaged_is_extracted_again(
 
 BROKEN = [
     ("[1]", "holds no messages"),
-    ('[{"role": "user", "content": [{"type": "image", "image": {}}]}]', "an image that is no path"),
+    (
+        '[{"role": "user", "content": [{"type": "image", "image": {}}]}]',
+        "an image that is not a path",
+    ),
     ("[" * 100_000, "holds no messages"),
     ('[{"content": "no role"}]', "holds no messages"),
     ('[{"role": "user", "content": null}]', "holds no messages"),
-    ('[{"role": "user", "content": "\\ud83d"}]', "is not Unicode: \\ud83d is half"),
+    ('[{"role": "user", "content": "\\ud83d"}]', "is not Unicode: \\ud83d is incomplete"),
 ]
 
 

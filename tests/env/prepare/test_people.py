@@ -91,7 +91,7 @@ def test_the_model_has_a_token_for_each_syllable_and_phrase(prepared: Path) -> N
     [
         (["--passages", "1000001"], "there are only 1000000 names"),
         (["--passages", "10"], "want more people than the 10 of --passages"),
-        (["--searched", "1.5"], "--searched 1.5 is no share"),
+        (["--searched", "1.5"], "--searched 1.5 is not a share"),
     ],
 )
 def test_what_cannot_be_made_is_refused(

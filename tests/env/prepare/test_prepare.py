@@ -206,7 +206,7 @@ def test_other_arguments_need_force(prepared: Path, capsys: pytest.CaptureFixtur
             ["arithmetic", "--max-operand", "9", "--eval-size", "55"],
             "operands up to 9 give 55 pairs",
         ),
-        (["arithmetic", "--eval-size", "-1"], "'-1' is no whole number from 1"),
+        (["arithmetic", "--eval-size", "-1"], "'-1' is not a whole number from 1"),
         (["arithmetic", "--hidden-size", "30", "--heads", "4"], "multiple of 2 x --heads (4)"),
         (["gsm8k", "--source", "nowhere"], "nowhere: no train split of GSM8K"),
         (["gsm8k", "--source", str(EXCERPT), "--template", "none"], "wants {} where"),
@@ -315,7 +315,7 @@ def test_a_solution_without_a_number_is_named_by_its_line(tmp_path: Path) -> Non
     with pytest.raises(PromptError, match=r"train\.jsonl:17: no number after ####"):
         read_gsm8k(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"question": "?", "answer": null}\n')
-    with pytest.raises(PromptError, match=r"train\.jsonl:1: 'question' or 'answer' is no text"):
+    with pytest.raises(PromptError, match=r"train\.jsonl:1: 'question' or 'answer' is not text"):
         read_gsm8k(tmp_path)
     with pytest.raises(PrepareError, match="no train split"):
         read_gsm8k(tmp_path / "none")

@@ -140,11 +140,11 @@ def test_the_same_command_keeps_and_other_data_are_refused(
     ("row", "message"),
     [
         ({"question": "q", "golden_answers": []}, "train.jsonl:2: no answers: []"),
-        ({"question": "q", "golden_answers": [7]}, "train.jsonl:2: an answer is no text: [7]"),
+        ({"question": "q", "golden_answers": [7]}, "train.jsonl:2: an answer is not text: [7]"),
         ({"question": "q", "golden_answers": None}, "train.jsonl:2: no answers: None"),
-        ({"question": " ", "golden_answers": ["a"]}, "train.jsonl:2: 'question' is no text"),
+        ({"question": " ", "golden_answers": ["a"]}, "train.jsonl:2: 'question' is not text"),
         ({"golden_answers": ["a"]}, "train.jsonl:2: the key 'question' is missing"),
-        ({**NQ, "id": "\ud83d"}, "train.jsonl:2: 'id' is not Unicode: \\ud83d is half of a"),
+        ({**NQ, "id": "\ud83d"}, "train.jsonl:2: 'id' is not Unicode: \\ud83d is incomplete"),
     ],
 )
 def test_a_bad_row_is_named(

@@ -167,7 +167,7 @@ def test_each_episode_may_have_a_retriever_of_its_own(monkeypatch: pytest.Monkey
     "url", ["127.0.0.1:8000/retrieve", "ftp://a", "", "http://a:1/b,", "http://a,b"]
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"no URL such as http://127\.0\.0\.1:8000/retrieve"):
+    with pytest.raises(ValueError, match=r"not a URL such as http://127\.0\.0\.1:8000/retrieve"):
         Retriever(url)
 
 

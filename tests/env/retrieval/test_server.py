@@ -85,7 +85,7 @@ def test_a_query_that_cannot_be_searched_for_spoils_no_other(url: str) -> None:
     half = b'{"queries": ["rain", "\\ud83d"], "topk": 1}'
     answer = httpx.post(f"{url}/retrieve", content=half).json()
     assert [len(found) for found in answer["result"]] == [1, 0]
-    assert answer["errors"] == [None, "the query has \\ud83d, which is half of a character"]
+    assert answer["errors"] == [None, "the query has \\ud83d, an incomplete Unicode character"]
     refused, found = search(url, "rain \udfff", "rain")
     assert [refused.status, found.status] == ["refused", "ok"]
 
@@ -248,7 +248,7 @@ def test_a_wait_that_is_no_number_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=str(os.EX_USAGE)):
         main(["--index", str(tmp_path / "absent"), "--max-wait-ms", wrong])
-    assert f"'{wrong}' is no number from 0" in capsys.readouterr().err
+    assert f"'{wrong}' is not a number from 0" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_named(

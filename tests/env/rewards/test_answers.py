@@ -320,7 +320,7 @@ def test_options_follow_the_name_as_in_a_url() -> None:
         ("gsm8k?x=1", "the reward 'gsm8k' has no option 'x'; it has: none"),
         ("length?free=few", "length: free is 'few', where a whole number is wanted"),
         ("length?free=9&most=3", "free is 9 and most is 3 characters"),
-        ("format?pattern=(", "pattern '(' is no regular expression: missing )"),
+        ("format?pattern=(", "pattern '(' is not a regular expression: missing )"),
         ("lenght?free=3", "did you mean 'length'"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_number_of_thousands_of_digits_is_an_answer_as_any_other() -> None:
 def test_a_sum_without_a_right_answer_is_a_failure(label: str | None) -> None:
     got = score(arithmetic.exact, "19", label)
     assert not got.ok
-    assert "is no whole number" in got.error
+    assert "is not a whole number" in got.error
 
 
 @pytest.mark.parametrize(

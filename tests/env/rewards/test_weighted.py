@@ -155,7 +155,7 @@ def test_an_outage_is_retried_and_is_never_a_score(
     assert [score.reward for score in judged(passing)] == [1.0] * 3
     with pytest.raises(RewardUnreachable, match="HTTP 500"):
         judged(scripted(lambda *_: broken))
-    with pytest.raises(RewardUnreachable, match="no chat completion"):
+    with pytest.raises(RewardUnreachable, match="not a chat completion"):
         judged(scripted(lambda *_: (200, {"choices": []})), count=1)
 
     def only_the_first(_: int, body: dict[str, object]) -> tuple[int, object]:
@@ -216,8 +216,8 @@ def test_no_proxy_leads_to_a_judge_that_is_near(
     ("proxy", "says"),
     [
         ("socks5://user:hunter2@proxy:1080", "needs `pip install httpx[socks]`"),
-        ("ftp://user:hunter2@proxy:21", "is no URL such as http://proxy:3128"),
-        ("http://user:hunter2@proxy:port", "is no URL such as http://proxy:3128"),
+        ("ftp://user:hunter2@proxy:21", "is not a URL such as http://proxy:3128"),
+        ("http://user:hunter2@proxy:port", "is not a URL such as http://proxy:3128"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_named_before_the_first_step(
@@ -259,7 +259,7 @@ def test_what_a_judge_refuses_that_has_answered_is_an_outage(
     ("options", "says"),
     [
         ("url=http://h/v1", "judge wants model=NAME"),
-        ("url=h:8000&model=m", "'h:8000' is no URL such as http://host:8000/v1"),
+        ("url=h:8000&model=m", "'h:8000' is not a URL such as http://host:8000/v1"),
         ("url=http://user:secret@h/v1&model=m", "the url holds a password; give a key"),
         ("url=http://h/v1&model=m&template=/none", "template /none: No such file"),
         ("url=http://h/v1&model=m&pattern=Score", "wants one group"),

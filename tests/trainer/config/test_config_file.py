@@ -27,7 +27,7 @@ def written(folder: Path, name: str, text: str) -> Path:
         ("a.yaml", "actor: {adam: {ler: 1}}", "a.yaml: actor.adam.ler: unknown key. Did you mean"),
         ("a.yaml", "gama: 0.9", "a.yaml: gama: unknown key. Did you mean gamma?"),
         ("a.toml", "[actor.eps_clip]\nlow = 1", "a.toml: actor.eps_clip.low: unknown key"),
-        ("a.yaml", "actor: {eps_clip: {}}", "a.yaml: actor.eps_clip: is no section"),
+        ("a.yaml", "actor: {eps_clip: {}}", "a.yaml: actor.eps_clip: is not a section"),
         ("a.yaml", "gamma: wide", "a.yaml: gamma: must be a number (given: wide)"),
         ("a.yaml", "adam_betas: 0.9", "a.yaml: adam_betas: must be 2 numbers (given: 0.9)"),
         ("a.yaml", "gamma: [0.9, 0.8]", "a.yaml: gamma: must be a number (given: 0.9 0.8)"),

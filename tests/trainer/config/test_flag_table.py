@@ -83,7 +83,7 @@ def test_a_name_keeps_its_capitals_in_the_table(flag: str, beginning: str) -> No
 
 def test_every_flag_that_claims_an_effect_is_read() -> None:
     sources = [
-        re.sub(r'"[^"\n]*"', "", path.read_text())  # a dotted spelling is no read
+        re.sub(r'"[^"\n]*"', "", path.read_text())  # a dotted spelling does not read it
         for path in (ROOT / "trainer").rglob("*.py")
         if path.name not in ("no_effect.py", "validate.py")
     ]

@@ -102,7 +102,7 @@ class Own(Environment):
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("import time", "import import", "line 1 is no Python"),
+        ("import time", "import import", "line 1 is not Python code"),
         ("self, reply", "self", "Own.step, line 5, must take one argument after self"),
         ("class Own", "class Other", "the file defines no Own"),
     ],

@@ -96,7 +96,7 @@ def test_two_processes_make_one_download_and_then_nobody_asks(tmp_path: Path) ->
     assert (directory / "model.safetensors").read_text() == "new"
     cached, absent = said(start(tmp_path / "home", served.url, "owner/model", "owner/other"))
     assert cached == f"owner/model {directory}"
-    assert absent.startswith("HubUnreachableError owner/other is no directory here")
+    assert absent.startswith("HubUnreachableError owner/other is not a directory here")
     assert f"{served.url} does not answer: give a directory that all nodes see" in absent
 
 
@@ -115,14 +115,16 @@ def test_what_a_repository_has_is_fetched_whole_and_what_it_is_not_is_said(tmp_p
     assert int(second.removeprefix(f"{first}@")) >= 10 * 2**20
     assert not any("onnx" in name for name in served.downloads)
     assert lines[2] == (
-        "HubError owner/none is no directory here and no public model on the hub: check the "
+        "HubError owner/none is not a directory here and not a public model on the hub: check the "
         "spelling, or give HF_TOKEN if it is private"
     )
 
 
 def test_offline_is_one_sentence_with_what_to_do(tmp_path: Path) -> None:
     (line,) = said(start(tmp_path, "http://127.0.0.1:9", "owner/model", HF_HUB_OFFLINE="1"))
-    assert line.startswith("HubUnreachableError owner/model is no directory here and not whole in")
+    assert line.startswith(
+        "HubUnreachableError owner/model is not a directory here and not whole in"
+    )
     assert "HF_HUB_OFFLINE is set" in line
     assert "`hf download owner/model`" in line
 

@@ -63,7 +63,7 @@ def test_requests_of_many_clients_get_the_model_s_scores(tmp_path: Path) -> None
     [
         (["--model", "/none"], "--model /none: no model there (no config.json)"),
         ([], "--model"),
-        (["--model", "m", "--port", "x"], "'x' is no port"),
+        (["--model", "m", "--port", "x"], "'x' is not a port"),
     ],
 )
 def test_wrong_flags_are_one_line_and_64(

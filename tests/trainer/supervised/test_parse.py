@@ -84,7 +84,7 @@ def test_every_flag_of_openrlhf_is_known_in_its_dotted_spelling(stage: str) -> N
             "--tokenizer_chat_template: no such file",
         ),
         ("rm", {"tokenizer_chat_template": "/no.txt"}, "is neither a .jinja file nor a template"),
-        ("sft", {"resume_from_checkpoint": "/no"}, "is no checkpoint: it has no trainer_state"),
+        ("sft", {"resume_from_checkpoint": "/no"}, "is not a checkpoint: it has no trainer_state"),
         ("sft", {"ckpt_path": "/out/saved"}, "would replace the checkpoints there"),
         ("sft", {"save_path": None}, "--save_path: is required outside a run"),
         ("sft", {"train_batch_size": 10, "micro_train_batch_size": 4}, "4 does not divide"),

@@ -136,7 +136,7 @@ def test_a_run_directory_that_cannot_be_one_is_a_run_error(
     [
         (Callback(), "callbacks is a Callback; give a list"),
         ([Callback], r"Callback is a class; give an object, Callback\(\)"),
-        ([print], "print> is no trainer.Callback"),
+        ([print], "print> is not a trainer.Callback"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_anything_is_started(

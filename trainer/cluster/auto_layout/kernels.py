@@ -1,7 +1,7 @@
 """Chooses what computes the models' passes on GPUs: packed samples, attention, Liger's kernels.
 
 Samples are packed where the architecture allows it. Attention is left to torch then: its kernels
-are those of FlashAttention-2, as in the package flash-attn, so that the package is no faster. It is
+are those of FlashAttention-2, as in the package flash-attn, so the package is not faster. It is
 taken only for a soft cap of the logits, which torch has no kernel for. Liger's kernels are taken
 where they are installed: on one H200 the share of the peak rose from 0.28 to 0.35.
 """

@@ -20,7 +20,7 @@ Saving = Mapping[str, bool | float]
 """Values of flags, by their flat names."""
 
 MOST_TOKENS = 32_768
-"""Tokens of a pass from which on larger passes are no faster."""
+"""Tokens of a pass from which on larger passes are not faster."""
 USUAL, SMALL, SMALLEST = (8, 64), (2, 16), (1, 4)
 """Samples of a training pass, and of a pass that scores or decodes."""
 PASSES = ("micro_train_batch_size", "micro_rollout_batch_size")

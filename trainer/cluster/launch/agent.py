@@ -35,7 +35,7 @@ class Look:
     """What is new on one node."""
 
     output: list[bytes]
-    """Of each process, what follows the offset that was asked for, without this node's secrets."""
+    """New output of each process since the requested offset, secrets masked."""
     ends: list[int]
     """Of each process, the offset of what follows."""
     ended: dict[int, int] = field(default_factory=dict)

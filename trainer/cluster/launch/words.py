@@ -192,7 +192,9 @@ def telling_steps(launch: Launch) -> Launch:
     by = WITH_STEPS
     if launch.accelerate is None:
         if not INTERPRETER.fullmatch(launch.program[0]):
-            raise LaunchError(f"{launch.program[0]} is no Python script: give one, as in train.py")
+            raise LaunchError(
+                f"{launch.program[0]} is not a Python script: give one, as in train.py"
+            )
         words = list(launch.program[1:])
         first = script_place(words)
         if first == len(words) or "-c" in words[:first]:
@@ -334,7 +336,7 @@ def _accelerate(
         machines = _count("accelerate launch --num_machines", values.get("--num-machines", "1"))
         if total % machines:
             raise LaunchError(
-                f"accelerate launch --num_processes {total} is no multiple of --num_machines "
+                f"accelerate launch --num_processes {total} is not a multiple of --num_machines "
                 f"{machines}: each machine has the same number of processes"
             )
         per_node = total // machines

@@ -12,7 +12,7 @@ from trainer.config.schema import EPISODES, flag
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Keyword arguments of an environment. Raises ValueError if the text is no JSON object."""
+    """Keyword arguments of an environment. Raises ValueError if the text is not a JSON object."""
 
     text: str = "{}"
     DESCRIBED: ClassVar[str] = 'a JSON object of keyword arguments such as {"topk": 3}'

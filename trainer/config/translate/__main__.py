@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TranslateError as error:
         return _fail(str(error), options)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is no text"
+        reason = getattr(error, "strerror", None) or "is not text"
         return _fail(f"{options.script}: {reason}", options)
     if options.json:
         print(json.dumps(_row(made), indent=2))

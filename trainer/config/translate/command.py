@@ -24,7 +24,7 @@ OTHERS = re.compile(
     r"openrlhf\.cli\.(train_\w+|serve_\w+)|trl\.scripts\.\w+|verl\.(trainer\.)?\w*sft\w*(\.\w+)*"
     r"|torchtune|llamafactory-cli"
 )
-"""Programs of these projects that are no PPO or GRPO."""
+"""Programs of these projects that are not PPO or GRPO."""
 RELATIVES = re.compile(r"(verl|recipe)(\.\w+)*\.\w*main\w*|(.*/)?\w*main_(ppo|grpo)\w*\.py")
 """Programs on verl's code with keys of their own, such as its asynchronous trainers."""
 SET = re.compile(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=")
@@ -167,7 +167,7 @@ def _program_in(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | None:
-    """Return the command; None if it is no trainer's. `bare`: flags alone may be a command."""
+    """Return the command; None if it is not a trainer's. `bare`: flags alone may be a command."""
     found = _program_in(words)
     if found is None:
         trainer = wanted or (_of_flags(words) if bare else "")
@@ -245,12 +245,12 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
     named = next(iter([*others, *inner]), "")
     if stage := STAGE.search(named):
         return (
-            f"{named} is no PPO or GRPO: give its flags as they are to `rollcall {stage[1]}` "
-            "(docs/supervised.md)"
+            f"{named} is not a command of PPO or GRPO: give its flags as they are to "
+            f"`rollcall {stage[1]}` (docs/supervised.md)"
         )
     if named:
         return (
-            f"{named} is no PPO or GRPO: the builtin trainer has no such command. Run it as it is "
-            f"by a recipe (docs/recipes), or {what}"
+            f"{named} is not a command of PPO or GRPO: the builtin trainer has no such command. "
+            f"Run it as it is by a recipe (docs/recipes), or {what}"
         )
     return f"there is no command of a trainer: {what}"

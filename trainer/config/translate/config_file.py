@@ -38,7 +38,7 @@ def _flags(path: Path) -> dict[str, Any]:
             f"--config {path}: {error.strerror}. It has flags of the command: copy it to here"
         ) from None
     except (UnicodeDecodeError, yaml.YAMLError):
-        raise TranslateError(f"--config {path}: is no YAML") from None
+        raise TranslateError(f"--config {path}: is not a YAML") from None
     if not isinstance(found, dict):
         raise TranslateError(f"--config {path}: give a YAML file of NAME: VALUE, as TRL reads it")
     return {str(name): value for name, value in found.items()}

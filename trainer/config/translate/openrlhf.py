@@ -25,8 +25,8 @@ from trainer.config.translate.rows import (
 )
 
 WITHOUT_BOS = (
-    "prompts that are no chats: here they begin with BOS, if the tokeniser has one, and without it "
-    "in OpenRLHF (docs/from-openrlhf.md)"
+    "prompts that are not chats: they begin with BOS here, if the tokeniser has one, and not in "
+    "OpenRLHF (docs/from-openrlhf.md)"
 )
 
 

@@ -60,7 +60,7 @@ def _samples(values: Values) -> int:
 def _prompts(value: str, values: Values) -> Answer:
     samples, group = _samples(values), values.whole("num_generations")
     if samples % group:
-        return absent(f"{samples} completions are no multiple of num_generations {group}")
+        return absent(f"{samples} completions are not a multiple of num_generations {group}")
     return shown(samples // group)
 
 
@@ -170,7 +170,7 @@ def _reward(value: str, values: Values) -> Answer:
         module, _, function = name.rpartition(".")
         spec = REWARDS.get(name) or f"{module.replace('.', '/')}.py:{function}"
         if not (module or name in REWARDS):
-            return absent(f"{name} is no reward of TRL's")
+            return absent(f"{name} is not a reward of TRL's")
         found.append(f"{spec}:{float(weight):g}")
     return " ".join(found)
 

@@ -124,7 +124,7 @@ def test_of_a_command_that_tells_steps_a_hang_is_judged_once_one_was_seen() -> N
 
 
 def test_a_command_that_starts_again_may_take_as_long_as_a_start() -> None:
-    """Its step of the attempt before is no sign of life: models are loaded, from a slow disk."""
+    """Its step of the attempt before is not a sign of life: models are loaded, from a slow disk."""
     run = Run(tells_phases=False)
     run.after(0)
     for number in range(1, 100):  # more than the watch keeps

@@ -82,7 +82,7 @@ def test_the_file_of_an_environment_is_read_and_not_run(tmp_path: Path) -> None:
     words = ["--environment", f"{path}:Own", "--pretrain", "some/model"]
     settings = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)}, words)
     for text, fault in {
-        "class Own(Environment:": "line 1 is no Python",
+        "class Own(Environment:": "line 1 is not Python code",
         "raise SystemExit": "the file defines no Own",
         f"{imported}\nclass Own(ToolEnv):\n    def step(self, reply): ...": (
             "Own.step, line 3, must be `async def`"

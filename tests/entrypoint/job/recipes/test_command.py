@@ -127,7 +127,7 @@ def test_words_before_the_program_are_its_variables(tmp_path: Path) -> None:
     assert command.argv == ("sh", "-c", "echo $A", "C=2")
     assert (command.env["A"], command.env["B"]) == ("1", "x=y")
     (fault,) = RECIPE.faults(settings(tmp_path, {}, "A=1", "no-such-program"))
-    assert fault.startswith("no-such-program is no program")
+    assert fault.startswith("no-such-program is not a program")
     (fault,) = RECIPE.faults(settings(tmp_path, {}, "A=1"))
     assert fault == "A=1 has no program behind it: give the command that runs with it"
 

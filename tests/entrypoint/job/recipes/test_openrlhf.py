@@ -194,10 +194,10 @@ def test_a_python_that_does_not_answer_is_not_said_to_lack_openrlhf(
             {},
             "--ckpt_path /a and --ckpt.path /b contradict each other: leave one of the two out",
         ),
-        ("--ckpt.save_steps 0", {}, "--ckpt.save_steps 0 is no number of steps: give 1 or more"),
+        ("--ckpt.save_steps 0", {}, "--ckpt.save_steps 0 is not a number of steps: give 1 or more"),
         ("--actor_num_nodes x", {}, "--actor_num_nodes x is not a number of 1 or more"),
         ("--ptx_coef 0.1", {}, "OpenRLHF 0.11.2: leave it out: there is no loss on"),
-        ("-m openrlhf.cli.serve_rm", {}, "openrlhf.cli.serve_rm is no training"),
+        ("-m openrlhf.cli.serve_rm", {}, "openrlhf.cli.serve_rm is not a training program"),
         (
             "torchrun -m openrlhf.cli.train_ppo_ray",
             {},
@@ -230,7 +230,7 @@ def test_checkpoints_that_the_user_switches_off_are_a_warning(tmp_path: Path) ->
 def test_a_template_is_the_text_of_one_and_no_file(tmp_path: Path) -> None:
     sft = ("openrlhf.cli.train_sft", "--data.tokenizer_chat_template")
     (warning,) = RECIPE.warnings(settings(tmp_path, *sft, "/x/chat.jinja"))
-    assert "/x/chat.jinja is no template: OpenRLHF takes its text, not a file" in warning
+    assert "/x/chat.jinja is not a template: OpenRLHF takes its text, not a file" in warning
     assert RECIPE.warnings(settings(tmp_path, *sft, "{{ messages }}")) == ()
 
 

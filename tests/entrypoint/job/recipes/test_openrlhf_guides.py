@@ -20,7 +20,7 @@ from tests.support.repository import DATA, ROOT
 
 GUIDES = {one["name"]: one for one in tomllib.loads((DATA / "guides.toml").read_text())["command"]}
 KEY = "0123456789abcdef" * 2 + "01234567"
-"""In place of a guide's placeholder, which is no key."""
+"""In place of a guide's placeholder, which is not a key."""
 SUBMIT = (
     "ray job submit --address=http://127.0.0.1:8265 "
     """--runtime-env-json='{"working_dir": "/openrlhf"}' -- python3 -m openrlhf.cli.train_ppo_ray"""

@@ -60,20 +60,20 @@ def test_a_command_that_the_parser_takes_is_accepted(
     [
         (
             "--algo.advantage.is_correction_enable",
-            "--algo.advantage.is_correction_enable is no flag of OpenRLHF 0.11.2: give "
+            "--algo.advantage.is_correction_enable is not a flag of OpenRLHF 0.11.2: give "
             "--algo.advantage.is_correction_level token and "
             "--algo.advantage.is_correction_mode clip",
         ),
         (
             "--algo.advantage.is_correction_enable --algo.advantage.is_correction_type icepop",
-            "--algo.advantage.is_correction_type is no flag of OpenRLHF 0.11.2: give "
+            "--algo.advantage.is_correction_type is not a flag of OpenRLHF 0.11.2: give "
             "--algo.advantage.is_correction_mode mask",
         ),
         ("--enable_vllm_is_correction", "give --algo.advantage.is_correction_level token"),
         ("--use_kl_estimator_k3", "give --algo.kl.estimator k3"),
         ("--ptx_coef 0.1", "leave it out: there is no loss on pretraining data"),
         ("--actor.num_node 2 --rollout.batchsize 8", "did you mean --rollout.batch_size?"),
-        ("--warp_drive", "--warp_drive is no flag of OpenRLHF 0.11.2: leave it out"),
+        ("--warp_drive", "--warp_drive is not a flag of OpenRLHF 0.11.2: leave it out"),
         ("--ds.zero_stage three", "refuses the flags: argument --ds.zero_stage: invalid int value"),
         ("--ds.param_dtype fp64", "argument --ds.param_dtype: invalid choice: 'fp64'"),
         ("--actor.adam.betas 0.9", "argument --actor.adam.betas: expected 2 arguments"),
@@ -110,8 +110,8 @@ def test_an_older_release_is_asked_in_its_own_words(tmp_path: Path) -> None:
     python = str(python_beside(release, tmp_path / "python"))
     assert faults(tmp_path, python, f"{PPO} --pretrain m --ckpt_path c") == []
     assert faults(tmp_path, python, f"{PPO} --actor.model_name_or_path m --ckpt.path c") == [
-        "--actor.model_name_or_path is no flag of OpenRLHF 0.9.10: give --pretrain",
-        "--ckpt.path is no flag of OpenRLHF 0.9.10: give --ckpt_path",
+        "--actor.model_name_or_path is not a flag of OpenRLHF 0.9.10: give --pretrain",
+        "--ckpt.path is not a flag of OpenRLHF 0.9.10: give --ckpt_path",
     ]
 
 
@@ -132,7 +132,7 @@ def test_a_release_that_the_job_brings_is_not_judged_by_the_installed_one(
     brought = json.dumps({"working_dir": str(own)})
     assert faults(tmp_path, python, f"{strange} 9", ROLLCALL_RUNTIME_ENV=brought) == []
     (fault,) = faults(tmp_path, python, f"{strange} 9 --nope", ROLLCALL_RUNTIME_ENV=brought)
-    assert fault == "--nope is no flag of OpenRLHF: leave it out"
+    assert fault == "--nope is not a flag of OpenRLHF: leave it out"
 
 
 FILE = f"{PACKAGE}/cli/train_ppo_ray.py"
@@ -180,12 +180,12 @@ def test_a_file_of_an_older_release_gets_the_flags_that_it_has(
     assert not any(word.startswith("--actor.") for word in argv)
     given = settings(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", *words, "--warp", "1")
     (fault,) = RECIPE.faults(given)
-    assert fault == "--warp is no flag of openrlhf/cli/train_ppo_ray.py: leave it out"
+    assert fault == "--warp is not a flag of openrlhf/cli/train_ppo_ray.py: leave it out"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, python: str) -> None:
     (fault,) = of_file(tmp_path, python, "openrlhf/cli/train_ppo_ray.py", "")
-    assert "openrlhf/cli/train_ppo_ray.py is no file in" in fault
+    assert "openrlhf/cli/train_ppo_ray.py is not a file in" in fault
 
 
 def test_what_is_not_judged_is_told(tmp_path: Path, python: str) -> None:

@@ -184,7 +184,11 @@ def test_the_python_that_has_search_r1_runs_driver_and_actors(
         ("trainer.resume_mode=auto", {}, "Search-R1's copy of verl has no such key"),
         ("trainer.default_hdfs_dir=hdfs://a", {}, "search-r1 cannot resume from there"),
         ("trainer.nnodes=0", {}, "trainer.nnodes=0 is not a number of 1 or more"),
-        ("retriever.url=http://[::1", {}, "retriever.url=http://[::1 is no address of a server"),
+        (
+            "retriever.url=http://[::1",
+            {},
+            "retriever.url=http://[::1 is not an address of a server",
+        ),
         ("python3", {}, "python3 has nothing to run: give a module behind it, such as -m verl."),
         ("a.b=1", {"ROLLCALL_CHECKPOINTS": "c-{step}"}, "the recipe search-r1 knows it"),
         (

@@ -89,7 +89,7 @@ if [ "$device" = npu ]; then n=1; fi
     Case("verl", f"{VERL} data.train_batchsize=8", "did you mean data.train_batch_size?"),
     Case("verl", f"{VERL} trainer.resume_mode=resume_path", "needs trainer.resume_from_path"),
     Case("verl", "python3 -m recipe.dapo.main_dapo data.train_batch_size=8", "finds no recipe"),
-    Case("verl", f"{VERL} ~/run.sh", "is no key=value"),
+    Case("verl", f"{VERL} ~/run.sh", "is not a key=value"),
 ]  # fmt: skip
 SEARCH = f"{VERL} max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve"
 SEARCH_R1S = [
@@ -106,16 +106,16 @@ PYTHONUNBUFFERED=1 {SEARCH} data.train_files=$DATA/train.parquet {ROLLOUT}.n_age
 TRLS = [
     Case("trl", "trl sft --model_name_or_path m --dataset_name d --learning-rate 2.0e-5"),
     Case("trl", "trl grpo --accelerate_config zero3 --num_processes 8 --model_name_or_path m"),
-    Case("trl", "trl sft --model_name_or_path m --max_seq_len 9", "no flag of the installed TRL"),
+    Case("trl", "trl sft --model_name_or_path m --max_seq_len 9", "not a flag of the installed"),
     Case("trl", "trl ppo_v9 --model_name_or_path m", "trl has no training script ppo_v9"),
-    Case("trl", "trl sft --config none.yaml --model_name_or_path m", "no file that can be read"),
+    Case("trl", "trl sft --config none.yaml --model_name_or_path m", "not a readable file"),
 ]  # fmt: skip
 TORCHRUNS = [
     Case("torchrun", "torchrun --nproc-per-node=8 --nnodes=$((1 + 1)) train.py --lr 1e-4"),
     Case("torchrun", "accelerate launch --num_processes 16 --num_machines 2 train.py --out /o"),
     Case("torchrun", "deepspeed --num_gpus 8 train.py --deepspeed ds.json"),
     Case("torchrun", "torchrun --nproc-per-node eight train.py", "not a number of processes"),
-    Case("torchrun", "torchrun --nproc-per-node 8 absent.py", "absent.py is no file"),
+    Case("torchrun", "torchrun --nproc-per-node 8 absent.py", "absent.py is not a file"),
 ]  # fmt: skip
 OTHERS = [
     Case("command", "python3 train.py --steps 10", values={"argv": ["train.py", "--steps", "10"]}),

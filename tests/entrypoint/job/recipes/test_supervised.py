@@ -94,7 +94,7 @@ def test_the_plan_says_ranks_and_passes() -> None:
 
 def test_a_batch_that_the_ranks_cannot_split_does_not_start() -> None:
     (lacking,) = RECIPE.placed(settings(*SFT, "--train_batch_size", "32"), NODES).lacking
-    assert "is no multiple of 24 ranks" in lacking
+    assert "is not a multiple of 24 ranks" in lacking
 
 
 def test_a_checkpoint_of_zero_needs_as_many_ranks() -> None:
@@ -111,7 +111,7 @@ def test_a_checkpoint_of_zero_needs_as_many_ranks() -> None:
     ("job", "fault"),
     [
         ((), "ROLLCALL_RECIPE=supervised has nothing to train"),
-        (("ppo",), "ppo is no stage: give sft, rm or dpo"),
+        (("ppo",), "ppo is not a stage: give sft, rm or dpo"),
         (("sft", "--help"), "`rollcall sft --help` lists the flags"),
         ((*SFT, "--run_dir", "/elsewhere"), "which counts. Set ROLLCALL_RUN_DIR"),
         ((*SFT, "--learning_rate", "x"), "--learning_rate: must be a number"),

@@ -57,7 +57,7 @@ def test_the_users_number_of_threads_is_passed_on() -> None:
     ("job", "fault"),
     [
         ((), "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script"),
-        (("trian.py",), "trian.py is no file in "),
+        (("trian.py",), "trian.py is not a file in "),
         (("torchrun", "--nproc-per-node", "2"), "torchrun has no script"),
         (("deepspeed", "--include", "a:0", "train.py"), "set CUDA_VISIBLE_DEVICES"),
         (("/none/bin/torchrun", "train.py"), "/none/bin/python is not there: give the path of a"),

@@ -174,7 +174,7 @@ def test_an_output_below_the_home_directory_is_where_transformers_writes_it(
     written = Path(TrainingArguments("~/out", use_cpu=True).output_dir)
     checkpoint(written, 5)
     assert RECIPE.latest(given) == 5
-    assert RECIPE.faults(given) == [], "it is no path below the copy of working_dir"
+    assert RECIPE.faults(given) == [], "it is not a path below the copy of working_dir"
 
 
 def test_a_start_of_the_users_beside_a_newer_checkpoint_is_refused_until_the_run_has_begun() -> (
@@ -238,11 +238,23 @@ def test_the_users_variables_replace_what_the_recipe_knows() -> None:
         ((), {}, "ROLLCALL_RECIPE=trl has nothing to train"),
         (("trl", "ppo"), {}, "trl has no training script ppo: it has distillation, dpo, grpo"),
         (("trl", "vllm_serve"), {}, "trl has no training script vllm_serve"),
-        (("trian.py",), {}, "trian.py is no file in "),
-        (("bash", "-c", "true"), {}, "bash is no Python script"),
-        ((*SFT, "--resume_from_checkpoint", "True"), {}, "is no checkpoint's path: leave it out"),
-        ((*SFT, "--chat_template_path", "a.jinja"), {}, "--chat_template_path a.jinja is no file"),
-        ((*SFT, "--config", "/none.yaml"), {}, "--config /none.yaml is no file that can be read"),
+        (("trian.py",), {}, "trian.py is not a file in "),
+        (("bash", "-c", "true"), {}, "bash is not a Python script"),
+        (
+            (*SFT, "--resume_from_checkpoint", "True"),
+            {},
+            "is not a checkpoint's path: leave it out",
+        ),
+        (
+            (*SFT, "--chat_template_path", "a.jinja"),
+            {},
+            "--chat_template_path a.jinja is not a readable file",
+        ),
+        (
+            (*SFT, "--config", "/none.yaml"),
+            {},
+            "--config /none.yaml is not a readable file",
+        ),
         (
             (*SFT, "--output_dir", "out"),
             {"ROLLCALL_RUNTIME_ENV": json.dumps({"working_dir": "https://x.org/c.zip"})},

@@ -62,24 +62,27 @@ def test_a_command_that_the_parser_takes_is_accepted(tmp_path: Path, words: str)
     [
         (
             "trl sft --model_name_or_path m --max_seq_lenght 512",
-            "--max_seq_lenght is no flag of the installed TRL's script sft: did you mean",
+            "--max_seq_lenght is not a flag of the installed TRL's script sft: did you mean",
         ),
         (
             "trl grpo --model_name_or_path m --warp",
-            "--warp is no flag of the installed TRL's script",
+            "--warp is not a flag of the installed TRL's script",
         ),
         ("trl sft --model_name_or_path m --reward_funcs=a", "script sft: leave it out"),
         ("trl kto --model_name_or_path m --desirable_wieght 1", "did you mean --desirable_weight?"),
-        ("trl distillation --warp 1", "no flag of the installed TRL's script distillation"),
+        ("trl distillation --warp 1", "not a flag of the installed TRL's script distillation"),
         ("trl grpo --no-shuffle_dataset", "did you mean --no_shuffle_dataset?"),
         ("trl sft --config=/dev/null", "give --config /dev/null"),
-        ("-m trl.scripts.kto --warp 1", "no flag of the installed TRL's script kto"),
+        ("-m trl.scripts.kto --warp 1", "not a flag of the installed TRL's script kto"),
         ("torchrun --nproc-per-node 2 -m trl.scripts.rloo --warp 1", "TRL's script rloo"),
         ("accelerate launch -m trl.scripts.kto --warp 1", "TRL's script kto"),
         (f"accelerate launch {PACKAGE}/scripts/dpo.py --warp 1", "TRL's script dpo"),
         ("trl gkd --warp 1", "trl has no training script gkd: it has distillation, dpo, grpo, kto"),
         ("trl vllm-serve --model m", "trl vllm-serve trains nothing"),
-        ("trl dpo --model_name_or_path m --lora-rank 8", "--lora-rank is no flag of the installed"),
+        (
+            "trl dpo --model_name_or_path m --lora-rank 8",
+            "--lora-rank is not a flag of the installed",
+        ),
     ],
 )
 def test_a_flag_that_the_script_lacks_is_named_before_anything_starts(

@@ -316,9 +316,13 @@ VERL = {"ROLLCALL_RUNTIME_ENV": '{"pip": ["verl"]}'}
     [
         ("", {}, "ROLLCALL_RECIPE=verl has nothing to train"),
         ("/none/python -m verl.trainer.main_ppo", {}, "/none/python is not there"),
-        ("bash run_qwen.sh", VERL, "bash is no key=value, and no verl reads it: give verl's own"),
-        ("trainer.nnodes=2 --config-name ppo a.b", VERL, "a.b is no key=value"),
-        ("data.train_files=/data/python3 a.b", VERL, "a.b is no key=value"),
+        (
+            "bash run_qwen.sh",
+            VERL,
+            "bash is not a key=value, and no verl reads it: give verl's own",
+        ),
+        ("trainer.nnodes=2 --config-name ppo a.b", VERL, "a.b is not a key=value"),
+        ("data.train_files=/data/python3 a.b", VERL, "a.b is not a key=value"),
         (
             f"{sys.executable} -m x trainer.resume_mode=resume_path",
             {},

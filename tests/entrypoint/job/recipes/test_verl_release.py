@@ -67,19 +67,22 @@ def test_a_command_that_hydra_takes_is_accepted(tmp_path: Path, python: str, wor
     [
         (
             f"{MAIN} data.train_batchsize=8",
-            "data.train_batchsize is no key of this verl: did you mean data.train_batch_size?",
+            "data.train_batchsize is not a key of this verl: did you mean data.train_batch_size?",
         ),
         (
             f"{MAIN} trainer.zz=1",
-            "trainer.zz is no key of this verl: leave it out, or give +trainer.zz to add it",
+            "trainer.zz is not a key of this verl: leave it out, or give +trainer.zz to add it",
         ),
-        (f"{MAIN} actor_rollout_ref.actor.megatron.param_offload=True", "is no key of this verl"),
-        (f"{MAIN} actor_rollout_ref.model.override_config.a=1", "is no key of this verl"),
-        (f"{MAIN} data.train_files.a=1", "data.train_files.a is no key of this verl"),
+        (
+            f"{MAIN} actor_rollout_ref.actor.megatron.param_offload=True",
+            "is not a key of this verl",
+        ),
+        (f"{MAIN} actor_rollout_ref.model.override_config.a=1", "is not a key of this verl"),
+        (f"{MAIN} data.train_files.a=1", "data.train_files.a is not a key of this verl"),
         (f"{MAIN} ~trainer.zz", ""),
         (f"{MAIN} +trainer.nnodes=2", "+trainer.nnodes: verl has this key, and Hydra does not"),
-        (f"{ASYNC} rollout.total_epochs=10", "rollout.total_epochs is no key of this verl"),
-        (f"{MAIN} rollout.nnodes=1", "rollout.nnodes is no key of this verl"),
+        (f"{ASYNC} rollout.total_epochs=10", "rollout.total_epochs is not a key of this verl"),
+        (f"{MAIN} rollout.nnodes=1", "rollout.nnodes is not a key of this verl"),
         ("verl.trainer.main_dapo a.b=1", "has no verl.trainer.main_dapo"),
         ("recipe.dapo.main_dapo a.b=1", "finds no recipe, and so no recipe.dapo.main_dapo"),
     ],
@@ -112,11 +115,11 @@ def mine(tmp_path: Path) -> Path:
     [
         ("--config-path {} --config-name mine data.mykey=3 data.train_batch_size=3", ""),
         ("--config-path={} --config-name=mine.yaml data.mykeyy=3", "did you mean data.mykey?"),
-        ("-cp {} -cn mine trainer.zz=2", "trainer.zz is no key of this verl"),
+        ("-cp {} -cn mine trainer.zz=2", "trainer.zz is not a key of this verl"),
         ("--config-dir {} --config-name mine data.mykey=3", ""),
-        ("--config-dir={} --config-name=mine data.train_bs=3", "data.train_bs is no key"),
-        ("--config-dir {} data.train_bs=3", "data.train_bs is no key"),
-        ("--config-name ppo_megatron_trainer data.zz=1", "data.zz is no key of this verl"),
+        ("--config-dir={} --config-name=mine data.train_bs=3", "data.train_bs is not a key"),
+        ("--config-dir {} data.train_bs=3", "data.train_bs is not a key"),
+        ("--config-name ppo_megatron_trainer data.zz=1", "data.zz is not a key of this verl"),
         ("-cn ppo_megatron_trainer actor_rollout_ref.actor.megatron.param_offload=True", ""),
     ],
 )
@@ -163,7 +166,7 @@ def test_a_verl_that_the_job_brings_is_not_judged_by_the_installed_one(
     brought = json.dumps({"working_dir": str(place)})
     words = "recipe.dapo.main_dapo trainer.nnodes=2 trainer.zz=1"
     (fault,) = faults(tmp_path, python, words, ROLLCALL_RUNTIME_ENV=brought)
-    assert fault.startswith("trainer.zz is no key of this verl")
+    assert fault.startswith("trainer.zz is not a key of this verl")
 
 
 @pytest.mark.parametrize(
@@ -190,10 +193,10 @@ def test_a_file_of_a_checkout_that_cannot_be_read_is_for_the_job_to_refuse(
     brought = json.dumps({"working_dir": str(tmp_path / "checkout")})
     words = f"{MAIN} trainer.zz=1"
     found = faults(tmp_path, python, words, ROLLCALL_RUNTIME_ENV=brought)
-    assert any(one.startswith("trainer.zz is no key of this verl") for one in found)
+    assert any(one.startswith("trainer.zz is not a key of this verl") for one in found)
     (trainer / file).write_bytes(content)
     found = faults(tmp_path, python, words, ROLLCALL_RUNTIME_ENV=brought)
-    assert [one for one in found if "no key of this verl" not in one] == []
+    assert [one for one in found if "not a key of this verl" not in one] == []
 
 
 def test_search_r1_s_copy_has_keys_of_its_own(tmp_path: Path) -> None:
@@ -213,7 +216,7 @@ def test_search_r1_s_copy_has_keys_of_its_own(tmp_path: Path) -> None:
     good = f"{MAIN} max_turns=2 {ROLLOUT}.n_agent=5 +trainer.val_only=1"
     assert faults(tmp_path, python, good, search_r1.RECIPE) == []
     (fault,) = faults(tmp_path, python, f"{good} max_turn=2", search_r1.RECIPE)
-    assert fault == "max_turn is no key of this verl: did you mean max_turns?"
+    assert fault == "max_turn is not a key of this verl: did you mean max_turns?"
 
 
 @pytest.mark.parametrize(

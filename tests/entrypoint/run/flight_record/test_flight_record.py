@@ -244,7 +244,7 @@ def test_no_run_and_a_run_without_events_are_told_apart(
 ) -> None:
     assert report_command.main([str(tmp_path / "none")]) == ExitCode.RUN_DIR
     said = capsys.readouterr().err
-    assert "is no run: it has no journal.jsonl; give the run's directory" in said
+    assert "is not a run: it has no journal.jsonl; give the run's directory" in said
     run = journal(tmp_path / "run", [])
     assert report_command.main([str(run)]) == ExitCode.RUN_DIR
     assert "its journal has no events" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_accelerates_flags_stay_with_its_launcher() -> None:
         ("torchrun --nnodes", "torchrun --nnodes has no value"),
         ("python -m torch.distributed.launch t.py", "deprecated: give torchrun"),
         ("deepspeed --include localhost:0 t.py", "set CUDA_VISIBLE_DEVICES on the node"),
-        ("accelerate launch --num_processes 3 --num_machines 2 t.py", "is no multiple of"),
+        ("accelerate launch --num_processes 3 --num_machines 2 t.py", "is not a multiple of"),
     ],
 )
 def test_words_that_cannot_be_launched_are_refused_with_the_reason(line: str, fault: str) -> None:

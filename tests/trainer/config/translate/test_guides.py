@@ -85,7 +85,9 @@ def test_a_number_from_outside_is_asked_for() -> None:
 
 
 def test_the_dpo_of_a_guide_is_refused_by_name() -> None:
-    with pytest.raises(TranslateError, match=r"train_dpo is no PPO .*to `rollcall dpo`"):
+    with pytest.raises(
+        TranslateError, match=r"train_dpo is not a command of PPO .*to `rollcall dpo`"
+    ):
         of_guide("openrlhf-slurm-dpo")
 
 

@@ -43,7 +43,7 @@ def test_trl_s_config_file_is_read_and_typed_flags_count_more(
     [
         (None, "No such file or directory. It has flags of the command: copy it to here"),
         ("- a\n", "give a YAML file of NAME: VALUE"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not a YAML"),
     ],
 )
 def test_a_config_file_that_cannot_be_read_ends_with_64(
@@ -189,7 +189,7 @@ def test_a_generation_that_is_no_multiple_of_the_group_is_named(
 ) -> None:
     code, _, err = run(capsys, "--", *TRL.split(), "--per_device_train_batch_size", "2")
     assert code == 1
-    assert "2 completions are no multiple of num_generations 8" in err
+    assert "2 completions are not a multiple of num_generations 8" in err
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["missing.sh"], "missing.sh: No such file or directory"),
         (["--", "ls", "-l"], "there is no command of a trainer"),
         (["--", "trl", "sft", "--x", "1"], "there is no command of a trainer"),
-        (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is no PPO or GRPO"),
+        (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is not a command of PPO"),
         (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
          "fully_async_main is another program than verl's main_ppo, and has keys of its own"),
         (["--set", "1=2", "x.sh"], "give NAME=VALUE"),

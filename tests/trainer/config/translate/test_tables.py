@@ -126,7 +126,7 @@ ASKED = {
     *("data.train_files", "data.val_files", "trainer.project_name", "trainer.experiment_name"),
     *("actor_rollout_ref.model.path", "critic.model.path"),
 }
-"""Of verl, with a default that is no user's: a path of its authors, or the name of an example."""
+"""Of verl, with a default that is not a user's own: an author's path, or an example's name."""
 
 
 def agree(row: Row, value: Any) -> bool:

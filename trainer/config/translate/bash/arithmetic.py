@@ -59,7 +59,7 @@ def number(text: str) -> int:
     """Return the value of a number as text. Raises NoNumberError."""
     found = NUMBER.fullmatch(text)
     if not found:
-        raise NoNumberError(f"`{text}` is no number")
+        raise NoNumberError(f"`{text}` is not a number")
     sign, hexadecimal, octal, decimal, base, digits = found.groups()
     if base:
         if not 2 <= int(base) <= 36:
@@ -67,7 +67,7 @@ def number(text: str) -> int:
         try:
             value = int(digits, int(base))
         except ValueError:
-            raise NoNumberError(f"`{text}` is no number") from None
+            raise NoNumberError(f"`{text}` is not a number") from None
     else:
         value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
     return wrapped(-value if sign == "-" else value)
@@ -185,14 +185,14 @@ class Sum:
         try:
             (statement,) = parsed(f"(({text}))").statements
         except ValueError:
-            raise NoNumberError(f"`{text}` is no sum") from None
+            raise NoNumberError(f"`{text}` is not a sum") from None
         if statement["Cmd"]["Type"] != "ArithmCmd" or any(
             "Param" in one for one in below(statement)
         ):
-            raise NoNumberError(f"`{text}` is no sum that is read")
+            raise NoNumberError(f"`{text}` is not a sum that is read")
         sum_ = statement["Cmd"]["X"]
         if sum_["Type"] == "Word":  # itself again
-            raise NoNumberError(f"`{text}` is no number")
+            raise NoNumberError(f"`{text}` is not a number")
         return self.value(sum_)
 
 

@@ -124,7 +124,7 @@ def _differs(one: str, operator: str, other: str) -> Answer:
 
 def _decimal(text: str) -> int:
     if not re.fullmatch(r"\s*[-+]?\d+\s*", text):
-        raise NoNumberError(f"`{text}` is no number")
+        raise NoNumberError(f"`{text}` is not a number")
     return int(text)
 
 
