@@ -1,24 +1,24 @@
 # One image for every node of a cluster; a node's role comes from its environment.
 #
-#   docker build --target cuda --tag rollcall:cuda .
-#   docker build --target cpu --tag rollcall:cpu --build-arg PIP_EXTRA_INDEX_URL=… .
+#   docker build --build-arg FLAVOUR=cuda --tag rollcall:cuda .
+#   docker build --build-arg FLAVOUR=cpu --build-arg PIP_EXTRA_INDEX_URL=… --tag rollcall:cpu .
+#   docker buildx bake cuda        # docker-bake.hcl: cpu, cuda, cuda-verl, rocm
 #
 # The address is that of the index with torch's CPU builds, which the main index does not have; the
 # lock's hash admits no other build. A directory of wheels does as well: --build-arg PIP_FIND_LINKS=…
 #
-# Each target is a row of stages: SYSTEM, what the distribution gives; VENV, the locked dependencies,
-# made anew when a lock changes; SOURCE, this repository as a package, made anew in seconds; and the
-# image. The image's lines are the same in every target and in Dockerfile.rocm, and
-# tests/container/test_dockerfiles.py holds them to it.
+# Each flavour has its own stages FLAVOUR-system, what the distribution gives, and FLAVOUR-venv, the
+# locked dependencies, made anew when a lock changes. The last two stages are the same for all:
+# `source`, this repository as a package, made anew in seconds; and `image`.
 
-# What the image stands on: Debian or Ubuntu, with Python 3.11 (cpu) or 3.12 (cuda).
+# cpu, cuda, cuda-verl (cuda, and verl in an environment of its own at /opt/verl), or rocm.
+ARG FLAVOUR=cuda
+# What the image stands on: Debian or Ubuntu, with Python 3.11 (cpu) or 3.12 (cuda, rocm).
 ARG BASE_IMAGE
 # What compiles for CUDA: the same distribution and Python, with nvcc.
 ARG CUDA_BUILD_IMAGE
 # 0: the cuda image is built in minutes, without flash-attn; packed samples take torch's flash kernels.
 ARG WITH_FLASH_ATTN=1
-# 1: the cuda image has verl too, in an environment of its own at /opt/verl.
-ARG WITH_VERL=0
 
 # ---- cpu
 # libnuma: what vLLM for CPUs binds its memory with.
@@ -39,41 +39,6 @@ RUN python3 -m venv /opt/venv \
  && rm -r /opt/venv/lib/python3*/site-packages/torch/test \
           /opt/venv/lib/python3*/site-packages/torch/bin/test_*
 
-FROM cpu-venv AS cpu-source
-WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
-COPY contract contract
-COPY env env
-COPY trainer trainer
-COPY entrypoint entrypoint
-# Nodes compare this digest of source and locks at the roll call: one image everywhere.
-RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
-      | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
- && mv /tmp/digest entrypoint/config/image.digest \
- && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall . \
- && install entrypoint/run/ray.sh /opt/rollcall/bin/ray
-
-FROM cpu-venv AS cpu
-# A user id that /etc/passwd does not know has no name, and torch asks for one.
-ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
-RUN mkdir --mode=1777 /checkpoints /workspace \
- && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
-WORKDIR /workspace
-# GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
-EXPOSE 6379 8265 8267
-# The entrypoint turns SIGTERM into a save at the next step boundary and exit code 143; give it
-# time: `docker stop --time 60`.
-STOPSIGNAL SIGTERM
-# A head answers on its control port. Where nothing listens the node is a worker, or a head that is
-# not so far yet: healthy for as long as its process runs.
-HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
-# tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
-ENTRYPOINT ["tini", "--", "python", "-P", "-m", "entrypoint"]
-COPY --from=cpu-source /opt/rollcall /opt/rollcall
-LABEL org.opencontainers.image.title="Rollcall" \
-      org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
-      org.opencontainers.image.licenses="Apache-2.0"
-
 # ---- cuda
 # CUDA's libraries are torch's packages: of NVIDIA's images the smallest will do.
 FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-base-ubuntu24.04} AS cuda-system
@@ -87,9 +52,11 @@ RUN apt-get update \
 # Any vLLM tries its sampler when it starts. FlashInfer's would be compiled then, with nvcc.
 ENV VLLM_USE_FLASHINFER_SAMPLER=0
 
-FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-build
+FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-compiler
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends build-essential python3-dev python3-venv
+
+FROM cuda-compiler AS cuda-build
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ENV PATH=/opt/venv/bin:$PATH
@@ -119,7 +86,47 @@ ENV PATH=/opt/venv/bin:$PATH
 COPY --from=cuda-build /requirements /requirements
 COPY --from=cuda-build /opt/venv /opt/venv
 
-FROM cuda-venv AS cuda-source
+# ---- cuda-verl
+FROM cuda-compiler AS cuda-verl-build
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV PATH=/opt/verl/bin:$PATH
+COPY requirements/verl.lock requirements/verl-build.lock /requirements/
+RUN python3 -m venv /opt/verl \
+ && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/verl.lock
+# As in cuda-build.
+ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
+ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
+ARG MAX_JOBS=4
+RUN FLASH_ATTENTION_FORCE_BUILD=TRUE \
+    pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
+      -r /requirements/verl-build.lock
+
+FROM cuda-venv AS cuda-verl-venv
+COPY --from=cuda-verl-build /requirements /requirements
+COPY --from=cuda-verl-build /opt/verl /opt/verl
+
+# ---- rocm: a base that brings Python 3.12, ROCm, and the torch, Triton, flash-attn and vLLM for AMD GPUs
+FROM ${BASE_IMAGE:-vllm/vllm-openai-rocm:v0.29.0} AS rocm-system
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv tini \
+ && rm -rf /var/lib/apt/lists/*
+# RCCL needs it on MI300: without it a queue that returns scratch memory stalls the others.
+ENV HSA_NO_SCRATCH_RECLAIM=1
+
+FROM rocm-system AS rocm-venv
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV PATH=/opt/venv/bin:$PATH
+COPY requirements/rocm.lock requirements/rocm-build.lock /requirements/
+# The environment sees the packages of the base, and puts the locked ones before them.
+RUN python3 -m venv --system-site-packages /opt/venv \
+ && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/rocm.lock \
+ && pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
+      -r /requirements/rocm-build.lock
+
+# ---- every flavour
+FROM ${FLAVOUR}-venv AS source
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
 COPY contract contract
@@ -133,7 +140,7 @@ RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
  && pip install --no-cache-dir --no-deps --no-build-isolation --no-index --target /opt/rollcall . \
  && install entrypoint/run/ray.sh /opt/rollcall/bin/ray
 
-FROM cuda-venv AS cuda-verl-0
+FROM ${FLAVOUR}-venv AS image
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
 RUN mkdir --mode=1777 /checkpoints /workspace \
@@ -149,33 +156,7 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-P", "-m", "entrypoint"]
-COPY --from=cuda-source /opt/rollcall /opt/rollcall
+COPY --from=source /opt/rollcall /opt/rollcall
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
       org.opencontainers.image.licenses="Apache-2.0"
-
-# ---- cuda with verl, for --build-arg WITH_VERL=1; without it, no line below is built
-FROM ${CUDA_BUILD_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04} AS cuda-verl-build
-RUN apt-get update \
- && apt-get install --yes --no-install-recommends build-essential python3-dev python3-venv
-ARG PIP_EXTRA_INDEX_URL
-ARG PIP_FIND_LINKS
-ENV PATH=/opt/verl/bin:$PATH
-COPY requirements/verl.lock requirements/verl-build.lock /requirements/
-RUN python3 -m venv /opt/verl \
- && pip install --no-cache-dir --no-deps --require-hashes -r /requirements/verl.lock
-# As in cuda-build.
-ARG FLASH_ATTN_CUDA_ARCHS="80;90;100"
-ARG TORCH_CUDA_ARCH_LIST="8.0 9.0 10.0"
-ARG MAX_JOBS=4
-RUN FLASH_ATTENTION_FORCE_BUILD=TRUE \
-    pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes \
-      -r /requirements/verl-build.lock \
- && cat /requirements/*.lock | sha256sum | cut --characters=1-8 > /opt/verl/digest
-
-FROM cuda-verl-0 AS cuda-verl-1
-COPY --from=cuda-verl-build /opt/verl /opt/verl
-# The roll call tells this image from the one without verl.
-RUN sed --in-place "s/$/-verl-$(cat /opt/verl/digest)/" /opt/rollcall/entrypoint/config/image.digest
-
-FROM cuda-verl-$WITH_VERL AS cuda

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.container.dockerfiles import stages
+from tests.container.dockerfile import stages
 from tests.support.repository import ROOT
 
 UV = Path(sys.executable).with_name("uv")
@@ -90,7 +90,7 @@ def run(*argv: str | Path, **environ: str) -> str:
 
 def variables(environment: Environment) -> dict[str, str]:
     """Return those with which the Dockerfile builds, for one architecture, one job at a time."""
-    body = stages("Dockerfile")[environment.stage]
+    body = stages()[environment.stage]
     (words,) = re.findall(r"^RUN ((?:[A-Z_]+=\S+[\s\\]+)+)pip", body, re.MULTILINE)
     given = dict(word.split("=", 1) for word in words.replace("\\", " ").split())
     path = f"{environment.root / 'bin'}:{os.environ['PATH']}"

@@ -15,14 +15,14 @@ import pytest
 from contract.manifest import newest_checkpoint
 from contract.run_dir import RunFiles
 from tests.container.cluster import SHORT, Cluster
-from tests.container.dockerfiles import stages
+from tests.container.dockerfile import stages
 from tests.support.podman import IMAGE, Container, inspect, podman, run_once
 from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
 
 ROCM = os.environ.get("TEST_ROCM_IMAGE", "localhost/rollcall:rocm-layers")
-"""The layers of Dockerfile.rocm on the CPU image's base."""
+"""The ROCm image's layers on the CPU image's base."""
 
 
 def test_plan_says_what_a_node_would_do_and_does_nothing() -> None:
@@ -75,7 +75,7 @@ def test_neither_compiler_nor_package_cache_nor_test_is_left_in_the_image() -> N
 
 
 @pytest.mark.faults
-def test_both_dockerfiles_make_an_image_with_the_same_interface() -> None:
+def test_the_images_of_two_flavours_have_the_same_interface() -> None:
     image, rocm = inspect(IMAGE), inspect(ROCM)
     assert rocm["Healthcheck"] == image["Healthcheck"]
     for item in ("Entrypoint", "StopSignal", "ExposedPorts", "WorkingDir", "Labels"):
@@ -95,7 +95,7 @@ def digest(image: str) -> str:
 def built(context: Path) -> str:
     """The digest of the CPU image's source stage, built anew of the tree at `context`."""
     recipe = context / "Dockerfile.source"
-    recipe.write_text(f"FROM {IMAGE}\n{stages('Dockerfile')['cpu-source']}")
+    recipe.write_text(f"FROM {IMAGE}\n{stages()['source']}")
     options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=host", "--quiet")
     made = podman("build", *options, f"--file={recipe}", context, within=120).stdout.strip()
     try:

@@ -68,7 +68,7 @@ NO_JOB = (
 )
 NOT_HERE = (
     "neither Rollcall's Python nor the one on PATH has verl: build the CUDA image with "
-    "WITH_VERL=1, or use an image that has it, and give the path of its Python, as in "
+    "FLAVOUR=cuda-verl, or use an image that has it, and give the path of its Python, as in "
     "/opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
 )
 

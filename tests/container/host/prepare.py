@@ -50,10 +50,10 @@ SUITE = "bookworm"
 BASE = f"localhost/base:{SUITE}"
 IMAGES = {
     "localhost/rollcall:cpu": ("Dockerfile", "cpu"),
-    "localhost/rollcall:other-ray": ("tests/container/host/Dockerfile.other-ray", ""),
+    "localhost/rollcall:other-ray": ("tests/container/host/Dockerfile.other-ray", None),
 }
-"""Tag → Dockerfile and target."""
-OF_FAULTS = {"localhost/rollcall:rocm-layers": ("Dockerfile.rocm", "rocm")}
+"""Tag → Dockerfile and FLAVOUR."""
+OF_FAULTS = {"localhost/rollcall:rocm-layers": ("Dockerfile", "rocm")}
 """Images that only `make faults` needs."""
 
 
@@ -66,8 +66,8 @@ def main() -> int:
     make_base_image()
     images = IMAGES | OF_FAULTS if "--faults" in sys.argv[1:] else IMAGES
     with pip_mounts() as mounts:
-        for image, (dockerfile, target) in images.items():
-            build(image, dockerfile, target, mounts)
+        for image, (dockerfile, flavour) in images.items():
+            build(image, dockerfile, flavour, mounts)
     return 0
 
 
@@ -134,7 +134,7 @@ def local(word: str) -> Path | None:
     return Path(word) if word.startswith("/") else None
 
 
-def build(image: str, dockerfile: str, target: str, mounts: Sequence[str]) -> None:
+def build(image: str, dockerfile: str, flavour: str | None, mounts: Sequence[str]) -> None:
     """Build `image`; layers whose inputs are unchanged come from podman's cache."""
     with announced(f"building {image}"):
         run(
@@ -146,7 +146,7 @@ def build(image: str, dockerfile: str, target: str, mounts: Sequence[str]) -> No
             "--network=host",
             f"--build-arg=BASE_IMAGE={BASE}",
             f"--file={dockerfile}",
-            *([f"--target={target}"] if target else []),
+            *([f"--build-arg=FLAVOUR={flavour}"] if flavour else []),
             f"--tag={image}",
             *mounts,
             ".",

@@ -1,41 +1,42 @@
-"""What the Dockerfiles promise, read from their text: no container is needed."""
+"""What the Dockerfile promises, read from its text: no container is needed."""
 
 from __future__ import annotations
 
 import re
 
-import pytest
-
 from entrypoint.run.token import RAY_OF_IMAGE, SHELLS
 from tests.container import cuda_check
-from tests.container.dockerfiles import stages
+from tests.container.dockerfile import DOCKERFILE, stages
 from tests.support.repository import ROOT
 
-LAST = {"cpu": "cpu", "cuda": "cuda-verl-0", "rocm": "rocm"}
-"""Target → its last stage, without verl."""
-TARGETS = {"cpu": "Dockerfile", "cuda": "Dockerfile", "rocm": "Dockerfile.rocm"}
+def bake(name: str) -> list[str]:
+    """The words between brackets of one attribute of docker-bake.hcl."""
+    (listed,) = re.findall(rf"\b{name} *= *\[(.+)\]", (ROOT / "docker-bake.hcl").read_text())
+    return re.findall(r'"([^"]+)"', listed)
 
 
-@pytest.mark.parametrize("target", ["cuda", "rocm"])
-@pytest.mark.parametrize("stage", ["", "-source"])
-def test_every_image_is_made_of_the_same_last_layers(target: str, stage: str) -> None:
-    cpu = stages("Dockerfile")[f"cpu{stage}"]
-    other = stages(TARGETS[target])[f"{target}{stage}" if stage else LAST[target]]
-    assert other.replace(f"{target}-", "cpu-") == cpu
+FLAVOURS = bake("flavour")
+
+
+def test_the_bake_file_has_each_flavour_of_the_dockerfile_and_no_other() -> None:
+    environments = [name for name in stages() if name.endswith("-venv")]
+    assert [f"{flavour}-venv" for flavour in FLAVOURS] == environments
+    assert set(bake("targets")) <= set(FLAVOURS)
+    (default,) = re.findall(r"^ARG FLAVOUR=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert default in FLAVOURS
+    assert [*bases()][-1] == "image"  # what a build without --target makes
 
 
 def test_the_images_ray_looks_for_the_token_where_nodes_write_it() -> None:
-    assert f"install entrypoint/run/ray.sh {RAY_OF_IMAGE}\n" in stages("Dockerfile")["cpu-source"]
+    assert f"install entrypoint/run/ray.sh {RAY_OF_IMAGE}\n" in stages()["source"]
     assert f"token={SHELLS}\n" in (ROOT / "entrypoint/run/ray.sh").read_text()
-    assert str(RAY_OF_IMAGE.parent) in stages("Dockerfile")["cpu"]
-    assert "RAY_AUTH" not in everything()  # a start past the entrypoint would lack its token
+    assert str(RAY_OF_IMAGE.parent) in stages()["image"]
+    assert "RAY_AUTH" not in DOCKERFILE.read_text()  # a start past the entrypoint would lack its token
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_package_comes_from_a_lock_with_hashes(target: str) -> None:
-    text = "".join(body for name, body in stages(TARGETS[target]).items() if target in name)
-    installs = re.findall(r"pip install(?:\\\n|[^&\n])*", text)
-    assert installs
+def test_every_package_comes_from_a_lock_with_hashes() -> None:
+    installs = re.findall(r"pip install(?:\\\n|[^&\n])*", "".join(stages().values()))
+    assert len(installs) > len(FLAVOURS)
     for install in installs:
         assert "--require-hashes" in install or "--no-index" in install, install
         for lock in re.findall(r"-r /(requirements/\S+)", install):
@@ -43,7 +44,7 @@ def test_every_package_comes_from_a_lock_with_hashes(target: str) -> None:
 
 
 def test_the_cuda_image_has_nccls_libraries_and_no_compiler_but_tritons() -> None:
-    (line,) = re.findall(r"install --yes[^&]+", stages("Dockerfile")["cuda-system"])
+    (line,) = re.findall(r"install --yes[^&]+", stages()["cuda-system"])
     packages = set(line.replace("\\\n", " ").split())
     assert {"libibverbs1", "ibverbs-providers"} < packages
     assert {"gcc", "libc6-dev", "python3-dev"} < packages  # Triton's
@@ -53,7 +54,7 @@ def test_the_cuda_image_has_nccls_libraries_and_no_compiler_but_tritons() -> Non
 
 
 def test_the_cuda_image_s_vllm_starts_without_a_compiler_for_flashinfer_s_sampler() -> None:
-    assert "\nENV VLLM_USE_FLASHINFER_SAMPLER=0\n" in stages("Dockerfile")["cuda-system"]
+    assert "\nENV VLLM_USE_FLASHINFER_SAMPLER=0\n" in stages()["cuda-system"]
     assert "flashinfer-python" in locked("cuda")
     assert not {"flashinfer-cubin", "flashinfer-jit-cache"} & locked("cuda").keys()
 
@@ -70,34 +71,37 @@ def test_deepspeeds_ops_are_built_for_gpus_though_the_build_has_none() -> None:
     built = cuda_check.variables(cuda_check.Environment("cuda", "python3.12"))
     wanted = {"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1", "DS_BUILD_UTILS": "1"}
     assert wanted.items() <= built.items()
-    assert "DS_ACCELERATOR" not in stages("Dockerfile")["cuda-verl-0"]
+    assert "DS_ACCELERATOR" not in stages()["image"] + stages()["cuda-venv"]
 
 
 def test_flash_attn_is_left_out_if_that_is_asked_for() -> None:
     """And what is built in minutes comes before, so that it is not built again for flash-attn."""
-    assert "\nARG WITH_FLASH_ATTN=1\n" in (ROOT / "Dockerfile").read_text().partition("FROM")[0]
-    before, asked, after = stages("Dockerfile")["cuda-build"].partition("\nARG WITH_FLASH_ATTN\n")
+    assert "\nARG WITH_FLASH_ATTN=1\n" in DOCKERFILE.read_text().partition("FROM")[0]
+    before, asked, after = stages()["cuda-build"].partition("\nARG WITH_FLASH_ATTN\n")
     assert asked
     assert "-r /requirements/cuda-build.lock\n" in before
     assert 'if [ "$WITH_FLASH_ATTN" = 0 ]; then rm /requirements/flash-attn.lock;' in after
     assert locked("flash-attn").keys() == {"flash-attn"}
     assert "flash-attn" not in locked("cuda-build") | locked("cuda")
     # Nodes compare a digest of the locks, so that an image without flash-attn is told apart.
-    assert "COPY --from=cuda-build /requirements /requirements" in stages("Dockerfile")["cuda-venv"]
-    assert "find . /requirements" in stages("Dockerfile")["cuda-source"]
+    assert "COPY --from=cuda-build /requirements /requirements" in stages()["cuda-venv"]
+    assert "find . /requirements" in stages()["source"]
 
 
-def test_verl_is_built_only_if_it_is_asked_for() -> None:
-    text = (ROOT / "Dockerfile").read_text()
-    bases = dict(reversed(pair) for pair in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.M))
-    assert "\nARG WITH_VERL=0\n" in text.partition("FROM")[0]
-    assert bases["cuda"] == "cuda-verl-$WITH_VERL"
-    assert stages("Dockerfile")["cuda"] == ""  # the default image is that of cuda-verl-0
-    before, _, verl = text.partition("# ---- cuda with verl")
-    assert "verl.lock" not in before
-    assert [name for name in bases if f" AS {name}\n" in verl] == [
-        *("cuda-verl-build", "cuda-verl-1", "cuda")
+def test_verl_is_built_for_its_flavour_alone_and_the_roll_call_tells_it_apart() -> None:
+    assert bases()["cuda-verl-venv"] == "cuda-venv"
+    assert [name for name, body in stages().items() if "verl" in name or "verl" in body] == [
+        *("cuda-verl-build", "cuda-verl-venv")
     ]
+    # Nodes compare a digest of the locks.
+    assert "COPY --from=cuda-verl-build /requirements /requirements" in stages()["cuda-verl-venv"]
+    assert "COPY requirements/verl.lock" in stages()["cuda-verl-build"]
+
+
+def bases() -> dict[str, str]:
+    """Stage → what it stands on."""
+    pairs = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    return {name: base for base, name in pairs}
 
 
 def locked(name: str) -> dict[str, str]:
@@ -134,14 +138,12 @@ def test_the_page_on_extending_the_image_names_the_locked_versions() -> None:
     assert f"Rollcall pins DeepSpeed {deepspeed}, and OpenRLHF asks for" in page
 
 
-def test_the_build_context_has_what_the_dockerfiles_copy_and_no_tests() -> None:
+def test_the_build_context_has_what_the_dockerfile_copies_and_no_tests() -> None:
     allowed = (ROOT / ".dockerignore").read_text().split()
     assert allowed[0] == "*"
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", everything(), flags=re.MULTILINE)
+    text = DOCKERFILE.read_text()
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, flags=re.MULTILINE)
     for path in {word.split("/")[0] for line in copied for word in line.split()}:
         assert f"!{path}" in allowed or f"!{path}/" in allowed
     assert not any("tests" in line for line in allowed)
 
-
-def everything() -> str:
-    return "".join((ROOT / name).read_text() for name in sorted(set(TARGETS.values())))
