@@ -9,6 +9,7 @@ from tests.container import cuda_check
 from tests.container.dockerfile import DOCKERFILE, stages
 from tests.support.repository import ROOT
 
+
 def bake(name: str) -> list[str]:
     """The words between brackets of one attribute of docker-bake.hcl."""
     (listed,) = re.findall(rf"\b{name} *= *\[(.+)\]", (ROOT / "docker-bake.hcl").read_text())
@@ -31,7 +32,8 @@ def test_the_images_ray_looks_for_the_token_where_nodes_write_it() -> None:
     assert f"install entrypoint/run/ray.sh {RAY_OF_IMAGE}\n" in stages()["source"]
     assert f"token={SHELLS}\n" in (ROOT / "entrypoint/run/ray.sh").read_text()
     assert str(RAY_OF_IMAGE.parent) in stages()["image"]
-    assert "RAY_AUTH" not in DOCKERFILE.read_text()  # a start past the entrypoint would lack its token
+    # A start past the entrypoint would lack its token.
+    assert "RAY_AUTH" not in DOCKERFILE.read_text()
 
 
 def test_every_package_comes_from_a_lock_with_hashes() -> None:
@@ -146,4 +148,3 @@ def test_the_build_context_has_what_the_dockerfile_copies_and_no_tests() -> None
     for path in {word.split("/")[0] for line in copied for word in line.split()}:
         assert f"!{path}" in allowed or f"!{path}/" in allowed
     assert not any("tests" in line for line in allowed)
-
