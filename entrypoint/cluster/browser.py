@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -15,24 +13,24 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrypoint.cluster.request_io import body_of
+from entrypoint.run import inline_code
 
 MOST_BYTES = 4096
 """Limit for the form's answer."""
 SOURCES = files("entrypoint.cluster") / "page"
-STYLES = ("uPlot.css", "style.css")
-SCRIPTS = (
-    *("uPlot.js", "view.js", "nodes.js", "events.js", "charts.js", "samples.js"),
-    *("logs.js", "main.js"),
-)
+SCRIPTS = ("view.js", "nodes.js", "events.js", "curves.js", "samples.js", "logs.js", "main.js")
 
 
 def _page() -> str:
     """Return the page as one file, which loads nothing else."""
-    styles = "".join(f"<style>{(SOURCES / name).read_text()}</style>\n" for name in STYLES)
-    scripts = "".join(f"<script>{(SOURCES / name).read_text()}</script>\n" for name in SCRIPTS)
-    licence = f"<!-- uPlot:\n{(SOURCES / 'uPlot.LICENSE').read_text()}-->\n"
+    own = [(SOURCES / name).read_text() for name in SCRIPTS]
+    scripts = "".join(f"<script>{code}</script>\n" for code in (*inline_code.SCRIPTS, *own))
+    styles = "".join(
+        f"<style>{code}</style>\n"
+        for code in (inline_code.STYLE, (SOURCES / "style.css").read_text())
+    )
     page = (SOURCES / "index.html").read_text().replace("<!-- styles -->\n", styles)
-    return page.replace("<!-- scripts -->\n", licence + scripts)
+    return page.replace("<!-- scripts -->\n", inline_code.LICENCE + scripts)
 
 
 PAGE = _page()
@@ -51,8 +49,7 @@ def policy(*pages: str) -> str:
     """Pure: return the Content-Security-Policy under which only the pages' own code runs."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
     for kind, code in (found for page in pages for found in INLINE.findall(page)):
-        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        hashes[kind].append(f"'sha256-{digest}'")
+        hashes[kind].append(inline_code.source(code))
     sources = {f"{kind}-src": " ".join(found) or "'none'" for kind, found in hashes.items()}
     directives = {
         "default-src": "'none'",

@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.metrics import GPU_CHARTS
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.run.flight_record import colours
+from entrypoint.run import curves
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -118,7 +118,7 @@ class GpuHistory:
                 "more": False,
                 "steps": [place * self._seconds for place, _ in points],
                 "series": series,
-                "charts": colours.drawn(series, GPU_CHARTS),
+                "charts": curves.drawn(series, GPU_CHARTS),
             }
 
     def _halve(self) -> None:

@@ -1,4 +1,4 @@
-"""A run's metrics as curves that a page or a report can draw: thinned, and read only once.
+"""A run's metrics as curves that the page and the report draw: thinned, read once, coloured.
 
 `RUN/metrics.jsonl` may have 100,000 rows. Each of at most `MOST_POINTS` points is the mean of the
 rows of as many steps; of many rows, only some are parsed.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
-from contract.metrics import chart_of
-from entrypoint.run.flight_record import colours
+from contract.metrics import CHARTS, Chart, chart_of, charts_of
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -29,6 +29,25 @@ ROWS_OF_POINT = 8
 RARE = b'"eval/'
 """Is in the rows that are all parsed."""
 DIGITS = 5
+TIMING = "timing/"
+GREY = "#7d8590"
+LINES = (
+    *("#2f7de1", "#d9580d", "#16915a", "#b23fc4"),
+    *("#a87f00", "#d6336c", "#0f8fa5", "#7a6ff0"),
+)
+"""Of curves that have no colour of their own, one after the other.
+
+Each has a contrast of at least 3 to 1 on the light and on the dark ground, as have all below.
+"""
+PHASES: Mapping[str, str] = {
+    "generate": "#2f7de1",
+    "wait": GREY,
+    "reward": "#d9580d",
+    "forward": "#a87f00",
+    "update": "#16915a",
+    "publish": "#b23fc4",
+}
+"""Of the phases of a step."""
 
 Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
@@ -72,7 +91,7 @@ class Points:
         return {
             "steps": [(place + 1) * self.stride - 1 for place, _ in points],
             "series": {name: [_mean(sums, name) for _, sums in points] for name in names},
-            "charts": colours.drawn(ever),
+            "charts": drawn(ever),
         }
 
     def _halve(self) -> None:
@@ -177,3 +196,32 @@ def _merge(into: Sums, sums: Sums) -> None:
 def _mean(sums: Sums, name: str) -> float | None:
     total, count = sums.get(name, (0.0, 0))
     return float(f"{total / count:.{DIGITS}g}") if count else None
+
+
+def colours_of(names: Sequence[str]) -> list[str]:
+    """Pure: return the colours of a chart's metrics: a phase has its own, the others what is left.
+
+    None repeats in up to len(LINES) metrics.
+    """
+    phases = [PHASES.get(name.removeprefix(TIMING)) if _is_phase(name) else None for name in names]
+    left = (colour for colour in cycle(LINES) if colour not in phases)
+    return [colour or next(left) for colour in phases]
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith(TIMING)
+
+
+def drawn(names: Iterable[str], charts: Sequence[Chart] = CHARTS) -> list[dict[str, Any]]:
+    """Pure: return the charts of these metrics as JSON: title, group, and how each is drawn."""
+    return [
+        {
+            "title": chart.label,
+            "group": chart.group,
+            "metrics": [
+                {"name": name, "label": chart.short(name), "colour": colour}
+                for name, colour in zip(own, colours_of(own), strict=True)
+            ],
+        }
+        for chart, own in charts_of(names, charts)
+    ]

@@ -96,9 +96,10 @@ def test_a_chart_says_its_newest_values_and_shows_a_single_step(head: Head, tab:
     chart = tab.locator("figure", has_text="Reward")
     expect(chart.locator(".u-legend")).to_have_text("step1reward0.5")
     expect(tab.locator("figure", has_text="Memory")).to_contain_text("critic load0.25")
-    shows = (
-        "(() => {const {plot} = drawn.get('Reward'); return plot.series[1].points.show(plot, 1)})()"
-    )
+    shows = """(() => {
+      const {plot} = charts.drawn.get("Reward");
+      return plot.series[1].points.show(plot, 1);
+    })()"""
     assert tab.evaluate(shows)
     with head.run.metrics.open("a") as metrics:
         metrics.write(json.dumps({"step": 2, "train/reward": 0.75}) + "\n")

@@ -22,7 +22,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run.flight_record import colours
+from entrypoint.run import curves
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head, asking, node_info
 from tests.support.waiting import eventually
@@ -114,9 +114,9 @@ def test_a_phase_has_the_colour_that_it_has_in_the_report(head: Head, tab: Page)
     rgb = [
         f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})"
         for c in (
-            colours.PHASES["generate"],
-            colours.LINES[1],
-            colours.PHASES["update"],
+            curves.PHASES["generate"],
+            curves.LINES[1],
+            curves.PHASES["update"],
         )
     ]
     assert [colour in border for colour, border in zip(rgb, painted, strict=True)] == [True] * 3

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from contract.run_dir import RunFiles
 from entrypoint.commands import report
+from entrypoint.run.flight_record import html
 from tests.support import reported_runs
 from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.flight_events import Clock
@@ -51,7 +52,7 @@ def test_a_report_is_seen_whole_by_everyone_and_asks_no_host(
     expect(tab.get_by_role("heading", level=1)).to_contain_text("run-7")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert set(tab.locator("thead th").evaluate_all(ROWS_OF_WORDS)) == {1}
-    assert tab.locator("script, img, link, iframe").count() == 0
+    assert tab.locator("script[src], img, link, iframe").count() == 0
     assert asked == [tab.url]
     dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 28)"
     assert dark == (colours == "dark")
@@ -80,6 +81,54 @@ def test_a_run_has_its_curves_its_timeline_and_its_time_in_pictures(
     expect(tab.get_by_role("list").last).to_contain_text("engine 1 is there again")
     rows = tab.get_by_role("region", name="The attempts of run-7").get_by_role("row")
     expect(rows).to_have_count(3)
+
+
+UNFOLDED = """() => new Promise(tell => addEventListener("beforeprint", async () => tell({
+  folded: document.querySelectorAll("details:not([open])").length,
+  ink: getComputedStyle(document.body).color,
+  widths: [...document.querySelectorAll("figure .uplot")].map(one => one.clientWidth),
+})))"""
+
+
+def test_a_printed_report_has_all_its_charts_unfolded_and_in_dark_ink(
+    tab: Page, tmp_path: Path
+) -> None:
+    tab.emulate_media(color_scheme="dark")
+    opened(tab, reported_runs.with_faults(tmp_path / "run-7"))
+    folded = tab.locator("details:not([open])")
+    before = folded.count()
+    assert before >= 1
+    tab.evaluate(f"globalThis.printed = ({UNFOLDED})(); 0")
+    assert tab.pdf().startswith(b"%PDF")
+    printed = tab.evaluate("printed")
+    assert (printed["folded"], printed["ink"]) == (0, "rgb(26, 28, 32)")
+    assert min(printed["widths"]) > 300  # none has the width of a chart that nobody has seen
+    expect(folded).to_have_count(before)
+    assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(232, 232, 234)"
+
+
+def test_a_chart_that_is_unfolded_takes_its_place(tab: Page, tmp_path: Path) -> None:
+    opened(tab, reported_runs.with_faults(tmp_path / "run-7"))
+    chart = tab.locator("details figure").first
+    expect(chart).to_be_hidden()
+    tab.locator("summary").first.click()
+    expect(chart).to_be_visible()
+    fills = (
+        "one => Math.abs(one.querySelector('.uplot').clientWidth - one.lastChild.clientWidth) < 2"
+    )
+    expect(chart).to_be_visible()
+    tab.wait_for_function(f"({fills})(document.querySelector('details figure'))")
+
+
+def test_a_report_without_scripts_has_a_table_of_its_curves(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    with chromium.new_context(java_script_enabled=False) as context:
+        tab = context.new_page()
+        opened(tab, reported_runs.with_faults(tmp_path / "run-7"))
+        table = tab.get_by_role("region", name="The curves of run-7")
+        expect(table.get_by_role("row", name="Reward reward")).to_contain_text("at step 60")
+        expect(tab.locator("figure")).to_have_count(0)
 
 
 def test_a_pipeline_is_one_report_with_its_stages_in_order(tab: Page, tmp_path: Path) -> None:
@@ -130,11 +179,12 @@ def test_what_a_log_a_job_or_a_metric_says_stays_text_and_a_secret_is_masked(
     run.journal.write_text('{"kind": "damaged"}\n')
     job = reported_runs.entered(root, "job-1", stage=EVIL, state="failed", sentence=secret)
     reported_runs.written(job, clock, recipe=EVIL, model=EVIL)
-    row = {"step": 1, "train/reward": 1.0, "timing/generate": 1.0}
+    row = {"step": 1, "train/reward": 1.0, "timing/generate": 1.0, f"train/reward_{EVIL}": 1.0}
     RunFiles(job).metrics.write_text(f"{json.dumps(row)}\n")
     asked = opened(tab, run)
     assert tab.title() != "1"
     assert asked == [tab.url]
-    assert tab.locator("script, img").count() == 0
+    assert tab.locator("script").count() == len(html.SCRIPTS) + tab.locator(".curves").count()
+    assert tab.locator("img").count() == 0
     assert secret not in tab.content()
     expect(tab.locator("pre")).to_have_text(f"{EVIL} ********")

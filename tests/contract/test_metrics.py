@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.metrics import CHARTS, MOST_SERIES, Group, chart_of, charts_of
-from entrypoint.run.flight_record.colours import GREY, LINES, drawn
+from entrypoint.run.curves import GREY, LINES, drawn
 
 PPO = [
     f"{kind}/{name}"

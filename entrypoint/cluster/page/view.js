@@ -1,4 +1,4 @@
-// What all parts of the page use: elements, words of the state, and text that is never HTML.
+// What all parts of the page use: answers of the head, and words of the state.
 "use strict";
 
 const ANSWER_SECONDS = 10, MANY = 4;
@@ -6,13 +6,6 @@ const by = id => document.getElementById(id);
 
 /** Ask the head. It is an error if the answer is not there within ANSWER_SECONDS. */
 const ask = (path, options = {}) => fetch(path, {...options, signal: AbortSignal.timeout(1000 * ANSWER_SECONDS)});
-
-/** An element of one kind with properties and children; strings among them become text. */
-function make(kind, properties, ...children) {
-  const made = Object.assign(document.createElement(kind), properties);
-  made.append(...children);
-  return made;
-}
 
 function duration(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
@@ -22,12 +15,6 @@ function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
-/** Pure: a time of today, or a day and a time. */
-function moment(at) {
-  const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();
-  return isToday ? clock(at) : `${is.toLocaleDateString([], {day: "numeric", month: "short"})} ${clock(at)}`;
-}
 /** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
 const heldOut = value => value == null || value >= 0 && value <= 1
   ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", value.toFixed(3)];

@@ -1,23 +1,52 @@
-"""Renders a run, or the jobs of a cluster, as one HTML page without scripts or network access."""
+"""Renders a run, or the jobs of a cluster, as one HTML page that needs no network."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
 from contract.durations import duration
 from contract.metrics import WHOLE_STEP, Group
-from entrypoint.run.flight_record import charts, colours
+from entrypoint.run import curves, inline_code
+from entrypoint.run.flight_record import time_bars
 from entrypoint.run.flight_record.markup import Html, element, joined
 from entrypoint.run.flight_record.parts import Part, pipelines
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.tally import TRAINING
+from entrypoint.run.flight_record.tally import (
+    AGAIN,
+    IN_FLIGHT,
+    NO_HEAD,
+    NOTICING,
+    TRAINING,
+    UNTOLD,
+)
 from entrypoint.run.flight_record.text import counted, effective_time
 
-STYLE = files("entrypoint.run.flight_record") / "report.css"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+HERE = files("entrypoint.run.flight_record")
+STYLE = (HERE / "report.css").read_text()
+SCRIPTS = (*inline_code.SCRIPTS, (HERE / "report.js").read_text())
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    f"script-src {' '.join(map(inline_code.source, SCRIPTS))}"
+)
+USES: Mapping[str, str] = {
+    TRAINING: "#16915a",
+    UNTOLD: "#2f7de1",
+    AGAIN: "#a87f00",
+    IN_FLIGHT: "#d6336c",
+    NOTICING: "#d9580d",
+    NO_HEAD: curves.GREY,
+    "roll call": "#3f8fd0",
+    "services": "#0f8fa5",
+    "start of the job": "#7a6ff0",
+    "evaluation": "#b23fc4",
+    "checkpoints": "#6b8e23",
+    "end of the job": "#a0704a",
+}
+"""Of the uses of a run's time."""
 
 
 def page(name: str, parts: Sequence[Part]) -> str:
@@ -32,10 +61,12 @@ def page(name: str, parts: Sequence[Part]) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", Html(STYLE.read_text())),
+        element("style", Html(inline_code.STYLE + STYLE)),
     )
     main = element("main", element("h1", title), *body)
-    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
+    scripts = (element("script", Html(code)) for code in SCRIPTS)
+    whole = element("body", main, Html(inline_code.LICENCE), *scripts)
+    return f"<!doctype html>\n{element('html', head, whole, lang='en')}\n"
 
 
 def _several(parts: Sequence[Part]) -> Iterator[Html]:
@@ -77,7 +108,7 @@ def _overview(group: Sequence[Part]) -> Html:
             )
         )
     spent = [
-        (_titled(part), part.record.wall_seconds, colours.LINES[place % len(colours.LINES)])
+        (_titled(part), part.record.wall_seconds, curves.LINES[place % len(curves.LINES)])
         for place, part in enumerate(group)
         if part.record
     ]
@@ -86,7 +117,7 @@ def _overview(group: Sequence[Part]) -> Html:
     if not spent:
         return table
     total = sum(seconds for _, seconds, _ in spent)
-    return joined([table, charts.shares("Time of the stages", spent, total)])
+    return joined([table, time_bars.shares("Time of the stages", spent, total)])
 
 
 def _one(part: Part, level: int) -> Iterator[Html]:
@@ -101,9 +132,9 @@ def _one(part: Part, level: int) -> Iterator[Html]:
         "dl", *(element("div", element("dt", k), element("dd", v)) for k, v in _facts(part))
     )
     yield element(title, "Learning curve")
-    yield from _curves(part)
+    yield _curves(part)
     yield element(title, "Timeline")
-    yield charts.timeline(record)
+    yield time_bars.timeline(record)
     yield element(title, "Where the time went")
     yield element("p", f"{effective_time(record)}.")
     yield _time(record)
@@ -111,7 +142,7 @@ def _one(part: Part, level: int) -> Iterator[Html]:
         total = sum(seconds for _, seconds, _ in phases)
         yield element(title, "Where the time of a step went")
         yield element("p", f"The mean of the steps that have metrics: {duration(total)}.")
-        yield charts.shares("Phases of a step", phases, total)
+        yield time_bars.shares("Phases of a step", phases, total)
     yield element(title, "Failures")
     yield from _failures(record, f"h{level + 1}")
     yield element(title, "Repaired while the job went on")
@@ -137,26 +168,34 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
     )
 
 
-def _curves(part: Part) -> Iterator[Html]:
-    """The charts of what was learned; then, folded up, those of each other group."""
-    steps, series = part.curves.get("steps", []), part.curves.get("series", {})
-    groups: dict[str, list[Html]] = {Group.LEARNING: []}
-    for chart in part.curves.get("charts", []):
-        picture = charts.curves(chart["title"], steps, chart["metrics"], series)
-        groups.setdefault(chart["group"], []).append(picture)
-    learning = groups.pop(Group.LEARNING) or [
-        element("p", "The job has reported no reward, loss or accuracy.")
-    ]
-    yield element("div", *learning, class_="charts")
-    for group, pictures in groups.items():
-        title = element("summary", group)
-        yield element("details", title, element("div", *pictures, class_="charts"))
+def _curves(part: Part) -> Html:
+    """Return the rows that report.js draws; without scripts, a table of them."""
+    drawn = part.curves.get("charts", [])
+    learns = any(chart["group"] == Group.LEARNING for chart in drawn)
+    found = [] if learns else [element("p", "The job has reported no reward, loss or accuracy.")]
+    if not drawn:
+        return joined(found)
+    rows = json.dumps({name: part.curves[name] for name in ("steps", "series", "charts")})
+    data = element("script", Html(rows.replace("<", r"\u003c")), type="application/json")
+    table = element("noscript", _first_and_last(part))
+    return joined([*found, element("div", data, table, class_="curves")])
+
+
+def _first_and_last(part: Part) -> Html:
+    rows = []
+    for chart in part.curves["charts"]:
+        for metric in chart["metrics"]:
+            values = zip(part.curves["steps"], part.curves["series"][metric["name"]], strict=True)
+            known = [f"{value:g} at step {step}" for step, value in values if value is not None]
+            cells = [element("td", words) for words in (metric["label"], known[0], known[-1])]
+            rows.append(element("tr", element("th", chart["title"], scope="row"), *cells))
+    return _table(f"The curves of {part.name}", ("chart", "metric", "first", "last"), rows)
 
 
 def _time(record: FlightRecord) -> Html:
     uses = sorted(record.seconds.items(), key=lambda use: (use[0] != TRAINING, -use[1]))
-    painted = [(use, spent, colours.USES.get(use, colours.GREY)) for use, spent in uses]
-    return charts.shares("Use of the time", painted, sum(record.seconds.values()))
+    painted = [(use, spent, USES.get(use, curves.GREY)) for use, spent in uses]
+    return time_bars.shares("Use of the time", painted, sum(record.seconds.values()))
 
 
 def _phases(part: Part) -> list[tuple[str, float, str]]:
@@ -164,13 +203,13 @@ def _phases(part: Part) -> list[tuple[str, float, str]]:
     means = {
         name: fmean(known)
         for name, values in part.curves.get("series", {}).items()
-        if name.startswith(colours.TIMING)
+        if name.startswith(curves.TIMING)
         and name != WHOLE_STEP
         and (known := [value for value in values if value is not None])
     }
-    painted = zip(means.items(), colours.of_series(list(means)), strict=True)
-    found = [(name.removeprefix(colours.TIMING), mean, colour) for (name, mean), colour in painted]
-    order = list(colours.PHASES)
+    painted = zip(means.items(), curves.colours_of(list(means)), strict=True)
+    found = [(name.removeprefix(curves.TIMING), mean, colour) for (name, mean), colour in painted]
+    order = list(curves.PHASES)
     return sorted(found, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
 
 
@@ -220,7 +259,7 @@ def _attempts(name: str, record: FlightRecord) -> Html:
             element("td", duration(one.seconds)),
             element("td", str(one.resumed_from)),
             element("td", str(one.steps)),
-            element("td", one.ending, class_=charts.attempt_colour(one.ending)),
+            element("td", one.ending, class_=time_bars.attempt_colour(one.ending)),
         )
         for one in record.attempts
     ]
@@ -235,7 +274,7 @@ def _table(label: str, names: Sequence[str], rows: Sequence[Html]) -> Html:
 
 
 def _chip(state: str) -> Html:
-    return element("span", state, class_=f"chip {charts.attempt_colour(state)}")
+    return element("span", state, class_=f"chip {time_bars.attempt_colour(state)}")
 
 
 def moment(at: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
-from entrypoint.run.flight_record import colours, parts
+from entrypoint.run import curves
+from entrypoint.run.flight_record import html, parts
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.remedies import GOES_ON, OVER
@@ -102,9 +103,9 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
 
 def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:
     uses = {*USES.values(), TRAINING, UNTOLD, AGAIN, IN_FLIGHT}
-    assert uses == set(colours.USES)
-    assert len({*colours.USES.values()}) == len(uses)
-    assert len({*colours.PHASES.values()}) == len(colours.PHASES)
+    assert uses == set(html.USES)
+    assert len({*html.USES.values()}) == len(uses)
+    assert len({*curves.PHASES.values()}) == len(curves.PHASES)
 
 
 def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(

@@ -1,0 +1,100 @@
+// Draws the curves of the page and of the report. Their rows say which chart draws which, in which colours.
+"use strict";
+
+const HEIGHT = 190;
+const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
+const hour = time => clock(1000 * time).slice(0, 5);
+const keyOf = chart => chart.metrics.map(({name}) => name).join();
+
+/** The charts inside one element, by groups. */
+class Charts {
+  #place; #group; #order = []; drawn = new Map();
+
+  /** `group`: makes the element of a group, by its name; its last child gets the charts. */
+  constructor(place, group) {
+    this.#place = place;
+    this.#group = group;
+  }
+
+  /** Draw these rows, each with `steps`, `series` and `charts`, in place of those drawn before. */
+  show(...rows) {
+    const wanted = rows.flatMap(known => known.charts.map(chart => [chart, known]))
+      .map(([chart, known]) => [{...chart, metrics: chart.metrics.filter(({name}) => known.series[name]?.some(value => value !== null))}, known])
+      .filter(([chart]) => chart.metrics.length);
+    this.#order = rows.flatMap(known => known.charts);
+    for (const [title, {key, plot, figure}] of this.drawn)
+      if (!wanted.some(([chart]) => chart.title === title && keyOf(chart) === key)) {
+        plot.destroy();
+        figure.remove();
+        this.drawn.delete(title);
+      }
+    for (const [chart, known] of wanted) this.#draw(chart, known);
+    for (const group of this.#place.children) if (group.dataset.group) group.hidden = !group.querySelector("figure");
+  }
+
+  /** Draw again in the colours and the width of now. */
+  redraw() {
+    for (const {plot, box} of this.drawn.values()) {
+      if (box.clientWidth) plot.setSize({width: box.clientWidth, height: HEIGHT});
+      plot.redraw(false);
+    }
+  }
+
+  #draw(chart, {steps, series}) {
+    const data = [steps, ...chart.metrics.map(({name}) => series[name])];
+    const known = this.drawn.get(chart.title) ?? this.#begin(chart, data);
+    known.plot.setData(data);
+    if (known.plot.cursor.idx === null || known.plot.cursor.idx === undefined) showNewest(known.plot);
+    known.box.setAttribute("aria-label", `${chart.title}. ${chart.metrics.map(metric => spoken(metric, {steps, series})).join("; ")}`);
+  }
+
+  #begin(chart, data) {
+    const box = make("div", {});
+    box.setAttribute("role", "img");
+    const figure = make("figure", {}, make("figcaption", {}, chart.title), box);
+    const titles = this.#order.map(({title}) => title), group = this.#groupOf(chart.group);
+    group.insertBefore(figure, [...group.children].find(other => titles.indexOf(other.firstChild.textContent) > titles.indexOf(chart.title)) ?? null);
+    const plot = new uPlot(options(chart.metrics, box.clientWidth), data, box);
+    new ResizeObserver(() => box.clientWidth && plot.setSize({width: box.clientWidth, height: HEIGHT})).observe(box);
+    const made = {key: keyOf(chart), plot, figure, box};
+    this.drawn.set(chart.title, made);
+    return made;
+  }
+
+  /** The element that has the charts of a group. */
+  #groupOf(name) {
+    const known = [...this.#place.children], names = this.#order.map(({group}) => group);
+    const found = known.find(group => group.dataset.group === name);
+    if (found) return found.lastChild;
+    const made = this.#group(name);
+    made.dataset.group = name;
+    this.#place.insertBefore(made, known.find(other => names.indexOf(other.dataset.group) > names.indexOf(name)) ?? null);
+    return made.lastChild;
+  }
+}
+
+/** Say the newest values below a chart that no pointer is on. */
+const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.findLastIndex(value => value !== null && value !== undefined))}, false);
+
+/** Pure: a curve in words, for those who do not see it. */
+function spoken({name, label}, {steps, series}) {
+  const known = series[name].flatMap((value, place) => value === null ? [] : [[steps[place], value]]);
+  const when = step => isTime(name) ? `at ${moment(1000 * step)}` : `at step ${step}`;
+  const say = ([step, value]) => `${value} ${when(step)}`;
+  return `${label}: ${say(known[0])}, ${say(known.at(-1))}`;
+}
+
+function options(metrics, width) {
+  const byTime = isTime(metrics[0].name);
+  const line = {stroke: () => getComputedStyle(document.body).color, grid: {stroke: "#8884", width: 1}, ticks: {stroke: "#8884", width: 1}};
+  return {
+    width: width || 300,
+    height: HEIGHT,
+    hooks: {ready: [showNewest]},
+    scales: {x: {time: byTime}},
+    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
+    series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.map(({name, label, colour}) => ({
+      label, stroke: colour, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
+    }))],
+  };
+}

@@ -1,0 +1,89 @@
+"""Pure: the times of a run as bars, in HTML without scripts: shares of a time, a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contract.durations import duration
+from entrypoint.run.flight_record.markup import Html, element
+from entrypoint.run.flight_record.record import FlightRecord
+from entrypoint.run.flight_record.text import counted
+
+GRID = (0.0, 0.5, 1.0)
+
+
+def shares(title: str, uses: Sequence[tuple[str, float, str]], total: float) -> Html:
+    """Return a bar and a table. `uses`: name, seconds, colour; `total`: seconds of all."""
+    whole = total or 1.0
+    said = "; ".join(f"{name} {spent / whole:.1%}" for name, spent, _ in uses)
+    parts = [
+        element(
+            "span",
+            title=f"{name}: {duration(spent)}",
+            style=f"width:{100 * spent / whole:.3f}%;background:{colour}",
+        )
+        for name, spent, colour in uses
+    ]
+    bar = element("div", *parts, class_="bar", role="img", aria_label=f"{title}. {said}")
+    rows = [
+        element(
+            "tr",
+            element("th", swatch(colour), name, scope="row"),
+            element("td", duration(spent)),
+            element("td", f"{spent / whole:.1%}"),
+        )
+        for name, spent, colour in uses
+    ]
+    return element("div", bar, element("table", element("tbody", *rows)))
+
+
+def timeline(record: FlightRecord) -> Html:
+    """Return lanes over the run's time: its attempts, its failures, its repairs."""
+    whole = record.wall_seconds or 1.0
+
+    def left(seconds: float) -> str:
+        return f"left:{100 * min(1.0, seconds / whole):.3f}%"
+
+    attempts = [
+        element(
+            "span",
+            class_=f"attempt {attempt_colour(one.ending)}",
+            title=f"attempt {one.number}: {one.ending}, {duration(one.seconds)}",
+            style=f"{left(one.elapsed_seconds)};width:{100 * one.seconds / whole:.3f}%",
+        )
+        for one in record.attempts
+    ]
+    failures = [
+        _mark("✕", "bad", left(one.elapsed_seconds), f"{one.failure}, attempt {one.attempt}")
+        for one in record.failures
+    ]
+    repairs = [
+        _mark("◆", "warn", left(one.elapsed_seconds), one.sentence) for one in record.repairs
+    ]
+    said = (
+        f"{counted(len(attempts), 'attempt')}, {counted(len(failures), 'failure')} and "
+        f"{counted(len(repairs), 'repair')} in {duration(record.wall_seconds)}"
+    )
+    named = (("attempts", attempts), ("failures ✕", failures), ("repairs ◆", repairs))
+    lanes = [
+        element("div", element("b", name), element("div", *marks, class_="lane"), class_="row")
+        for name, marks in named
+        if marks
+    ]
+    ticks = [element("span", duration(whole * n)) for n in GRID]
+    axis = element("div", element("b"), element("div", *ticks, class_="widths"), class_="row")
+    return element("div", *lanes, axis, class_="lanes", role="img", aria_label=f"Timeline: {said}")
+
+
+def swatch(colour: str) -> Html:
+    return element("span", class_="dot", style=f"background:{colour}")
+
+
+def attempt_colour(ending: str) -> str:
+    """Pure: return the class of a colour for the end of an attempt or a run."""
+    known = {"finished": "good", "running": "busy", "more workers": "busy", "queued": "busy"}
+    return known.get(ending, "warn" if ending == "stopped" else "bad")
+
+
+def _mark(sign: str, colour: str, place: str, title: str) -> Html:
+    return element("span", sign, class_=f"mark {colour}", style=place, title=title)
