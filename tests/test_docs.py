@@ -192,7 +192,9 @@ def markdown_files() -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the page's headings, as the usual Markdown hosts make them."""
+    """The anchors of the page's headings, as the usual Markdown hosts make them; of code, lines."""
+    if page.suffix == ".py":
+        return {f"L{number}" for number, _ in enumerate(page.read_text().splitlines(), 1)}
     text = FENCE.sub("", page.read_text())
     headings = re.findall(r"^#+ +(.+?)\s*$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

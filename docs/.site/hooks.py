@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 DOCS, OUTSIDE = "docs/", "repository/"
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 NAMED = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#]+)(?:#[^)]*)?\)")
+LINE = re.compile(r"(?<=\.py)#L\d+(?=\))")
+"""A line of a source file, which hosts of repositories show as a page with lines."""
 FENCED = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 INFO = re.compile(r"\A(```\w+) .*")
 """Behind a block's language stand words for the tests."""
@@ -46,7 +48,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return posixpath.relpath(target, posixpath.dirname(here) or ".")
 
     parts = FENCED.split(markdown)
-    parts[::2] = [MARK.sub(r"\1\n\n", LINK.sub(moved, part)) for part in parts[::2]]
+    parts[::2] = [MARK.sub(r"\1\n\n", LINK.sub(moved, LINE.sub("", part))) for part in parts[::2]]
     parts[1::2] = [INFO.sub(r"\1", part) for part in parts[1::2]]
     return "".join(parts)
 

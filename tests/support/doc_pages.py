@@ -1,9 +1,13 @@
 """The tables in docs/ that are made from the code: variables, models of GPUs, metrics, stages.
 
+Links to functions of `examples/ppo_by_hand.py`, too: each has the function's line.
+
 `python -m tests.support.doc_pages` renews them.
 """
 
 from __future__ import annotations
+
+import re
 
 from contract.resources import GPU_MODELS
 from entrypoint.cluster.prometheus import METRICS
@@ -15,6 +19,7 @@ from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import STAGES
 
 SUPERVISED = ROOT / "docs" / "supervised.md"
+ALGORITHMS, BY_HAND = ROOT / "docs" / "algorithms.md", ROOT / "examples" / "ppo_by_hand.py"
 PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "reference.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 MODELS_HEADER = (
@@ -71,6 +76,18 @@ def with_metrics(page: str) -> str:
     return _with_table(page, METRICS_HEADER, metrics())
 
 
+def with_lines(page: str) -> str:
+    """`page`, whose links to functions of `ppo_by_hand.py` have the functions' lines."""
+    starts = re.compile(r"def (\w+)\(")
+    lines = enumerate(BY_HAND.read_text().splitlines(), 1)
+    places = {found[1]: number for number, line in lines if (found := starts.match(line))}
+    return re.sub(
+        rf"(\[`(\w+)`\]\([./\w]*{BY_HAND.name}#L)\d+",
+        lambda link: f"{link[1]}{places[link[2]]}",
+        page,
+    )
+
+
 def _with_table(page: str, header: str, table: str) -> str:
     before, _, rest = page.partition(header)
     _, _, after = rest.partition("\n\n")  # a table ends at the first empty line
@@ -102,6 +119,7 @@ def with_stages(page: str) -> str:
 
 
 if __name__ == "__main__":
+    ALGORITHMS.write_text(with_lines(ALGORITHMS.read_text()))
     SUPERVISED.write_text(with_stages(SUPERVISED.read_text()))
     PREFLIGHT.write_text(with_models(PREFLIGHT.read_text()))
     REFERENCE.write_text(with_variables(REFERENCE.read_text()))
