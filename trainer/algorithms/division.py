@@ -129,7 +129,7 @@ def _chunks(
     every epoch is a little less even than one alone. For 64 ranks and lengths of 200 to 4,000 the
     largest load of an update is 1.002, in three epochs 1.007 of the mean with 16 samples a rank and
     update; with 2 samples 1.06 and 1.37. Swaps of samples after it lower 1.37 to 1.35 only.
-    Shuffling each rank's own samples would be even, but updates would depend on the number of ranks.
+    Shuffles of each rank's own samples would be even, but the result would depend on the ranks.
     """
     count, sizes = math.lcm(*ranks), sorted(set(ranks))
     chunk = np.zeros(len(lengths), dtype=np.int64)
