@@ -33,7 +33,7 @@ from pathlib import Path
 from contract.journal import newest_finished
 from contract.run_dir import RunFiles
 from entrypoint.job.failures import resume_check
-from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from trainer.checkpoint.replication import may_be_held
@@ -56,7 +56,7 @@ with Lease(run.leases, lambda why: None) as lease:
     assert may_be_held(run) and _is_told(run.journal, step, "step", "step-found")
     JsonLines(run.metrics, step)
     JsonLines(run.samples, step)
-    assert ended.read(run) is None
+    assert run_end.read(run) is None
     assert len(journal.of_attempt()) == 0
 print(json.dumps({"seconds": time.perf_counter() - began, "bytes": peak() - memory}))
 """

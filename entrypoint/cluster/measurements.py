@@ -17,7 +17,7 @@ from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.cluster.event_stream import next_events
 from entrypoint.run import log_files
-from entrypoint.run.flight_record.tally import Tally
+from entrypoint.run.flight_record.time_accounting import Tally
 
 READ_SECONDS = 0.5
 """About the time that one scrape may take to read: the next scrape reads the rest."""

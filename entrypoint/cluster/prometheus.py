@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from entrypoint.cluster.measurements import Measurements
-from entrypoint.run.flight_record.tally import Tally
+from entrypoint.run.flight_record.time_accounting import Tally
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 OUTCOMES = ("finished", "failed", "stopped")

@@ -28,7 +28,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.lease import SILENCE_SECONDS
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def _lost_head(settings: Settings) -> str:
     if settings.url is not None:
         return ""
     with suppress(OSError):
-        if over := ended.read(RunFiles(settings.run_dir)):
+        if over := run_end.read(RunFiles(settings.run_dir)):
             return (
                 f". The run in {settings.run_dir} has ended ({over.outcome}), and its head with "
                 f"it: rollcall report {shlex.quote(str(settings.run_dir))} tells of it, with "

@@ -17,7 +17,7 @@ from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Part
-from entrypoint.commands.remote import run_end
+from entrypoint.commands.remote import end_of_run
 from entrypoint.config.settings import Settings
 from entrypoint.run import log_files
 from entrypoint.run import token as run_token
@@ -63,7 +63,7 @@ class LogsHere:
 
     def over(self) -> bool:
         if not self.job:
-            return run_end(self.settings) is not None
+            return end_of_run(self.settings) is not None
         try:
             row = stored_json.json_object(self._run.root / "job.json") or {}
         except FileNotFoundError:
@@ -231,7 +231,7 @@ def _ends(source: LogsHere | LogsOfHead, part: Part) -> dict[str, list[str]]:
     for name in source.names():
         text = read_part(source, name, part, {})
         tails[f"{name}.log"] = "".join(part.of(text)).splitlines()
-    if over := run_end(source.settings):
+    if over := end_of_run(source.settings):
         tails[RunFiles(source.settings.run_dir).result.name] = list(over.lines())
     return tails
 

@@ -22,7 +22,7 @@ from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.commands.head_client import NoAnswerError, ask, patiently, token_of, url_of
 from entrypoint.config.settings import Settings
-from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record import run_end
 
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
@@ -97,7 +97,7 @@ def _say(
         row = _answer(settings, *question)
         lines = say(row)
     except NoAnswerError as error:
-        over = None if options.job else run_end(settings)
+        over = None if options.job else end_of_run(settings)
         if over is None or error.exit_code == ExitCode.USAGE:
             raise
         row, lines = over.row(), over.lines()
@@ -132,7 +132,7 @@ def _look(
         row = _answer(settings, "GET", _path(options), **asked)
         return row, _lines(options)(row), _is_over(row)
     except NoAnswerError:
-        if options.job or (over := run_end(settings)) is None:
+        if options.job or (over := end_of_run(settings)) is None:
             raise
         return over.row(), over.lines(), True
 
@@ -157,12 +157,12 @@ def _is_over(row: Mapping[str, Any]) -> bool:
     return row.get("outcome") is not None or row.get("ended") is not None
 
 
-def run_end(settings: Settings) -> ended.Ended | None:
+def end_of_run(settings: Settings) -> run_end.Ended | None:
     """Return how the run has ended, from its directory; None if it has not, or is elsewhere."""
     if settings.url is not None:
         return None
     with suppress(OSError):
-        return ended.read(RunFiles(settings.run_dir))
+        return run_end.read(RunFiles(settings.run_dir))
     return None
 
 

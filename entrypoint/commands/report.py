@@ -15,8 +15,8 @@ from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
 from entrypoint.run import known_secrets
-from entrypoint.run.flight_record import html, parts, text
-from entrypoint.run.flight_record.parts import Part
+from entrypoint.run.flight_record import html, read_run, text
+from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
 
 WHY = ("cause", "to_do", "log")
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
             sentence = f"{run.root} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
             return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
         secrets = known_secrets.of(run, os.environ)
-        jobs = parts.of_jobs(run, secrets)
+        jobs = read_run.of_jobs(run, secrets)
         own = _own(run, secrets, needed=not jobs)
         if options.html:
             shown = [*([own] if own else []), *jobs]
@@ -65,7 +65,7 @@ def _own(run: RunFiles, secrets: Iterable[str], *, needed: bool) -> Part | None:
     Raises OSError, and NothingToReportError if it is `needed`.
     """
     try:
-        own = parts.of_run(run, secrets)
+        own = read_run.of_run(run, secrets)
     except NothingToReportError:
         if needed:
             raise

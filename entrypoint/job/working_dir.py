@@ -83,7 +83,7 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
     arguments = (str(given), "--into", str(into), "--excludes", excludes)
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary) / "log"
-        argv = program("trainer.cluster.diagnostics.pack", *arguments)
+        argv = program("trainer.cluster.diagnostics.pack_working_dir", *arguments)
         try:
             packing = Process("the archive of working_dir", argv, env=os.environ, log_to=log)
             code = packing.wait(PACK_SECONDS)

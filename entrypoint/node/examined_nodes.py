@@ -47,7 +47,7 @@ def examine(
     on_each = program("entrypoint.node.examine", json.dumps(for_nodes(settings)))
     named = ",".join(node.id for node in nodes)
     argv = (
-        *program("trainer.cluster.diagnostics.on_nodes", "--nodes", named),
+        *program("trainer.cluster.diagnostics.run_on_nodes", "--nodes", named),
         *("--within", f"{NODE_SECONDS:g}", "--", *on_each),
     )
     try:

@@ -42,7 +42,7 @@ from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
 from entrypoint.run import errors, restore
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record import ended
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
@@ -187,7 +187,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
 def what_to_do(run: RunFiles, code: ExitCode) -> str:
     """The last words of a run that has failed; a report has no cause that nobody could write."""
     with suppress(OSError):
-        if ended.read(run):
+        if run_end.read(run):
             directory = shlex.quote(str(run.root))
             return f"the cause, and what to do: rollcall report {directory}"
     return f"what to do: {remedy('failed', code, None)}"

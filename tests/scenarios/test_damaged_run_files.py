@@ -27,7 +27,7 @@ from entrypoint.job.failures.hang import HangWatch
 from entrypoint.node import head
 from entrypoint.run import lease
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record import ended, html, text
+from entrypoint.run.flight_record import html, run_end, text
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
@@ -213,7 +213,7 @@ def test_a_result_that_is_damaged_leaves_the_journals_word_of_the_end(
     run.root.mkdir(exist_ok=True)
     run.journal.write_text(json.dumps(EVENTS[-1]) + "\n")
     run.result.write_bytes(content)
-    found = ended.read(run)
+    found = run_end.read(run)
     assert found is not None
     assert json.dumps(found.row())
     assert "\n".join(found.lines()).encode().startswith(b"the run has ended (finished")

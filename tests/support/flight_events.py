@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from entrypoint.run.flight_record.parts import Part
+from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import FlightRecord
 
 

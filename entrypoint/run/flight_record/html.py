@@ -13,9 +13,10 @@ from contract.metrics import WHOLE_STEP, Group
 from entrypoint.run import curves, inline_code
 from entrypoint.run.flight_record import time_bars
 from entrypoint.run.flight_record.markup import Html, element, joined
-from entrypoint.run.flight_record.parts import Part, pipelines
+from entrypoint.run.flight_record.read_run import Part, pipelines
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.tally import (
+from entrypoint.run.flight_record.text import counted, effective_time
+from entrypoint.run.flight_record.time_accounting import (
     AGAIN,
     IN_FLIGHT,
     NO_HEAD,
@@ -23,7 +24,6 @@ from entrypoint.run.flight_record.tally import (
     TRAINING,
     UNTOLD,
 )
-from entrypoint.run.flight_record.text import counted, effective_time
 
 HERE = files("entrypoint.run.flight_record")
 STYLE = (HERE / "report.css").read_text()

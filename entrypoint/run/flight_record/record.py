@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from entrypoint.run.flight_record.tally import GOES_BACK, GROW, REPAIRS, USES, Tally
+from entrypoint.run.flight_record.time_accounting import GOES_BACK, GROW, REPAIRS, USES, Tally
 
 HEAD_LOST, RUNNING = "head_lost", "running"
 ENDS = ("failure", "outcome", "start")

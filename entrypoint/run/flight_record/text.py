@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from contract.durations import duration
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.tally import TRAINING, UNTOLD
+from entrypoint.run.flight_record.time_accounting import TRAINING, UNTOLD
 
 
 def lines(record: FlightRecord) -> Iterator[str]:

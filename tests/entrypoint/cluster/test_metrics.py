@@ -22,7 +22,7 @@ from entrypoint.cluster.measurements import Measuring
 from entrypoint.cluster.prometheus import METRICS, REWARD_CALL
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.failures.policy import RestartBudget
-from entrypoint.run.flight_record.tally import Tally
+from entrypoint.run.flight_record.time_accounting import Tally
 from tests.support.control import Head, answers, node_info
 from tests.support.flight_events import Clock
 from tests.support.waiting import eventually

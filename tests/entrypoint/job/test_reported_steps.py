@@ -16,7 +16,7 @@ from entrypoint.job import reported_steps
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.reported_steps import ReportedSteps
 from entrypoint.run.flight_record import record as report
-from entrypoint.run.flight_record import tally
+from entrypoint.run.flight_record import time_accounting
 from entrypoint.run.journal import Journal
 from tests.support.world import DIED, FINISHED, Act, World
 
@@ -62,7 +62,7 @@ def test_steps_that_a_later_attempt_does_again_do_not_count(
     assert record.steps == 10
     assert [one.steps for one in record.attempts] == [6, 7]
     assert [one.steps_lost for one in record.failures] == [3]
-    assert record.seconds[tally.AGAIN] > 0
+    assert record.seconds[time_accounting.AGAIN] > 0
 
 
 def test_a_trainer_that_records_its_own_steps_is_left_alone(tmp_path: Path) -> None:

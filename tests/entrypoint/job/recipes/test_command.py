@@ -16,7 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.recipes.base import ArgumentsError
 from entrypoint.job.recipes.command import RECIPE
-from trainer.cluster.diagnostics.pack import pack
+from trainer.cluster.diagnostics.pack_working_dir import pack
 
 
 def settings(run: Path, environment: Mapping[str, object], *job: str, **variables: str) -> Settings:

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.exceptions import RayError, TaskUnschedulableError
 
-from trainer.cluster.diagnostics import on_nodes
+from trainer.cluster.diagnostics import run_on_nodes
 
 DEAD = TaskUnschedulableError(
     "The node specified via NodeAffinitySchedulingStrategy doesn't exist any more or is "
@@ -69,7 +69,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Ray:
 
 
 def test_each_node_has_one_answer_also_if_it_is_dead_or_silent(cluster: Ray) -> None:
-    found = list(on_nodes.answers([ONE, TWO, THREE], ["true"], 180))
+    found = list(run_on_nodes.answers([ONE, TWO, THREE], ["true"], 180))
     assert [node for node, _ in found] == [TWO, ONE, THREE]
     rows = dict(found)
     assert rows[TWO] == SAID
@@ -78,7 +78,7 @@ def test_each_node_has_one_answer_also_if_it_is_dead_or_silent(cluster: Ray) -> 
 
 
 def test_a_node_runs_the_program_once_takes_no_cpu_and_shows_it_its_gpus(cluster: Ray) -> None:
-    list(on_nodes.answers([ONE], ["true"], 180))
+    list(run_on_nodes.answers([ONE], ["true"], 180))
     assert cluster.tasks["all"] == {"num_cpus": 0, "max_retries": 0}
     options = cluster.tasks[ONE]
     assert options["scheduling_strategy"].soft is False
@@ -88,9 +88,9 @@ def test_a_node_runs_the_program_once_takes_no_cpu_and_shows_it_its_gpus(cluster
 def test_each_answer_is_a_line_of_json(
     cluster: Ray, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["on_nodes", "--nodes", f"{ONE},{TWO}", "--within", "180", "--", "python", "-c", "pass"]
+    words = f"run_on_nodes --nodes {ONE},{TWO} --within 180 -- python -c pass".split()
     monkeypatch.setattr(sys, "argv", words)
-    assert on_nodes.main() == 0
+    assert run_on_nodes.main() == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["on_node"] for row in rows] == [TWO, ONE]
     assert {**SAID, "on_node": TWO, "at": rows[0]["at"]} == rows[0]
@@ -117,12 +117,12 @@ def test_each_answer_is_a_line_of_json(
 def test_the_answer_of_a_program_that_ends_fails_or_hangs(
     program: list[str], within: float, row: dict[str, Any]
 ) -> None:
-    assert on_nodes.run(program, within) == row
+    assert run_on_nodes.run(program, within) == row
 
 
 @pytest.mark.usefixtures("cluster")
 def test_the_last_words_of_a_failed_program_are_kept() -> None:
     long = "import sys; print('x' * 9000); sys.exit('the error')"
-    row = on_nodes.run([sys.executable, "-c", long], 20)
-    assert len(row["output"]) == on_nodes.LAST_WORDS
+    row = run_on_nodes.run([sys.executable, "-c", long], 20)
+    assert len(row["output"]) == run_on_nodes.LAST_WORDS
     assert row["output"].endswith("the error\n")

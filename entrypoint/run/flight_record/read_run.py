@@ -14,8 +14,7 @@ from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.curves import Curves, Points
-from entrypoint.run.flight_record import ended
-from entrypoint.run.flight_record.ended import ENTRY, Ended
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.record import (
     HEAD_LOST,
     RUNNING,
@@ -23,7 +22,8 @@ from entrypoint.run.flight_record.record import (
     NothingToReportError,
     from_journal,
 )
-from entrypoint.run.flight_record.tally import GOES_BACK
+from entrypoint.run.flight_record.run_end import ENTRY, Ended
+from entrypoint.run.flight_record.time_accounting import GOES_BACK
 
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
@@ -152,7 +152,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
 
 
 def _end(run: RunFiles, secrets: Iterable[str]) -> Ended | None:
-    end = ended.read(run)
+    end = run_end.read(run)
     return end and replace(
         end, sentence=redact(end.sentence, secrets), cause=redact(end.cause, secrets)
     )

@@ -1,6 +1,6 @@
 """Makes the archive of a job's working directory, as `ray job submit` does.
 
-    python -m trainer.cluster.diagnostics.pack DIRECTORY --into FOLDER [--excludes JSON]
+    python -m trainer.cluster.diagnostics.pack_working_dir DIRECTORY --into FOLDER [--excludes JSON]
 
 Leaves out what Ray leaves out by default (`.git`, `.venv`, `venv`, `__pycache__`), and what
 `.gitignore`, `.rayignore` and the patterns in `excludes` name. Prints the archive's

@@ -13,17 +13,17 @@ from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
 from entrypoint.run import curves
-from entrypoint.run.flight_record import html, parts
+from entrypoint.run.flight_record import html, read_run
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.remedies import GOES_ON, OVER
-from entrypoint.run.flight_record.tally import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
+from entrypoint.run.flight_record.time_accounting import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
 
 
 def test_a_program_that_tells_no_steps_has_worked_all_the_time(tmp_path: Path) -> None:
-    record = parts.of_run(reported_runs.tells_nothing(tmp_path / "run")).record
+    record = read_run.of_run(reported_runs.tells_nothing(tmp_path / "run")).record
     assert record
     assert record.seconds[UNTOLD] == 3600
     assert "its effective time is not known" in "\n".join(report_text.lines(record))
@@ -51,7 +51,7 @@ def test_the_curve_of_a_job_without_metrics_is_that_of_the_steps_that_count(
     clock.then(9, "resume", 2, step=1)
     clock.then(9, "step", 2, step=2, reward=0.2)
     clock.then(9, "eval", 2, step=2, accuracy=0.5)
-    part = parts.of_run(reported_runs.written(tmp_path / "run", clock))
+    part = read_run.of_run(reported_runs.written(tmp_path / "run", clock))
     assert part.curves["steps"] == [1, 2]
     assert part.curves["series"] == {
         "train/reward": [0.1, 0.2],
@@ -67,8 +67,8 @@ def test_the_jobs_of_a_cluster_are_in_the_order_of_their_numbers_and_pipelines(
     reported_runs.tells_loss(reported_runs.entered(run.root, "job-10", state="queued"))
     (run.jobs / "job-11").mkdir()
     (run.jobs / "job-11" / "job.json").write_text("[damaged")
-    jobs = parts.of_jobs(run)
-    named = [[part.name for part in group] for group in parts.pipelines(jobs)]
+    jobs = read_run.of_jobs(run)
+    named = [[part.name for part in group] for group in read_run.pipelines(jobs)]
     assert named == [["job-1"], ["job-2", "job-3", "job-4", "job-5"], ["job-10"]]
     assert report_command.main([str(run.root), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["jobs"]
@@ -96,7 +96,7 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
     stopped = {"outcome": "stopped", "exit_code": 143}
     append_event(job.journal, "outcome", "stopped; step 3 is saved", stopped)
     (job.root / "job.json").write_text(json.dumps({"ended": ended}))
-    found = parts.of_run(job).end
+    found = read_run.of_run(job).end
     assert found is not None
     assert found.to_do == (OVER if ended else GOES_ON)
 

@@ -1,6 +1,6 @@
 """Runs a program on each of some nodes of Ray, and prints what it printed there.
 
-    python -m trainer.cluster.diagnostics.on_nodes --nodes ID,ID --within SECONDS -- PROGRAM…
+    python -m trainer.cluster.diagnostics.run_on_nodes --nodes ID,ID --within SECONDS -- PROGRAM…
 
 It prints a line of JSON for each node, with `on_node` (the node's id) and
 
