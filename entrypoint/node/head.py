@@ -46,7 +46,7 @@ from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
-from entrypoint.run.ownership import TakenOverError
+from entrypoint.run.restore import TakenOverError
 from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)

@@ -2,11 +2,13 @@
 
 The history (journal, run.json, progress) comes before the head takes its lease, since the journal
 has the number of the newest lease. After that comes the newest complete checkpoint, if the run
-directory has none, or the one that --load_step names.
+directory has none, or the one that --load_step names. The head that came last owns the store.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +16,15 @@ from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.manifest import checkpoint_path, fault_of, lineage_of, newest_checkpoint
 from contract.run_dir import RunFiles
-from entrypoint.run import download, segments
-from entrypoint.run.download import CorruptCheckpointError
+from entrypoint.run import stored_files
 from entrypoint.run.journal import Journal
-from entrypoint.run.patience import Patience
-from entrypoint.run.store import Store, UnusableStoreError
+from entrypoint.run.store import Patience, Store, StoreError, UnusableStoreError
+from entrypoint.run.stored_files import CorruptCheckpointError
 
+log = logging.getLogger(__name__)
+
+OWNER_LOOK_SECONDS = 60.0
+"""Between two looks whether a later head uses the store, if nothing is uploaded."""
 GROWING = ("journal.jsonl", "metrics.jsonl", "samples.jsonl")
 """Files that may be in segments there."""
 HISTORY = (
@@ -62,8 +67,8 @@ def history(store: Store, run: RunFiles) -> bool:
 
 
 def _fetch_history(store: Store, name: str, to: Path) -> None:
-    if not download.whole(store, name, to) and name in GROWING:
-        segments.fetch(store, name, to)
+    if not stored_files.whole(store, name, to) and name in GROWING:
+        stored_files.fetch_growing(store, name, to)
 
 
 def claim(store: Store, run: RunFiles) -> None:
@@ -192,7 +197,7 @@ def _whole(store: Store, patience: Patience) -> list[int]:
 
 
 def _fetch(store: Store, run: RunFiles, journal: Journal, patience: Patience, step: int) -> None:
-    size = download.fetch(store, run.checkpoints, step, patience)
+    size = stored_files.fetch_checkpoint(store, run.checkpoints, step, patience)
     sentence = f"Checkpoint of step {step} fetched from {store.url}: {size / 1e9:.3f} GB."
     journal.record("download", sentence, step=step, bytes=size)
 
@@ -207,3 +212,41 @@ def _run_id(store: Store, content: bytes) -> str:
         sentence = f"its run.json is damaged: give ROLLCALL_STORAGE another prefix than {store.url}"
         raise UnusableStoreError(sentence)
     return str(row["run_id"])
+
+
+class TakenOverError(Exception):
+    """A later head uploads to the store; the sentence says so."""
+
+
+class Ownership:
+    """Of one head, from its first contact with the store."""
+
+    def __init__(self, store: Store, run: RunFiles, holder: str) -> None:
+        """`holder`: the incarnation of this head."""
+        self._store = store
+        self._run = run
+        self._holder = holder.encode()
+        self._taken = False
+        self._looked = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether to look again."""
+        return not self._taken or time.monotonic() - self._looked >= OWNER_LOOK_SECONDS
+
+    def take_or_check(self) -> None:
+        """Raises OtherRunError, TakenOverError if another head has come since, StoreError."""
+        if not self._taken:
+            claim(self._store, self._run)
+            self._store.write(OWNER, self._holder)
+            self._taken = True
+            self._abort_left_uploads()
+        elif self._store.read(OWNER) != self._holder:
+            raise TakenOverError(f"a later head uses {self._store.url}")
+        self._looked = time.monotonic()
+
+    def _abort_left_uploads(self) -> None:
+        try:
+            self._store.abort_uploads()
+        except StoreError as error:  # the right to list them may be missing
+            log.info("incomplete uploads of earlier heads may be left in the store: %s", error)

@@ -1,18 +1,27 @@
 """The object store of ROLLCALL_STORAGE: the files of one run below one URL, through fsspec.
 
 fsspec and the package of a scheme (s3fs for s3://) are imported when a store is used. Credentials
-come from the scheme's own variables, such as AWS_ACCESS_KEY_ID; no message shows them.
+come from the scheme's own variables, such as AWS_ACCESS_KEY_ID; no message shows them. `Patience`
+asks a store until it answers; `Transfers` moves several files at once.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from contract.background import in_background
 from contract.manifest import CHECKPOINT_NAME, LEFT, MANIFEST
+from entrypoint.net import wait
+
+T = TypeVar("T")
 
 PART_BYTES = 64 << 20
 """Of an upload. S3 allows 10,000 parts, so a file may have 640 GB."""
@@ -205,3 +214,74 @@ def _discard(target: Any) -> None:
 
 def _cause(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a store may give no answer, and what ends the wait earlier."""
+
+    seconds: float
+    stop: Event
+
+    def ask(self, store: Store, question: Callable[[], T]) -> T:
+        """Return the store's answer to `question`, which is asked again after a StoreError.
+
+        Raises StoreError if there is no answer for `seconds`, UnusableStoreError at once,
+        InterruptedWaitError if `stop` is set.
+        """
+
+        def probe() -> T:
+            try:
+                return question()
+            except UnusableStoreError as error:
+                raise UnusableStoreError(f"{store.url} cannot be used: {error}") from None
+            except StoreError as error:
+                raise wait.NotYetError(str(error)) from None
+
+        what = f"{store.url} to answer"
+        if self.stop.is_set():
+            raise wait.InterruptedWaitError(f"asked to stop while waiting for {what}")
+        try:
+            return wait.until(what, probe, timeout=self.seconds, stop=self.stop)
+        except wait.GaveUpError as error:
+            raise StoreError(str(error)) from None
+
+
+class Transfers:
+    """Makes the calls in order, several at once. After an error no further call begins.
+
+    Its threads are daemons: a silent store delays nobody's exit.
+    """
+
+    def __init__(
+        self, name: str, calls: Iterable[Callable[[], None]], at_once: int, over: Event
+    ) -> None:
+        """`over`: begin no further call once it is set. An error sets it, too."""
+        self._over = over
+        self._calls = deque(calls)
+        count = min(at_once, len(self._calls))
+        self._threads = [in_background(name, self._work) for _ in range(count)]
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                return
+            try:
+                call()
+            except BaseException:
+                self._over.set()
+                raise
+
+    def ended(self, seconds: float | None = None) -> bool:
+        """Wait until all threads have ended, and return whether they have.
+
+        Raises the error of a call, once all threads have ended.
+        """
+        ended, running = futures.wait(self._threads, seconds)
+        if running:
+            return False
+        for thread in ended:
+            thread.result()
+        return True

@@ -17,11 +17,10 @@ from entrypoint.job import command_identity
 from entrypoint.job.recipes import builtin
 from entrypoint.node import head, stored_run
 from entrypoint.processes.inbox import Inbox, StopAsked
-from entrypoint.run import kept_layouts, ownership, restore
+from entrypoint.run import kept_layouts, restore
 from entrypoint.run.journal import Journal
-from entrypoint.run.ownership import TakenOverError
-from entrypoint.run.patience import Patience
-from entrypoint.run.store import Store, StoreError, UnusableStoreError
+from entrypoint.run.restore import TakenOverError
+from entrypoint.run.store import Patience, Store, StoreError, UnusableStoreError
 from entrypoint.run.upload import Uploads
 from tests.support.s3 import S3, s3
 from tests.support.saved_states import flip_a_bit, leaves_of
@@ -274,7 +273,7 @@ def test_the_flag_load_step_counts_on_a_new_machine_until_the_run_has_resumed_fr
 def test_a_head_whose_store_a_later_head_uses_stops_and_ends_with_an_error(
     run: RunFiles, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(restore, "OWNER_LOOK_SECONDS", 0.1)
     inbox, journal = Inbox(), Journal(run.journal, "head")
     with stored_run.uploading(settings_of(run.root, s3.url), run, journal, inbox) as finish_uploads:
         until(lambda: ".owner" in s3.names())
