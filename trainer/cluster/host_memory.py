@@ -8,8 +8,12 @@ For Ψ parameters on N ranks, of which Ψ' are trained, in bytes; G ranks are on
 - while they train: what sleeps or is offloaded, and the copies of the training state. A copy takes
   12Ψ'/N of each rank, and 4Ψ/N with --enable_ema. A checkpoint that is being written needs one.
   Snapshots need two, the newest complete one and the next, and two of the node before in the ring.
+- beside it: the weights for engines that read them from shared memory, once on a node; the copy of
+  --save_hf_ckpt on the policy's first node, in fp32 with --enable_ema; the longest possible samples
+  of a step, on each node, since each may be the driver's.
 
-Not counted: the programs themselves, engines, rollouts, and the copy of --save_hf_ckpt.
+Not counted: the programs themselves with their CUDA contexts, images of samples, and the pages of
+files that an engine reads: it copies each tensor to its GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING
 from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
 from trainer.cluster.bin_packing import Assignment
+from trainer.config import layout
 from trainer.config.layout import Role
 
 if TYPE_CHECKING:
@@ -31,6 +36,12 @@ FILLED = 0.8
 """Share of a node's memory that the estimate may fill; the rest is for what it leaves out."""
 SNAPSHOTS = 2
 """Copies of a rank's state that snapshots need at a time, on each of two nodes."""
+COMPLETION_BYTES = 13
+"""Of a token as an engine returns it: token, log-probability and version of 4 bytes, mask of 1."""
+PART_BYTES = 9
+"""Of a token as ranks get it: without its version."""
+SCORE_BYTES = 4
+"""Of a token, for each model that computes a number of it."""
 SNAPSHOT_SHARE = 0.5
 """Share of what Ray counts as a node's memory that snapshots may take if no flag says it."""
 
@@ -49,6 +60,12 @@ class NodeMemory:
     """Copies of the training state of its own ranks."""
     replicas: int
     """Copies of another node's ranks."""
+    published: int
+    """Weights in shared memory, for engines."""
+    exported: int
+    """The copy of the weights that --save_hf_ckpt writes."""
+    samples: int
+    """The samples of a step, and those under way."""
 
     @property
     def starting(self) -> int:
@@ -56,7 +73,8 @@ class NodeMemory:
 
     @property
     def training(self) -> int:
-        return self.moved + self.copies + self.replicas
+        beside = self.published + self.exported + self.samples
+        return self.moved + self.copies + self.replicas + beside
 
     @property
     def need(self) -> int:
@@ -87,6 +105,7 @@ def of_nodes(
                 read[name] += group.per_node * need.read
                 moved[name] += group.per_node * need.host
                 copy[name] += group.per_node * need.copy
+    published, exported = _weights(config, found, size_of)
     snapshots = SNAPSHOTS if _have_snapshots(config, nodes, copy) else 0
     written = 0 if config.disable_ds_ckpt else 1
     return {
@@ -96,9 +115,39 @@ def of_nodes(
             moved=moved[name],
             copies=(snapshots + written) * copy[name],
             replicas=snapshots * _others(copy, name),
+            published=published.get(name, 0),
+            exported=exported.get(name, 0),
+            samples=_samples(config),
         )
         for name in copy
     }
+
+
+def _weights(
+    config: Config, found: Assignment, size_of: SizeOf | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the bytes of whole copies of the policy by node: for engines, for --save_hf_ckpt."""
+    engine = memory_estimate.of(config, found.layout, Role.ENGINE, size_of)
+    if engine is None:
+        return {}, {}
+    whole = engine.weights * layout.engine_slots(config)
+    first, engines = (
+        found.nodes[found.layout.pool_of(role).name] for role in (Role.POLICY, Role.ENGINE)
+    )
+    by_memory = not layout.may_be_vllm(config) or config.vllm.sync_backend == "shared_memory"
+    saved = 2 * whole if config.train.enable_ema and config.mixed_precision else whole
+    return (
+        dict.fromkeys([first[0], *engines], whole) if by_memory else {},
+        {first[0]: saved} if config.save_hf_ckpt else {},
+    )
+
+
+def _samples(config: Config) -> int:
+    """Returns the bytes of samples of the longest length: under way, divided, and scored."""
+    tokens = config.samples_per_step * config.longest_sample
+    models = 1 + config.has_critic + config.kl.has_reference
+    steps = 1 + config.allowed_staleness
+    return tokens * (steps * COMPLETION_BYTES + PART_BYTES + models * SCORE_BYTES)
 
 
 def _have_snapshots(
@@ -150,6 +199,9 @@ def row(
         "moved": need.moved,
         "copies": need.copies,
         "replicas": need.replicas,
+        "published": need.published,
+        "exported": need.exported,
+        "samples": need.samples,
         "lacking": lacking(config, found, nodes),
     }
 

@@ -106,6 +106,40 @@ def test_snapshots_beyond_their_limit_are_off_and_not_counted(made: Made) -> Non
     assert needs(made(2, zero_stage=2), nodes(2, int(2 * held) - 2)).replicas == 0
 
 
+def of_two_nodes(config: Config) -> list[NodeMemory]:
+    return [*host_memory.of_nodes(config, pack(layout.of(config), nodes(2)), nodes(2)).values()]
+
+
+def test_engines_that_read_weights_from_shared_memory_have_them_on_each_node(made: Made) -> None:
+    for flags, size in (
+        ({"vllm_sync_backend": "shared_memory"}, 2 * PARAMETERS),
+        ({"rollout_engine": "hf"}, 2 * PARAMETERS),
+        ({}, 0),
+    ):
+        assert [one.published for one in of_two_nodes(made(2, **flags))] == [size, size]
+
+
+@pytest.mark.parametrize(
+    ("flags", "bytes_each"),
+    [({}, 0), ({"save_hf_ckpt": True}, 2), ({"save_hf_ckpt": True, "enable_ema": True}, 4)],
+)
+def test_the_model_of_a_checkpoint_is_copied_on_the_first_node(
+    made: Made, flags: dict[str, Any], bytes_each: int
+) -> None:
+    found = of_two_nodes(made(2, **flags))
+    assert [one.exported for one in found] == [bytes_each * PARAMETERS, 0]
+
+
+def test_samples_of_the_longest_length_are_counted_for_each_step_under_way(made: Made) -> None:
+    lengths = {"prompt_max_len": 1_000, "generate_max_len": 7_000, "rollout_batch_size": 512}
+    apart = {"colocate_all_models": None, "actor_num_gpus_per_node": 4, "vllm_num_engines": 4}
+    tokens = 512 * 2 * 8_000
+    assert needs(made(**lengths), nodes(1)).samples == tokens * (13 + 9 + 4)
+    ahead = needs(made(**lengths, **apart, async_train=True, max_staleness=2), nodes(1))
+    assert ahead.samples == tokens * (3 * 13 + 9 + 4)
+    assert ahead.training == ahead.moved + ahead.copies + ahead.samples
+
+
 def lacking(config: Config, offers: list[NodeResources]) -> str | None:
     row = resource_plan.row(config, offers)["host"]
     said: str | None = row["lacking"]
