@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("entrypoint", "env", "trainer")
 
 
-def program(module: str, *arguments: str, python: str = "") -> tuple[str, ...]:
-    """The command line of a program of this product; by default with this interpreter."""
-    return (python or sys.executable, "-P", "-m", module, *arguments)
+def program(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command line of a program of this product, with this interpreter."""
+    return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def beside_interpreter(name: str) -> str:

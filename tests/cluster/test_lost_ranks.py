@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from tests.support.fork_server import forked_workers
 from tests.support.ray_nodes import short_directory, workers_of
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -54,8 +53,7 @@ def launcher() -> Iterator[RayLauncher]:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("RAY_TMPDIR", str(root))
-        with forked_workers():
-            placement.join(wanted)
+        placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()
 

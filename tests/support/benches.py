@@ -10,7 +10,6 @@ from pathlib import Path
 
 import ray
 
-from tests.support.fork_server import forked_workers
 from tests.support.ranks import Workbench
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -40,8 +39,7 @@ def started() -> Iterator[Benches]:
         layout.RoleProcesses(role=role, nodes=1, per_node=count) for role, count in RANKS.items()
     ]
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
-    with forked_workers():
-        placement.join(wanted)
+    placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {
         one.slots: launcher.launch_ranks(one.role, "tests.support.ranks:Workbench", one.slots)

@@ -14,7 +14,6 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
-from tests.support.fork_server import forked_workers
 from tests.support.ray_workers import actor_of
 from tests.support.where import Spot, Where
 from trainer.cluster import placement
@@ -44,16 +43,15 @@ def short_directory() -> Iterator[Path]:
 
 @contextmanager
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
-    """A cluster that this process is a driver of; a fork server makes its workers."""
+    """A cluster that this process is a driver of."""
     head, *workers = nodes
     Path("/tmp/ray").mkdir(exist_ok=True)  # Ray writes the address there, whatever temp_dir says
     cluster = Cluster(shutdown_at_exit=False)
     with short_directory() as directory:
         try:
-            with forked_workers():
-                cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
-                for worker in workers:
-                    cluster.add_node(**worker)
+            cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
+            for worker in workers:
+                cluster.add_node(**worker)
             ray.init(address=cluster.address, log_to_driver=False)
             yield cluster
         finally:

@@ -24,7 +24,6 @@ from entrypoint.job.recipes.base import (
     MemoryAdvice,
     PlacedJob,
 )
-from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
 from trainer.config.schema import OVER, ConfigError, Fault, MissingFile, UnfinishedFile
@@ -133,8 +132,7 @@ class Builtin:
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
-        python = fork_server.python(settings)
-        return JobCommand(program("trainer", *_arguments(settings), python=python))
+        return JobCommand(program("trainer", *_arguments(settings)))
 
     def begins_at(self, settings: Settings) -> int | None:
         return _parsed(settings).load_step or None
