@@ -154,11 +154,11 @@ def _up(settings: Settings) -> int:
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
     from entrypoint.net import node_claims
-    from entrypoint.node import head, unfit, worker
+    from entrypoint.node import head, unfit_report, worker
     from entrypoint.preflight.run import run_checks
     from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
     from entrypoint.processes.inbox import Inbox
-    from entrypoint.run import errors, unfit_head
+    from entrypoint.run import errors, unfit_head_note
 
     role = decide(settings)
     is_head = isinstance(role, Head)
@@ -175,7 +175,7 @@ def _up(settings: Settings) -> int:
     if settings.preempt_file:
         inbox.listen_to_file(settings.preempt_file)
     if is_head:
-        unfit_head.forget(settings)
+        unfit_head_note.forget(settings)
     claim = node_claims.of(settings.node_name, *settings.worker_ports).hold()
     report = run_checks(role, settings)
     say_report(report, console.say_check, on_terminal=console.draws())
@@ -184,9 +184,9 @@ def _up(settings: Settings) -> int:
         console.log.error(failed, failed_names(report))
         reasons = tuple(f"{result.name}: {result.evidence}" for result in report.fails)
         if isinstance(role, Worker):
-            unfit.report(settings, reasons)
+            unfit_report.report(settings, reasons)
         else:
-            unfit_head.tell(settings, report.exit_code, "; ".join(reasons))
+            unfit_head_note.tell(settings, report.exit_code, "; ".join(reasons))
         return report.exit_code
     console.log_to_file(settings, is_head=is_head)
     try:

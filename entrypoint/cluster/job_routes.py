@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster.job_desk import JobDesk, SubmissionError
+from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionError
 from entrypoint.cluster.request_io import body_of
 from entrypoint.config.runtime_env import PACKAGE
 from entrypoint.run import log_files
@@ -35,7 +35,7 @@ NO_QUEUE = (
 class JobRoutes:
     run: RunFiles
     reads: StorageReads
-    desk: JobDesk | None = None
+    desk: JobQueueProtocol | None = None
     """None if the head runs a job of its own."""
     shown: str | None = None
     """The submitted job that runs."""
@@ -140,7 +140,7 @@ class JobRoutes:
         piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
         return JSONResponse(piece._asdict())
 
-    def _taken(self) -> JobDesk:
+    def _taken(self) -> JobQueueProtocol:
         if self.desk is None:
             raise HTTPException(409, NO_QUEUE)
         return self.desk

@@ -14,11 +14,11 @@ from starlette.routing import Route
 from contract.run_dir import RunFiles
 from entrypoint.cluster import storage_proof
 from entrypoint.cluster.job_routes import JobRoutes
+from entrypoint.cluster.leftover_reports import LeftoverReports
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
-from entrypoint.cluster.sweep import Sweep
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.run.reads import StorageReads
@@ -35,7 +35,7 @@ class WorkerRoutes:
     """How the cluster has ended; None until then."""
     stacks_of: int = field(init=False, default=0)
     """The attempt whose stacks the workers are to write; 0 if none."""
-    sweep: Sweep = field(init=False, default_factory=Sweep)
+    sweep: LeftoverReports = field(init=False, default_factory=LeftoverReports)
     announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Ends all open polls."""
 

@@ -17,7 +17,7 @@ from contract.exit_codes import ExitCode
 from contract.journal import timestamp
 from contract.redaction import redact, redact_all
 from contract.run_dir import RunFiles
-from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
@@ -41,7 +41,7 @@ KEY_IN_WORDS = (
 
 
 class JobQueue:
-    """A `JobDesk`. The head's main thread calls `begin_next` and `end`."""
+    """A `JobQueueProtocol`. The head's main thread calls `begin_next` and `end`."""
 
     def __init__(
         self, settings: Settings, journal: Journal, inbox: Inbox, registry: NodeRegistry

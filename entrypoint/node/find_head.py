@@ -13,7 +13,7 @@ from pathlib import Path
 from contract.run_dir import RunFiles
 from entrypoint.net import dns
 from entrypoint.net.wait import NotYetError
-from entrypoint.run import lease, unfit_head
+from entrypoint.run import lease, unfit_head_note
 
 
 @dataclass(slots=True)
@@ -53,4 +53,4 @@ class HeadLocator:
     def raise_if_unfit(self) -> None:
         """Raises HeadUnfitError if the head does not start. A head that was found may come back."""
         if not self.known:
-            unfit_head.check(RunFiles(self.leases.parent), self._began)
+            unfit_head_note.check(RunFiles(self.leases.parent), self._began)

@@ -32,8 +32,8 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, ray_node, stored_run, webhook
-from entrypoint.node.existing_ray import ExistingRay
+from entrypoint.node import actor_logs, ray_node, store_sync, webhook
+from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
@@ -58,7 +58,7 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
     run, named = RunFiles(settings.run_dir), head_address(settings)
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
-        stored_run.fetch_history(settings, run, inbox.stop)
+        store_sync.fetch_history(settings, run, inbox.stop)
         with (
             Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease,
             webhook.telling(settings, run, lease.claim),
@@ -74,7 +74,7 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
                     return ExitCode.RUN_DIR
             elif finished:
                 log.info("%s; a new run needs another ROLLCALL_RUN_DIR", finished)
-                whole = stored_run.upload_rest(settings, run, journal, inbox.stop)
+                whole = store_sync.upload_rest(settings, run, journal, inbox.stop)
                 return ExitCode.FINISHED if whole else ExitCode.RUN_DIR
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record("start", _start_sentence(settings, role), incarnation=lease.incarnation)
@@ -160,12 +160,12 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     ):
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role.min_workers)
-        finish_uploads = stored_run.no_uploads
+        finish_uploads = store_sync.no_uploads
         own_url = f"http://{sockets.host_port(me.address, port)}"
         log.info("the run's page, to read only: %s", page_link(settings.url or own_url, token))
         try:
             cluster.wait_ready()
-            stored = stored_run.uploading(settings, files, journal, inbox)
+            stored = store_sync.uploading(settings, files, journal, inbox)
             finish_uploads = uploads.enter_context(stored)
             if queue is not None:
                 log.info(

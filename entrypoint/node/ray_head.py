@@ -13,8 +13,8 @@ from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.node import ray_node
 from entrypoint.node.ray_node import RayNode
+from entrypoint.node.ray_start_errors import last_words
 from entrypoint.node.ray_state import alive_nodes
-from entrypoint.node.ray_words import last_words
 from entrypoint.processes import process
 from entrypoint.processes.inbox import ENDED, Inbox, RayFailedError
 from entrypoint.processes.programs import program

@@ -32,7 +32,7 @@ from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.node import ray_files, raylet
-from entrypoint.node.ray_words import dashboard_fault, lacked_time, last_words
+from entrypoint.node.ray_start_errors import dashboard_fault, lacked_time, last_words
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError

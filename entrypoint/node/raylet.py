@@ -14,7 +14,7 @@ import psutil
 from contract.files.lines import backwards
 from contract.run_dir import write_atomically
 from entrypoint.machine import port_holders
-from entrypoint.node.ray_words import LONGEST_WORDS, last_words
+from entrypoint.node.ray_start_errors import LONGEST_WORDS, last_words
 
 DAEMON = "raylet"
 FATAL = re.compile(

@@ -25,7 +25,7 @@ from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, log_shipper, ray_node, sweeping
+from entrypoint.node import actor_logs, leftover_cleanup, log_shipper, ray_node
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
@@ -47,7 +47,7 @@ from entrypoint.processes.inbox import (
 from entrypoint.processes.services import Services
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
-from entrypoint.run.unfit_head import HeadUnfitError
+from entrypoint.run.unfit_head_note import HeadUnfitError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         env = ray_node.environment(settings, token)
         with (
             FdStore(ray_node.fd_store_path(settings)),
-                actor_logs.copying(settings),
+            actor_logs.copying(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
             membership = _Membership(settings, findings, token, inbox, services)
@@ -317,7 +317,7 @@ class _Membership:
                     run = RunFiles(run.jobs / job) if job else run
                     stacks.collect(self.settings, stacks.path_of(run, attempt, name))
                 case JobOver() as over:
-                    sweep = partial(sweeping.sweep, self.settings, client, over)
+                    sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
                     threading.Thread(target=sweep, name="sweep", daemon=True).start()
                 case message:
                     assert message is not None

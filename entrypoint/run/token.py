@@ -21,7 +21,7 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, Secret, SettingsError
 from entrypoint.net import wait
-from entrypoint.run import errors, unfit_head
+from entrypoint.run import errors, unfit_head_note
 from entrypoint.run.reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
     if settings.token is not None:
         return _given(settings.token)
     run = RunFiles(settings.run_dir)
-    path, head_starts = run.token, partial(unfit_head.check, run, time.time())
+    path, head_starts = run.token, partial(unfit_head_note.check, run, time.time())
 
     def read() -> str:
         try:

@@ -16,7 +16,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
-from entrypoint.cluster.job_desk import JobDesk
+from entrypoint.cluster.job_queue_protocol import JobQueueProtocol
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue
@@ -279,7 +279,7 @@ def test_another_jobs_log_is_not_the_rest_of_the_log_before(head: Head, tab: Pag
     expect(tab.get_by_role("log")).to_have_text("")
 
 
-def is_stopped(queue: JobDesk, job: str) -> bool:
+def is_stopped(queue: JobQueueProtocol, job: str) -> bool:
     row = queue.row(job)
     return bool(row and row["state"] == "stopped")
 

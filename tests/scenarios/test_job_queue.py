@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from contract.exit_codes import ExitCode
 from contract.redaction import MASK
 from contract.run_dir import RunFiles
-from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
 from entrypoint.job.job_queue import JobQueue

@@ -18,7 +18,7 @@ from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
-from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.commands import cli
 from entrypoint.config.pipeline import Stage, keyed, parsed
 from entrypoint.job.run_context import RunContext

@@ -15,7 +15,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.role import Head
 from entrypoint.job import command_identity
 from entrypoint.job.recipes import builtin
-from entrypoint.node import head, stored_run
+from entrypoint.node import head, store_sync
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import kept_layouts, restore
 from entrypoint.run.journal import Journal
@@ -63,12 +63,12 @@ def test_a_run_on_a_new_machine_goes_on_to_the_same_bits(
     second = RunFiles(tmp_path / "second")
     second.root.mkdir()
     settings = settings_of(second.root, s3.url)
-    stored_run.fetch_history(settings, second, threading.Event())
+    store_sync.fetch_history(settings, second, threading.Event())
     assert second.run.read_bytes() == first.run.read_bytes()
     assert restore.under_way(second)
     journal = Journal(second.journal, "head")
     assert len(kinds(second, "step")) == 4
-    with stored_run.uploading(settings, second, journal, Inbox()) as finish_uploads:
+    with store_sync.uploading(settings, second, journal, Inbox()) as finish_uploads:
         assert newest_checkpoint(second.checkpoints) == 2
         assert not restore.under_way(second)
         flags = {"max_steps": 4, "save_steps": 2, "load_checkpoint": True}
@@ -89,14 +89,14 @@ def test_a_head_that_lost_the_store_goes_on_if_the_run_has_begun_here(
     journal = Journal(run.journal, "head")
 
     def begins() -> bool:
-        with stored_run.uploading(settings, run, journal, Inbox()):
+        with store_sync.uploading(settings, run, journal, Inbox()):
             return True
 
     s3.stop()
     with pytest.raises(StoreError, match="not there after 1 s"):
         begins()
     journal.write("attempt", "attempt 1 starts")
-    stored_run.fetch_history(settings, run, threading.Event())
+    store_sync.fetch_history(settings, run, threading.Event())
     assert begins()
     sentence = kinds(run, "upload-failed")[0]["sentence"]
     assert sentence.endswith("The run continues from its own directory.")
@@ -127,7 +127,7 @@ def test_a_new_machine_keeps_the_layout_that_was_chosen(
     finish(uploads)
     (tmp_path / "second").mkdir()
     second = RunFiles(tmp_path / "second")
-    stored_run.fetch_history(settings_of(second.root, s3.url), second, threading.Event())
+    store_sync.fetch_history(settings_of(second.root, s3.url), second, threading.Event())
     assert kept_layouts.read(second.layouts) == {"these nodes": chosen}
 
 
@@ -148,7 +148,7 @@ def test_a_machine_that_returns_with_an_old_disk_does_not_undo_what_another_one_
     restore.claim(store, run)  # the other head has completed no checkpoint
     s3.put("checkpoints/global_step_9/MANIFEST.json", b'{"step": 9, "files": {}}')
     with pytest.raises(restore.OtherRunError, match=r"has its step 9, and the newest .* is 1\."):
-        stored_run.fetch_history(settings_of(run.root, s3.url), run, threading.Event())
+        store_sync.fetch_history(settings_of(run.root, s3.url), run, threading.Event())
     (run.root / restore.UNDER_WAY).touch()  # this machine is the new one
     restore.claim(store, run)
     (run.root / restore.UNDER_WAY).unlink()
@@ -266,7 +266,7 @@ def test_the_flag_load_step_counts_on_a_new_machine_until_the_run_has_resumed_fr
         journal.attempt = 1
         journal.write("attempt", "starts", command=command_identity.fingerprint(settings))
         journal.write("resume", "resumes", step=1)
-    with stored_run.uploading(settings, run, journal, Inbox()):
+    with store_sync.uploading(settings, run, journal, Inbox()):
         assert newest_checkpoint(run.checkpoints) == wanted
 
 
@@ -275,7 +275,7 @@ def test_a_head_whose_store_a_later_head_uses_stops_and_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr(restore, "OWNER_LOOK_SECONDS", 0.1)
     inbox, journal = Inbox(), Journal(run.journal, "head")
-    with stored_run.uploading(settings_of(run.root, s3.url), run, journal, inbox) as finish_uploads:
+    with store_sync.uploading(settings_of(run.root, s3.url), run, journal, inbox) as finish_uploads:
         until(lambda: ".owner" in s3.names())
         s3.put(".owner", b"a head on another machine")
         message = inbox.take(PATIENCE)

@@ -18,7 +18,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
 from entrypoint.commands import doctor
 from entrypoint.config.read import read_settings
-from entrypoint.node import unfit
+from entrypoint.node import unfit_report
 from entrypoint.preflight.check import Check
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -51,7 +51,7 @@ def test_an_unfit_worker_is_on_the_roll_with_what_failed(
     head: ControlServer, free_port: int
 ) -> None:
     settings = read_settings(environ(free_port))
-    unfit.report(settings, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
+    unfit_report.report(settings, ("gpu.ecc: GPU 1: 2 uncorrected memory errors",))
     assert head.state()["refused"] == {
         "unlucky": "unlucky is not fit: gpu.ecc: GPU 1: 2 uncorrected memory errors"
     }
@@ -64,7 +64,7 @@ def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
 ) -> None:
     caplog.set_level(logging.INFO)
     given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | {"ROLLCALL_TOKEN": token}
-    unfit.report(read_settings(given), ("gpu.ecc: bad",))
+    unfit_report.report(read_settings(given), ("gpu.ecc: bad",))
     refused = f"told the head: 127.0.0.1 port {closed_port}: Connection refused"
     assert caplog.messages == [refused] * tries
 
@@ -74,7 +74,7 @@ def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
 ) -> None:
     caplog.set_level(logging.INFO)
     given = environ(free_port, ROLLCALL_TOKEN="of-another-cluster")
-    unfit.report(read_settings(given), ("gpu.ecc: bad",))
+    unfit_report.report(read_settings(given), ("gpu.ecc: bad",))
     assert "told the head" in caplog.text
     assert head.state()["refused"] == {}
 
@@ -104,7 +104,7 @@ def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(
 ) -> None:
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT,)))
     settings = read_settings(environ(free_port))
-    unfit.report(settings, ("gpu.ecc: bad",))
+    unfit_report.report(settings, ("gpu.ecc: bad",))
     assert doctor.main(settings, False) == 0
     assert "roll: unlucky: refused: unlucky is not fit: gpu.ecc: bad" in capsys.readouterr().out
     assert doctor.main(settings, True) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint import __main__ as entrypoint
-from entrypoint.cluster.job_desk import SubmissionError
+from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.commands import cli
 from entrypoint.config.pipeline import Stage, keyed
 from tests.support.job_head import JobHead

@@ -23,7 +23,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.node import head, ray_node
-from entrypoint.node.existing_ray import ExistingRay
+from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, StopAsked, UnfitRayError
 from entrypoint.run import lease

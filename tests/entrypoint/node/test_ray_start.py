@@ -17,7 +17,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.wait import NotYetError
-from entrypoint.node import ray_node, ray_words
+from entrypoint.node import ray_node, ray_start_errors
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from tests.support.waiting import eventually
@@ -86,14 +86,17 @@ def starts(tmp_path: Path) -> int:
 
 
 def test_of_a_ray_that_does_not_start_the_error_is_told_in_a_line_without_its_frames() -> None:
-    words = ray_words.last_words(TAKEN)
+    words = ray_start_errors.last_words(TAKEN)
     assert words.startswith("RuntimeError: Failed to start GCS. Last 1 lines of error files: [2026")
     assert "The specified port is 6379." in words
     assert words.endswith("gcs_server.out for details.")
     last = "all was well\n\x1b[1mKilled\x1b[22m by somebody\n\n"
-    assert ray_words.last_words(last) == "Killed by somebody"
-    assert ray_words.last_words("\n") == "it said nothing"
-    assert len(ray_words.last_words("RuntimeError: " + 9999 * "x")) == ray_words.LONGEST_WORDS
+    assert ray_start_errors.last_words(last) == "Killed by somebody"
+    assert ray_start_errors.last_words("\n") == "it said nothing"
+    assert (
+        len(ray_start_errors.last_words("RuntimeError: " + 9999 * "x"))
+        == ray_start_errors.LONGEST_WORDS
+    )
 
 
 def test_what_ray_logs_after_an_error_is_no_part_of_it() -> None:
@@ -101,7 +104,7 @@ def test_what_ray_logs_after_an_error_is_no_part_of_it() -> None:
         "2026-11-26 08:03:37,316\tSUCC scripts.py:979 -- --------------------\n"
         "2026-11-26 08:03:37,316\tINFO scripts.py:987 -- To add another node, run\n"
     )
-    words = ray_words.last_words(DASHBOARD.format(TIMEOUT) + after)
+    words = ray_start_errors.last_words(DASHBOARD.format(TIMEOUT) + after)
     assert words == f"RuntimeError: Module MetricsHead failed to start. {TIMEOUT}"
 
 

@@ -18,7 +18,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import sockets, wait
-from entrypoint.node import unfit, worker
+from entrypoint.node import unfit_report, worker
 from entrypoint.node.way_in import through
 from entrypoint.preflight import network
 from entrypoint.processes.inbox import Inbox, StopAsked
@@ -218,6 +218,6 @@ def test_an_unfit_worker_reports_to_the_address_that_answers(
     with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
         named("127.0.0.6", "127.0.0.5")
         settings = settings_of(tmp_path, head)
-        unfit.report(settings, ("no GPU",))
+        unfit_report.report(settings, ("no GPU",))
         assert network.head_at(settings, NAME) == "127.0.0.5"
         assert [node for node, _ in head.heard.check_ins] == ["w1"]

@@ -16,7 +16,7 @@ class SubmissionError(Exception):
         self.faults = tuple(faults)
 
 
-class JobDesk(Protocol):
+class JobQueueProtocol(Protocol):
     """Every method may be called from any thread. `submit…` and `stop` wait for storage."""
 
     def submit(

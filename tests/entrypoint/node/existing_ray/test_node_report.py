@@ -14,7 +14,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.inventory import installed
-from entrypoint.node import examine
+from entrypoint.node.existing_ray import node_report
 from entrypoint.preflight.check import Report, Result
 from entrypoint.preflight.verdict import Verdict
 
@@ -35,7 +35,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_its_answer_is_a_check_in_whose_file_the_supervisor_sees(environ: dict[str, str]) -> None:
-    row = {**examine.check_in(read_settings(environ)), "node": "n", "address": "10.0.0.3"}
+    row = {**node_report.check_in(read_settings(environ)), "node": "n", "address": "10.0.0.3"}
     info = request_format.node_info(json.dumps(row).encode())
     assert info.versions["ray"] == installed("ray")
     assert info.inventory["cpus"] >= 1
@@ -56,20 +56,22 @@ def test_failed_checks_keep_a_node_out_if_they_are_strict(
         asked.append(settings)
         return Report(PreflightMode(mode), [FAILED, DOUBTFUL])
 
-    monkeypatch.setattr(examine, "run_checks", checks)
+    monkeypatch.setattr(node_report, "run_checks", checks)
     settings = read_settings(environ | {"ROLLCALL_PREFLIGHT": mode})
-    row = examine.check_in(replace(settings, preflight_skip=frozenset({"host.clock"})))
+    row = node_report.check_in(replace(settings, preflight_skip=frozenset({"host.clock"})))
     assert row["unfit"] == unfit
     assert row["warnings"] == ["gpu.ecc", "host.nofile"]
     (of_node,) = asked
-    assert of_node.preflight_skip == examine.STARTS_NOTHING | {"host.clock"}
+    assert of_node.preflight_skip == node_report.STARTS_NOTHING | {"host.clock"}
     assert of_node.ray_address is None  # a node of the job, with the job's checks
 
 
 def test_a_run_directory_that_takes_no_file_makes_the_node_unfit(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    row = examine.check_in(read_settings(environ | {"ROLLCALL_RUN_DIR": str(tmp_path / "none")}))
+    row = node_report.check_in(
+        read_settings(environ | {"ROLLCALL_RUN_DIR": str(tmp_path / "none")})
+    )
     assert row["storage"] == ""
     (sentence,) = row["unfit"]
     assert "none takes no file: No such file or directory" in sentence
@@ -79,7 +81,7 @@ def test_wrong_settings_of_a_node_are_its_answer(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ROLLCALL_NODE_TIMEOUT", "soon")
-    monkeypatch.setattr(sys, "argv", ["examine", json.dumps(environ)])
-    assert examine.main() == 0
+    monkeypatch.setattr(sys, "argv", ["node_report", json.dumps(environ)])
+    assert node_report.main() == 0
     (sentence,) = json.loads(capsys.readouterr().out)["unfit"]
     assert sentence.startswith("ROLLCALL_NODE_TIMEOUT='soon'")

@@ -14,7 +14,7 @@ import pytest
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.node.sweeping import sweep
+from entrypoint.node.leftover_cleanup import end_leftovers
 from entrypoint.processes.inbox import JobOver
 from entrypoint.processes.process import marks
 from tests.support.control import TOKEN, Head
@@ -64,7 +64,7 @@ def test_children_of_a_worker_that_ray_ends_late_are_ended_too(
                 killed.append(time.monotonic())
                 worker_with_child.kill()
 
-    sweep(settings, Client("127.0.0.1", head.port, TOKEN), JobOver(OVER, time.time()))
+    end_leftovers(settings, Client("127.0.0.1", head.port, TOKEN), JobOver(OVER, time.time()))
     assert killed, "the head does not wait for Ray"
     assert head.control.left_over() == {"w1": f"1 process ({child.pid}: sleep 61)"}
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
@@ -73,7 +73,7 @@ def test_children_of_a_worker_that_ray_ends_late_are_ended_too(
 def test_a_worker_on_which_nothing_was_left_answers_at_once(settings: Settings, head: Head) -> None:
     head.control.sweep(OVER)
     began = time.monotonic()
-    sweep(settings, head.client(), JobOver(OVER, time.time()))
+    end_leftovers(settings, head.client(), JobOver(OVER, time.time()))
     assert time.monotonic() - began < 5
     assert head.control._workers.sweep.answered() == {"w1"}
     assert head.control.left_over() == {}

@@ -19,7 +19,7 @@ LATE_SECONDS = 10.0
 """For Ray to end its workers of the job: a worker that dies leaves its children."""
 
 
-def sweep(settings: Settings, client: ControlClient, over: JobOver) -> None:
+def end_leftovers(settings: Settings, client: ControlClient, over: JobOver) -> None:
     """Answer the head at once, and again if something is found later."""
     deadline, told = time.monotonic() + LATE_SECONDS, False
     while True:

@@ -23,9 +23,9 @@ from entrypoint.job.existing_ray_jobs import ExistingRayJobs
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net import wait
 from entrypoint.node import ray_state
-from entrypoint.node.examined_nodes import examine
+from entrypoint.node.existing_ray.collect_node_reports import collect_node_reports
+from entrypoint.node.existing_ray.ray_roll import RayRoll
 from entrypoint.node.journal_observer import JournalObserver
-from entrypoint.node.ray_roll import RayRoll
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import ENDED, Inbox, RayEnded, UnfitRayError
 from entrypoint.run import ray_token
@@ -137,7 +137,9 @@ class ExistingRay:
         living = self._living()
         if not any(node.is_head for node in living):
             raise wait.NotYetError("Ray lists no head node")
-        self._roll.begin(living, examine(self._jobs, living, self.settings, self.inbox))
+        self._roll.begin(
+            living, collect_node_reports(self._jobs, living, self.settings, self.inbox)
+        )
         self._answered_at = time.monotonic()
 
     def _watch(self, over: threading.Event) -> None:
@@ -174,7 +176,7 @@ class ExistingRay:
         """Examine nodes in the background: a check may take long, and a node die meanwhile."""
         if self._pending is None:
             if new := self._roll.unexamined():
-                ask = partial(examine, self._jobs, new, self.settings, self.inbox)
+                ask = partial(collect_node_reports, self._jobs, new, self.settings, self.inbox)
                 self._pending = in_background("examine-nodes", ask)
         elif self._pending.done():
             pending, self._pending = self._pending, None

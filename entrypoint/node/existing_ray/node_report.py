@@ -1,6 +1,6 @@
 """Prints what a node of an existing Ray says of itself: a check-in, as one line of JSON.
 
-    python -m entrypoint.node.examine SETTINGS
+    python -m entrypoint.node.existing_ray.node_report SETTINGS
 
 The supervisor has Ray run it on each node. SETTINGS: the supervisor's variables, as JSON. They
 beat those of the node.

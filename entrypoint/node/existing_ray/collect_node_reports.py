@@ -17,8 +17,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.existing_ray_jobs import ExistingRayJobs
 from entrypoint.job.ray_jobs import JobRefusedError
 from entrypoint.net import wait
+from entrypoint.node.ray_start_errors import last_words
 from entrypoint.node.ray_state import Alive
-from entrypoint.node.ray_words import last_words
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes.inbox import Inbox, UnfitRayError
 from entrypoint.processes.programs import program
@@ -35,7 +35,7 @@ NO_SUCH_IMAGE = re.compile(
 """What a shell or Python says if the image there is not this one."""
 
 
-def examine(
+def collect_node_reports(
     jobs: ExistingRayJobs, nodes: Sequence[Alive], settings: Settings, inbox: Inbox
 ) -> dict[str, NodeInfo]:
     """Return id → what each node says of itself; one that cannot answer is unfit, with the reason.
@@ -44,7 +44,7 @@ def examine(
     Ray's head cannot run Rollcall, NotYetError if Ray did not run the job, and
     InterruptedWaitError.
     """
-    on_each = program("entrypoint.node.examine", json.dumps(for_nodes(settings)))
+    on_each = program("entrypoint.node.existing_ray.node_report", json.dumps(for_nodes(settings)))
     named = ",".join(node.id for node in nodes)
     argv = (
         *program("trainer.cluster.diagnostics.run_on_nodes", "--nodes", named),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Sweep:
+class LeftoverReports:
     """Every method may be called from any thread."""
 
     job: str = ""

@@ -12,9 +12,9 @@ from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node.find_head import HeadLocator
-from entrypoint.run import unfit_head
+from entrypoint.run import unfit_head_note
 from entrypoint.run.lease import Lease
-from entrypoint.run.unfit_head import HeadUnfitError
+from entrypoint.run.unfit_head_note import HeadUnfitError
 
 SECRET = "correct-horse-battery"
 
@@ -32,33 +32,33 @@ def run(tmp_path: Path) -> RunFiles:
 def test_a_worker_that_starts_with_the_head_is_told_what_failed_without_secrets(
     settings: Settings, run: RunFiles
 ) -> None:
-    unfit_head.tell(settings, 76, f"host.ports: {SECRET} is taken")
+    unfit_head_note.tell(settings, 76, f"host.ports: {SECRET} is taken")
     with pytest.raises(HeadUnfitError, match="has ended with 76: host") as found:
-        unfit_head.check(run, time.time())
+        unfit_head_note.check(run, time.time())
     assert SECRET not in str(found.value)
 
 
 def test_a_note_of_an_earlier_start_is_for_nobody(settings: Settings, run: RunFiles) -> None:
-    unfit_head.tell(settings, 76, "host.ports: 1 is taken")
-    unfit_head.check(run, time.time() + unfit_head.TOGETHER_SECONDS + 1)
-    unfit_head.forget(settings)
-    unfit_head.check(run, time.time())
+    unfit_head_note.tell(settings, 76, "host.ports: 1 is taken")
+    unfit_head_note.check(run, time.time() + unfit_head_note.TOGETHER_SECONDS + 1)
+    unfit_head_note.forget(settings)
+    unfit_head_note.check(run, time.time())
 
 
 def test_a_second_head_that_fails_ends_no_worker_of_the_living_one(
     settings: Settings, run: RunFiles
 ) -> None:
     with Lease(run.leases) as lease:
-        unfit_head.tell(settings, 76, "host.ports: 1 is taken")
+        unfit_head_note.tell(settings, 76, "host.ports: 1 is taken")
         beat = run.unfit.stat().st_mtime + 1
         os.utime(lease.path, (beat, beat))
-        unfit_head.check(run, time.time())
+        unfit_head_note.check(run, time.time())
 
 
 def test_a_worker_that_had_found_its_head_waits_for_it_to_come_back(
     settings: Settings, run: RunFiles
 ) -> None:
-    unfit_head.tell(settings, 76, "host.ports: 1 is taken")
+    unfit_head_note.tell(settings, 76, "host.ports: 1 is taken")
     HeadLocator("head", run.leases, known=True).raise_if_unfit()
     with pytest.raises(HeadUnfitError):
         HeadLocator("head", run.leases).raise_if_unfit()
@@ -67,7 +67,7 @@ def test_a_worker_that_had_found_its_head_waits_for_it_to_come_back(
 def test_a_run_directory_that_takes_no_note_is_tolerated(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     settings = read_settings({"ROLLCALL_RUN_DIR": str(absent)})
-    unfit_head.forget(settings)
-    unfit_head.tell(settings, 73, "host.run_dir: it does not exist")
-    unfit_head.check(RunFiles(absent), time.time())
+    unfit_head_note.forget(settings)
+    unfit_head_note.tell(settings, 73, "host.run_dir: it does not exist")
+    unfit_head_note.check(RunFiles(absent), time.time())
     assert not absent.exists()

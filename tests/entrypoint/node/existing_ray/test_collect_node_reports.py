@@ -17,7 +17,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.existing_ray_jobs import ExistingRayJobs
 from entrypoint.job.ray_jobs import JobInfo, JobRefusedError
 from entrypoint.net.wait import GaveUpError, NotYetError
-from entrypoint.node.examined_nodes import examine, name_of
+from entrypoint.node.existing_ray.collect_node_reports import collect_node_reports, name_of
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import Inbox, UnfitRayError
 
@@ -85,7 +85,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def ask(jobs: Jobs, settings: Settings) -> dict[str, Any]:
-    return dict(examine(cast(ExistingRayJobs, jobs), [HEAD, WORKER], settings, Inbox()))
+    return dict(
+        collect_node_reports(cast(ExistingRayJobs, jobs), [HEAD, WORKER], settings, Inbox())
+    )
 
 
 def test_each_node_answers_with_what_a_worker_says_at_its_check_in(settings: Settings) -> None:

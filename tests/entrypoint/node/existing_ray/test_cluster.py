@@ -19,8 +19,10 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.read import read_settings
 from entrypoint.net.wait import InterruptedWaitError, NotYetError
-from entrypoint.node import existing_ray, ray_roll, ray_state
-from entrypoint.node.existing_ray import ExistingRay
+from entrypoint.node import ray_state
+from entrypoint.node.existing_ray import cluster as existing_ray
+from entrypoint.node.existing_ray import ray_roll
+from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import Inbox, RayEnded, UnfitRayError
 from entrypoint.run.journal import Journal
@@ -76,7 +78,7 @@ def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dashboard:
     monkeypatch.setattr(ray_state, "alive_nodes", found.alive)
     monkeypatch.setattr(ray_state, "version", lambda *_: "2.55.0")
     monkeypatch.setattr(ray_state, "installed", lambda _: "2.55.0")
-    monkeypatch.setattr(existing_ray, "examine", found.examine)
+    monkeypatch.setattr(existing_ray, "collect_node_reports", found.examine)
     monkeypatch.setattr(existing_ray, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(ray_roll, "STORAGE_GRACE_SECONDS", 0.1)
     return found
