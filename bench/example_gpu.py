@@ -145,7 +145,7 @@ def chosen(words: list[str], name: str, memory: int) -> tuple[str, ...]:
     import os
 
     from contract.resources import NodeResources
-    from trainer.cluster.auto_layout.choice import complete
+    from trainer.cluster.auto_layout.api import complete
     from trainer.config.parse import named_in, parse
 
     cpus = os.cpu_count() or 1

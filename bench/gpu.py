@@ -192,7 +192,7 @@ def planned(model: Path, load: Load, flags: list[str], gpu: tuple[str, int]) -> 
     Writes the model's config.json. Raises SystemExit if the GPU has no room for it.
     """
     from contract.resources import NodeResources
-    from trainer.cluster.auto_layout.choice import complete
+    from trainer.cluster.auto_layout.api import complete
     from trainer.config.parse import named_in, parse
 
     run = {

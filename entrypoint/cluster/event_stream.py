@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from contract.files import lines
 from contract.journal_file.lines import KIND, event_of
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 POLL_SECONDS = 0.5
 READ_BYTES = 2**21

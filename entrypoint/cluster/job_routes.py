@@ -21,7 +21,7 @@ from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionEr
 from entrypoint.cluster.request_io import body_of
 from entrypoint.config.runtime_env import PACKAGE
 from entrypoint.run import log_files
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 MOST_BYTES = 2**20
 """Limit for a submission without its working directory."""

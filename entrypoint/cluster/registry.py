@@ -21,7 +21,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.sockets import peer_address
-from entrypoint.run import reads
+from entrypoint.run import storage_reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +284,9 @@ class NodeRegistry:
         blind = refusals.other_storage(info, self.me, self._skipped_checks)
         if blind is None:
             self._blind_since.pop(info.node, None)
-        elif now - self._blind_since.setdefault(info.node, now) < reads.STORAGE_GRACE_SECONDS:
+        elif (
+            now - self._blind_since.setdefault(info.node, now) < storage_reads.STORAGE_GRACE_SECONDS
+        ):
             return blind
         return None
 

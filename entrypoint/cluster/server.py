@@ -42,7 +42,7 @@ from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
 from entrypoint.run import run_facts
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 SMALL_BYTES = 2048
 """Longer answers are compressed: the state of 1,000 nodes has 400 KB."""

@@ -19,7 +19,7 @@ from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.run import log_files
 from entrypoint.run.curves import Curves
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 MOST_LAST = 10_000
 """Most events for which the end of the journal is read at once. All of them come in parts."""

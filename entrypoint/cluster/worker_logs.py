@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from entrypoint.cluster.request_io import body_of
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 MOST_BYTES = 256 * 1024
 """Limit for one part of a log."""

@@ -21,7 +21,7 @@ from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.run.reads import StorageReads
+from entrypoint.run.storage_reads import StorageReads
 
 
 @dataclass(slots=True)

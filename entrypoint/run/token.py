@@ -22,7 +22,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, Secret, SettingsError
 from entrypoint.net import wait
 from entrypoint.run import errors, unfit_head_note
-from entrypoint.run.reads import STORAGE_GRACE_SECONDS
+from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from env.environments.environment_file_check import AGENT_CLASS
 from env.environments.openrlhf_stand_in import importable
 from env.episodes.codec import TextCodec
 from env.episodes.episode import contained
@@ -30,7 +31,6 @@ from env.episodes.types import (
     Task,
 )
 from env.rewards.python_file import RewardFileError, load_module
-from env.source_file import AGENT_CLASS
 from env.types import Score, brief, finite
 
 

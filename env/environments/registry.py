@@ -1,152 +1,33 @@
-"""From what a user writes after `--environment` and `--agent_func_path` to episodes."""
+"""The environments that have a name for `--environment`. Checking a name imports none of them."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
-from env.environments.search import Search
-from env.environments.trl_environment import is_trl, trl_factory
-from env.episodes.attempts import Attempt
-from env.episodes.chat import Chat
-from env.episodes.codec import TextCodec
-from env.episodes.environment import Environment, EnvironmentFactory, SingleTurn
-from env.episodes.episode import CLOSE_SECONDS, close
-from env.episodes.types import Limits
-from env.retrieval.client import Retriever
-from env.rewards.python_file import RewardFileError, load_module
 from env.types import IN_PYTHON
-from env.verifiers_package import PREFIX
 
-RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
-
-
-def search(
-    url: str = "", *, topk: int = 3, instruct: bool = False, deadline: float = 120.0
-) -> Search:
-    """Return Search-R1's environment over a retrieval server.
-
-    `url`: one, or several with commas between; by default ROLLCALL_RETRIEVER_URL. `deadline`:
-    seconds that one search may take with all its tries. Raises ValueError without an address.
-    """
-    url = url or os.environ.get(RETRIEVER_URL, "")
-    if not url:
-        raise ValueError(f"there is no retrieval server: give its url, or set {RETRIEVER_URL}")
-    return Search(Retriever(url, topk=topk, deadline=deadline), instruct=instruct)
+ENVIRONMENTS: dict[str, str | Callable[..., Any]] = {
+    "search": "env.environments.search:with_retriever",
+    "single-turn": "env.episodes.environment:SingleTurn",
+}
+"""Name → what makes the environment, as MODULE:NAME: its module may import for seconds."""
 
 
-ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"search": search, "single-turn": SingleTurn}
+def registered(name: str) -> Callable[..., Any] | None:
+    """Return what makes the environment of this name; None if there is none of this name."""
+    made = ENVIRONMENTS.get(name)
+    found: Callable[..., Any] | None = resolve_name(made) if isinstance(made, str) else made
+    return found
 
 
 @contextmanager
-def given_in_python(factory: EnvironmentFactory) -> Iterator[str]:
+def given_in_python(factory: Callable[..., Any]) -> Iterator[str]:
     """Give a class or a factory of this process the name IN_PYTHON, in the block."""
     ENVIRONMENTS[IN_PYTHON] = factory
     try:
         yield IN_PYTHON
     finally:
         del ENVIRONMENTS[IN_PYTHON]
-
-
-class EnvironmentSpecError(ValueError):
-    """Not an environment; the message says what would be."""
-
-
-def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return what makes the environment of each episode.
-
-    `spec`: a name in ENVIRONMENTS, or FILE.py:NAME of a class or a function that returns an
-    Environment or an environment of TRL, or of a dictionary of such for TRL. `arguments`: keyword
-    arguments; of an environment of TRL, `reward_funcs` names reward functions of its file. Raises
-    EnvironmentSpecError.
-    """
-    made, module = ENVIRONMENTS.get(spec), None
-    if made is None:
-        path, _, name = spec.rpartition(":")
-        try:
-            module = load_module(Path(path))
-        except RewardFileError as error:
-            raise EnvironmentSpecError(str(error)) from error
-        made = getattr(module, name, None)
-        if not callable(made) and not isinstance(made, Mapping):
-            raise EnvironmentSpecError(
-                f"'{spec}' is not an environment: {path} has no class {name}"
-            )
-    try:
-        if isinstance(made, Mapping) or is_trl(made):
-            return _of_trl(module, made, dict(arguments))
-        factory = partial(made, **arguments)
-        with trial(factory) as first:
-            if is_trl(first):
-                return _of_trl(module, made, dict(arguments))
-            kind = type(first)
-    except EnvironmentSpecError:
-        raise
-    except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
-        reason = f"{type(error).__name__}: {error}"
-        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
-    if not issubclass(kind, Environment):
-        raise EnvironmentSpecError(
-            f"--environment {spec} makes a {kind.__name__}, where a subclass of "
-            "env.episodes.environment.Environment or an environment of TRL, with `reset`, is wanted"
-        )
-    return factory
-
-
-@contextmanager
-def trial(factory: Callable[[], Any]) -> Iterator[Any]:
-    """Yield what a factory makes, which runs no episode, and close it if it is an Environment."""
-    made = factory()
-    try:
-        yield made
-    finally:
-        if isinstance(made, Environment):
-            # This thread may run an event loop, as a notebook's does; and a close may hang.
-            closing = threading.Thread(target=asyncio.run, args=(close(made),), daemon=True)
-            closing.start()
-            closing.join(CLOSE_SECONDS + 1)
-
-
-def _of_trl(module: object, made: Any, arguments: dict[str, Any]) -> EnvironmentFactory:
-    names: Sequence[str] = arguments.pop("reward_funcs", ())
-    rewards: dict[str, Any] = {name: getattr(module, name, None) for name in names}
-    if missing := [name for name, function in rewards.items() if not callable(function)]:
-        raise EnvironmentSpecError(f"reward_funcs: the file has no function {missing[0]}")
-    several = made if isinstance(made, Mapping) else {None: made}
-    makers = {name: partial(make, **arguments) for name, make in several.items()}
-    return trl_factory(makers, rewards)
-
-
-def verifiers_attempt(
-    spec: str, arguments: Mapping[str, Any], chat: Chat, limits: Limits
-) -> Attempt:
-    """Return attempts by an environment of verifiers. Raises EnvironmentSpecError."""
-    try:
-        # An optional package, which imports for seconds.
-        from env.environments.verifiers_environment import VerifiersAttempt, load, tools_of
-
-        environment = load(spec.removeprefix(PREFIX), arguments)
-        chat.begin(({"role": "user", "content": "question"},), tools_of(environment))
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
-    return VerifiersAttempt(environment, chat, limits)
-
-
-def agent_attempt(
-    path: Path, codec: TextCodec, limits: Limits, *, temperature: float, top_p: float
-) -> Attempt:
-    """Return attempts by the AgentExecutor of an agent file. Raises EnvironmentSpecError."""
-    try:
-        executor = load_agent(path)
-    except RewardFileError as error:
-        raise EnvironmentSpecError(str(error)) from error
-    sampling = SamplingParams(limits.reply, temperature, top_p)
-    return AgentAttempt(executor, codec.tokenizer, limits, sampling, codec.ends)

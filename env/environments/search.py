@@ -9,14 +9,17 @@ action the policy is told what is valid.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from env.episodes.environment import Environment
 from env.episodes.types import EnvironmentFailedError, Reply, Task, Turn
+from env.retrieval import client
 from env.types import Messages
 
+RETRIEVER_URL = "ROLLCALL_RETRIEVER_URL"
 ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> "
@@ -116,3 +119,17 @@ def _counts(
     """Return what is counted of a turn. An episode's `searched` is 1 if it has any search."""
     counts = {"searches": searches, "searched": searched, "invalid_actions": invalid}
     return {name: float(count) for name, count in counts.items()}
+
+
+def with_retriever(
+    url: str = "", *, topk: int = 3, instruct: bool = False, deadline: float = 120.0
+) -> Search:
+    """Return Search-R1's environment over a retrieval server.
+
+    `url`: one, or several with commas between; by default ROLLCALL_RETRIEVER_URL. `deadline`:
+    seconds that one search may take with all its tries. Raises ValueError without an address.
+    """
+    url = url or os.environ.get(RETRIEVER_URL, "")
+    if not url:
+        raise ValueError(f"there is no retrieval server: give its url, or set {RETRIEVER_URL}")
+    return Search(client.Retriever(url, topk=topk, deadline=deadline), instruct=instruct)

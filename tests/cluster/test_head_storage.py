@@ -22,7 +22,7 @@ from tests.support.node_cluster import HEAD, Cluster, command_line
 from tests.support.ray_nodes import cluster_of
 from tests.support.tiny_job import tiny_job
 from tests.support.tiny_run import Tiny
-from trainer.checkpoint import file_store, head_files, remote_state, state
+from trainer.checkpoint import head_file_store, head_files, head_state, state
 from trainer.checkpoint.protocol import Directory, HeadDirectory
 from trainer.checkpoint.state import State
 from trainer.checkpoint.tensor_parts import part_of
@@ -138,7 +138,7 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
     step, other = tmp_path / "run" / "global_step_1", str(tmp_path / "other")
     step.mkdir(parents=True)
     config = tiny.config(tmp_path / "run", storage="head")
-    directory = file_store.place(config, step)
+    directory = head_file_store.place(config, step)
 
     def write(directory: Directory, names: Sequence[str], replace: bool) -> tuple[str, int]:
         import os
@@ -155,7 +155,7 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
 
     def read_parts(directory: Directory) -> Tensor:
         assert isinstance(directory, HeadDirectory)
-        with remote_state.opened(directory, "critic") as found:
+        with head_state.opened(directory, "critic") as found:
             return part_of(found.model["weight"], 3, 500)
 
     def read(directory: Directory) -> dict[str, bytes]:
@@ -169,7 +169,7 @@ def test_files_of_another_node_arrive_whole_and_a_checkpoint_is_read_back(
     place, left = on(two_nodes, write, directory, ["policy.pt"], False)
     assert place.startswith(other)
     assert left == 0
-    exported = file_store.place(config, step / "hf")
+    exported = head_file_store.place(config, step / "hf")
     for names in (["old.pt"], ["model.pt", "empty.txt"]):
         on(two_nodes, write, exported, names, True)
     assert sorted(path.name for path in (step / "hf").iterdir()) == ["empty.txt", "model.pt"]

@@ -34,7 +34,7 @@ from tests.support.ranks import (
     whole,
 )
 from trainer.algorithms import batching
-from trainer.checkpoint.file_store import FileStore
+from trainer.checkpoint.head_file_store import FileStore
 from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding

@@ -19,7 +19,7 @@ from contract.run_dir import write_atomically
 from env.types import RewardRequest, Score
 from tests.support.tiny_run import GRPO, Tiny, share_of, train
 from trainer.checkpoint import head_files
-from trainer.checkpoint.file_store import FileStore
+from trainer.checkpoint.head_file_store import FileStore
 from trainer.models import hf_export
 from trainer.models.loading import load_causal_lm
 from trainer.rollout.rewards import TimedReward

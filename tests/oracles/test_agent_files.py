@@ -12,8 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from env import source_file
-from env.environments import openrlhf_stand_in
+from env.environments import environment_file_check, openrlhf_stand_in
 from env.environments.openrlhf_agent import AgentAttempt, SamplingParams, load_agent
 from env.episodes.types import Episode, Limits, StopReason, Task
 from tests.oracles.process import OPENRLHF
@@ -65,7 +64,7 @@ def test_the_example_of_openrlhfs_release_runs_as_it_is(tmp_path: Path) -> None:
         r"^```python\n(# agent_func\.py\n.+?)^```$", about.read_text(), re.M | re.S
     )
     path = write(tmp_path, example)
-    assert not source_file.agent(str(path)).fault
+    assert not environment_file_check.agent(str(path)).fault
     found = episode(path, Limits(reply=50, total=900))
     assert found.stop is StopReason.DONE
     assert 2 <= found.turns <= 4

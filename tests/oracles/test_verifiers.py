@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from env import source_file
+from env.environments import environment_file_check
 from env.episodes.chat import TemplateChat
 from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
 from tests.oracles.process import HERE, OPENRLHF
@@ -135,7 +135,7 @@ def run(
     replies: list[str], limits: Limits = LIMITS, task: Task = TASK, **arguments: str
 ) -> tuple[Episode, Any, Any]:
     """The episode, the tokeniser, and what the policy was asked."""
-    from env.environments.registry import verifiers_attempt
+    from env.environments.load import verifiers_attempt
 
     tokens = tokenizer("qwen2_5")
     policy = Scripted(tokens, replies)
@@ -163,7 +163,7 @@ def test_one_turn_is_scored_by_the_rubric() -> None:
     assert actions(episode, tokens) == "It is 5.<|im_end|>"
     assert score(episode) == (1.7, {"right": 1.0, "level": 7.0, "num_turns": 1.0})
     assert episode.stop is StopReason.DONE
-    assert source_file.environment("verifiers:own-env").fault == ""
+    assert environment_file_check.environment("verifiers:own-env").fault == ""
 
 
 @pytest.mark.usefixtures("package")
@@ -273,12 +273,15 @@ def test_a_rubric_that_scores_too_slowly_is_cleaned_up() -> None:
 def test_a_plan_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = "verifiers:no-such-env"
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(OPENRLHF)])
-    assert source_file.environment(spec).fault == "the package verifiers is not installed here"
+    assert (
+        environment_file_check.environment(spec).fault
+        == "the package verifiers is not installed here"
+    )
     for version, fault in (("0.4.0", "another interface"), ("0.3.1", "module no_such_env")):
         about = tmp_path / version / "verifiers-1.dist-info"
         about.mkdir(parents=True)
         (about / "METADATA").write_text(f"Name: verifiers\nVersion: {version}\n")
         with monkeypatch.context() as patch:
             patch.syspath_prepend(str(tmp_path / version))
-            assert fault in source_file.environment(spec).fault
-    assert source_file.environment("verifiers:").fault == "names no environment"
+            assert fault in environment_file_check.environment(spec).fault
+    assert environment_file_check.environment("verifiers:").fault == "names no environment"

@@ -20,7 +20,7 @@ from typing import Protocol
 from contract import lease
 from contract.background import in_background
 from contract.manifest import WrittenFile, lineage_of
-from trainer.checkpoint import file_store, retention, writer
+from trainer.checkpoint import head_file_store, retention, writer
 from trainer.checkpoint.protocol import Checkpointable, Exportable
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.retention import Retention
@@ -196,11 +196,11 @@ class Checkpointer:
         step = driver.run.step
         if to_disk:
             directory = writer.begin(self._config.checkpoints, step)
-            groups, to = self._learners.values(), file_store.place(self._config, directory)
+            groups, to = self._learners.values(), head_file_store.place(self._config, directory)
             shares = [group.call_background(Checkpointable.save, step, to) for group in groups]
         if self._config.save_hf_ckpt:
             alone = self._config.checkpoints / f"global_step_{step}_hf"
-            model = file_store.place(
+            model = head_file_store.place(
                 self._config, directory / writer.EXPORTED if directory else alone
             )
             exported = [self._policy.call_background(Exportable.export_held, model)]

@@ -4,7 +4,7 @@ Only the head's node has the run directory. A process of another node writes its
 space of its own node. The file store on the head's node reads them from there by a stream, writes
 them to the run directory and compares checksums. To read a checkpoint, a process fetches the files
 that it needs from the file store, once for all processes of its node. A rank that needs only parts
-of the tensors reads those alone (`remote_state`).
+of the tensors reads those alone (`head_state`).
 
 With `--storage shared`, and on the head's node, a process uses the run directory itself.
 """
@@ -25,8 +25,8 @@ from pathlib import Path
 from contract.files import umask
 from contract.manifest import WrittenFile
 from contract.run_dir import NODE_DIR, RunFiles
-from trainer.checkpoint.file_store import answer, is_here, served
 from trainer.checkpoint.file_stream import FileStream
+from trainer.checkpoint.head_file_store import answer, is_here, served
 from trainer.checkpoint.protocol import Directory, HeadDirectory
 
 WRITE, READ = "write-", "read-"

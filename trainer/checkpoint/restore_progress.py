@@ -14,7 +14,7 @@ from threading import Event
 from contract.background import in_background
 from contract.journal import attempt_number
 from contract.progress import RESTORE, Phase, PhaseFile
-from trainer.checkpoint.file_store import answer
+from trainer.checkpoint.head_file_store import answer
 from trainer.checkpoint.protocol import HeadDirectory, Source
 from trainer.config.config import Config
 

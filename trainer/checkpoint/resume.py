@@ -25,7 +25,7 @@ from contract.manifest import (
 )
 from contract.progress import Progress
 from env.data.prompts import PromptStream
-from trainer.checkpoint import file_store, openrlhf
+from trainer.checkpoint import head_file_store, openrlhf
 from trainer.checkpoint.protocol import Checkpointable, Snapshot, Source
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.restore_progress import reported
@@ -214,7 +214,7 @@ def _from_disk(to: _Beginning, step: int) -> DriverState:
     config, directory = to.config, checkpoint_path(to.config.checkpoints, step)
     run, file = _run_state(directory), directory / IN_FLIGHT
     to.stream.load_state_dict(run.prompts)
-    source = file_store.place(config, directory)
+    source = head_file_store.place(config, directory)
     with reported(config, source, run.step):
         _restore(config, to.learners, source, run)
     _tell(config, "restore", f"Restored from {directory.name}.", {"step": run.step})

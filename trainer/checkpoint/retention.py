@@ -21,7 +21,7 @@ from contract.manifest import (
     steps_on_disk,
 )
 from contract.run_dir import sync_directory
-from trainer.checkpoint import file_store
+from trainer.checkpoint import head_file_store
 from trainer.checkpoint.protocol import Exportable
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
@@ -89,7 +89,7 @@ def keep_best(config: Config, policy: WorkerGroup[Exportable], step: int) -> Non
     """Export the policy as the best one, then delete earlier ones. The user's files stay."""
     directory = config.files.best
     newest = checkpoint_path(directory, step)
-    policy.call_ranks(Exportable.export, file_store.place(config, newest)).result()
+    policy.call_ranks(Exportable.export, head_file_store.place(config, newest)).result()
     for older in directory.iterdir():
         if older != newest and OURS.fullmatch(older.name):
             shutil.rmtree(older, ignore_errors=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from trainer.checkpoint import head_files, remote_state, replica_client, state
-from trainer.checkpoint.file_store import is_here
+from trainer.checkpoint import head_files, head_state, replica_client, state
+from trainer.checkpoint.head_file_store import is_here
 from trainer.checkpoint.protocol import HeadDirectory, Snapshot, Source
 from trainer.checkpoint.state import State
 
@@ -22,7 +22,7 @@ def opened(source: Source, role: str, *, in_parts: bool) -> Iterator[State]:
     if isinstance(source, Snapshot):
         yield replica_client.load(source, role)
     elif in_parts and isinstance(source, HeadDirectory) and not is_here(source):
-        with remote_state.opened(source, role) as content:
+        with head_state.opened(source, role) as content:
             yield content
     else:
         with head_files.reading(source, partial(state.is_of, role)) as directory:

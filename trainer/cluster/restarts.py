@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from trainer.config.options.logging import MOST_REPAIRS
+from trainer.config.options.checkpoints import MOST_REPAIRS
 from trainer.types import BeyondRepairError, LostWorkerError, TrainingError
 
 

@@ -27,9 +27,11 @@ from trainer.config.options.algorithm import (
     LossSettings,
     ShapingSettings,
 )
+from trainer.config.options.checkpoints import CheckpointFlags
 from trainer.config.options.data import DataFlags, ModelFlags, PreferenceFlags
 from trainer.config.options.episodes import EpisodeSettings
-from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
+from trainer.config.options.evaluation import EvaluationFlags
+from trainer.config.options.logger import LoggerFlags
 from trainer.config.options.optimizer import (
     CriticOptimizerSettings,
     OptimizerFlags,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from env import source_file
+from env.environments import environment_file_check
 from trainer.config.config import Config
 from trainer.config.schema import Fault, MissingFile
 
@@ -46,8 +46,8 @@ def warnings(config: Config) -> Iterator[str]:
         )
 
 
-def _source(config: Config) -> source_file.Source:
+def _source(config: Config) -> environment_file_check.Source:
     episodes = config.episodes
     if episodes.agent_func_path:
-        return source_file.agent(episodes.agent_func_path)
-    return source_file.environment(episodes.environment)
+        return environment_file_check.agent(episodes.agent_func_path)
+    return environment_file_check.environment(episodes.environment)

@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 from contract.files.os_errors import why_absent
 from trainer.config import layout, values
 from trainer.config.config import Config
-from trainer.config.given import (
+from trainer.config.help import help_text
+from trainer.config.no_effect import warnings_between
+from trainer.config.read_flags import (
     Given,
     Shape,
     aliases,
@@ -20,8 +22,6 @@ from trainer.config.given import (
     read_words,
     resolve,
 )
-from trainer.config.help import help_text
-from trainer.config.no_effect import warnings_between
 from trainer.config.schema import (
     OVER,
     ConfigError,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trainer.models.half_products import product
+from trainer.models.bf16_matmul import product
 
 BLOCK_ELEMENTS = 2**26
 """Logits of one block: 256 MiB in float32, and half as much for their gradients."""

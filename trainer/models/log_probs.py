@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.models.half_products import is_multiplied_as_it_is, product
+from trainer.models.bf16_matmul import is_multiplied_as_it_is, product
 from trainer.models.zero3 import is_half
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from contract.journal import journal_writer
-from env.environments.registry import (
+from env.environments.load import (
     EnvironmentSpecError,
     agent_attempt,
     environment_factory,

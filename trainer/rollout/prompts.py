@@ -18,7 +18,7 @@ from env.data.prompts import (
 )
 from env.episodes.codec import TextCodec
 from env.types import Prompt
-from trainer.config import first_rows
+from trainer.config import label_check
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.models.hub import unfit_model_errors
@@ -60,7 +60,7 @@ def load(config: Config) -> Data:
 
 
 def _refuse_tokenless(config: Config, data: DataSets, prompts: Sequence[Prompt]) -> None:
-    if fault := first_rows.without_tokens(config, data, prompts):
+    if fault := label_check.without_tokens(config, data, prompts):
         raise PromptError(fault)
 
 

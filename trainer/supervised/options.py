@@ -12,8 +12,10 @@ from typing import ClassVar
 
 from contract.run_dir import RunFiles
 from trainer.config.data_sets import Shares
+from trainer.config.options.checkpoints import CheckpointFlags
 from trainer.config.options.data import DataFlags, ModelFlags
-from trainer.config.options.logging import CheckpointFlags, EvaluationFlags, LoggerFlags
+from trainer.config.options.evaluation import EvaluationFlags
+from trainer.config.options.logger import LoggerFlags
 from trainer.config.options.optimizer import OptimizerFlags, OptimizerSettings
 from trainer.config.options.parallelism import DeepSpeedFlags, LayoutFlags, Sharding
 from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings

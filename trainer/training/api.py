@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from contract.exit_codes import ExitCode
 from trainer.config.config import Config
-from trainer.config.given import aliases
-from trainer.config.installed import missing_packages, start_faults
+from trainer.config.job_checks import missing_packages, start_faults
 from trainer.config.parse import parse
+from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.values import most
 from trainer.metrics.callbacks import Callback, CallbackError, check

@@ -15,7 +15,7 @@ from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
 from trainer.algorithms import batching
-from trainer.checkpoint import file_store, resume
+from trainer.checkpoint import head_file_store, resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
@@ -218,10 +218,10 @@ class _Run:
         return replace(state, complete=True)
 
     def _export(self, state: LoopState) -> LoopState:
-        to = file_store.place(self.config, self.config.exported)
+        to = head_file_store.place(self.config, self.config.exported)
         self.workers.policy.call_ranks(Policy.export, to).result()
         if self.workers.critic and self.config.save_value_network:
-            to = file_store.place(self.config, self.config.exported_critic)
+            to = head_file_store.place(self.config, self.config.exported_critic)
             self.workers.critic.call_ranks(Critic.export, to).result()
         self.recorder.exported(state.step)
         return replace(state, exported=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from contract.journal import WriteEvent
 from contract.manifest import checkpoint_path, fault_of, lineage_of, steps_on_disk
-from trainer.checkpoint import file_store
+from trainer.checkpoint import head_file_store
 from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.restore_progress import reported
@@ -57,7 +57,7 @@ class CheckpointsOnDisk:
 
     def restore(self, workers: WorkerGroups, step: int) -> None:
         directory = checkpoint_path(self.config.checkpoints, step)
-        source = file_store.place(self.config, directory)
+        source = head_file_store.place(self.config, directory)
         try:
             with reported(self.config, source, step):
                 restore_learners(workers.learners, source)

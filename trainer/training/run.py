@@ -19,7 +19,7 @@ from contract.manifest import lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
 from contract.run_dir import write_atomically
 from env.data.prompts import PromptError
-from env.environments.registry import EnvironmentSpecError
+from env.environments.load import EnvironmentSpecError
 from env.episodes.attempts import without_reward
 from env.registry import (
     RewardRejected,
@@ -38,10 +38,10 @@ from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.stop import Stopped, StopRequest
-from trainer.config import first_rows, layout, reward_models
+from trainer.config import label_check, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
-from trainer.config.installed import engine_faults, model_faults
+from trainer.config.job_checks import engine_faults, model_faults
 from trainer.config.model_digests import ModelDigests, OtherModelError
 from trainer.metrics import model_card
 from trainer.metrics.callbacks import Callback
@@ -177,17 +177,17 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
         ("--prompt_data", config.prompt_data, prompts.stream.prompts),
         ("--eval_dataset", config.eval_dataset, prompts.held_out),
     ):
-        if said := first_rows.with_answers(flag, path, rows):
+        if said := label_check.with_answers(flag, path, rows):
             tell("first-rows", f"{said}.")
     if reward is None:
         return
     first, pure = prompts.stream.prompts, pure_reward(config.reward_spec)
-    if fault := first_rows.unscored(config, reward, config.prompt_data, first):
+    if fault := label_check.unscored(config, reward, config.prompt_data, first):
         label = first[0].label
-        if pure or first_rows.parts(label):
-            raise PromptError(first_rows.blamed_on_labels(config, fault, label))
+        if pure or label_check.parts(label):
+            raise PromptError(label_check.blamed_on_labels(config, fault, label))
         tell("first-rows", f"{fault}. The run begins nevertheless.")
-    elif pure and (said := first_rows.unreadable(config, pure, config.prompt_data, first)):
+    elif pure and (said := label_check.unreadable(config, pure, config.prompt_data, first)):
         tell("first-rows", f"{said}. Samples of such rows are left out of the training.")
 
 
@@ -224,7 +224,7 @@ def choose_engine(config: Config, found: Assignment) -> Config:
 
     `auto` means vLLM if the run has GPUs and vLLM is installed, else transformers: on CPUs vLLM
     takes half a minute to start, and a gigabyte for its cache. Several GPUs for one engine also
-    mean vLLM; `trainer.config.installed` reports what is not installed.
+    mean vLLM; `trainer.config.job_checks` reports what is not installed.
     """
     kind = config.rollout_engine
     if kind == "auto":

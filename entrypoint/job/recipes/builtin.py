@@ -29,7 +29,7 @@ from entrypoint.run import kept_layouts, restore
 from trainer.config.schema import OVER, ConfigError, Fault, MissingFile, UnfinishedFile
 
 if TYPE_CHECKING:
-    from trainer.cluster.auto_layout.choice import LayoutChoice
+    from trainer.cluster.auto_layout.api import LayoutChoice
     from trainer.config.config import Config
 
 
@@ -61,7 +61,7 @@ class Builtin:
     counts_anew = False
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.installed import data_faults, engine_faults, model_faults
+        from trainer.config.job_checks import data_faults, engine_faults, model_faults
         from trainer.config.parse import parse
 
         asked = next((word for word in settings.job if word in HELP), "")
@@ -86,7 +86,7 @@ class Builtin:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.installed import data_warnings, model_warnings
+        from trainer.config.job_checks import data_warnings, model_warnings
         from trainer.config.parse import parse
 
         config = parse(_arguments(settings), incomplete=True, absent=True)
@@ -103,7 +103,7 @@ class Builtin:
         return _with(settings, *words) if flags else settings
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
-        from trainer.cluster.auto_layout.choice import warnings
+        from trainer.cluster.auto_layout.api import warnings
         from trainer.cluster.resource_plan import row
         from trainer.config.parse import named_in
 
@@ -202,7 +202,7 @@ def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
     Then the preflight check of the run directory says why and exits with 73. If the checkpoint may
     come from the store, that is asked first.
     """
-    from trainer.config.installed import beginning_faults
+    from trainer.config.job_checks import beginning_faults
 
     if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
         return ()
@@ -231,7 +231,7 @@ def _choice(
 
     It is what an earlier attempt had with the same flags and nodes.
     """
-    from trainer.cluster.auto_layout.choice import LayoutChoice, complete
+    from trainer.cluster.auto_layout.api import LayoutChoice, complete
     from trainer.config.parse import named_in
 
     given = named_in(settings.job)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from env.environments.registry import EnvironmentSpecError, environment_factory
+from env.environments.load import EnvironmentSpecError, environment_factory
 from env.environments.search import INSTRUCTION, INVALID, Search
 from env.episodes.chat import PlainChat
 from env.episodes.episode import run_episode

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trl.rewards.format_rewards
 
-from env import source_file
-from env.environments.registry import EnvironmentSpecError, environment_factory
+from env.environments import environment_file_check
+from env.environments.load import EnvironmentSpecError, environment_factory
 from env.episodes.chat import TemplateChat
 from env.episodes.episode import run_episode
 from env.episodes.types import (
@@ -107,7 +107,7 @@ def answers(episode: Episode) -> list[str]:
 
 
 def test_public_methods_are_tools_and_the_object_rewards_itself(file: Path) -> None:
-    assert not source_file.environment(f"{file}:Counter").fault
+    assert not environment_file_check.environment(f"{file}:Counter").fault
     calls = calling("add", '{"number": 1}') + calling("add", '{"number": 4}') + calling("step")
     episode = episode_of(f"{file}:Counter", [calls, "Done."], target=5, answer="a")
     assert answers(episode) == ["1", "5", "total 5"]  # in order, though each call takes a while

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from env.environments.registry import environment_factory
+from env.environments.load import environment_factory
 from env.episodes.chat import TemplateChat
 from env.episodes.episode import run_episode
 from env.episodes.types import Episode, Limits, StopReason, Task

@@ -19,10 +19,10 @@ from contract.run_dir import NODE_DIR
 from tests.support.tiny_run import Tiny
 from tests.support.waiting import eventually
 from trainer.checkpoint import (
-    file_store,
     file_stream,
+    head_file_store,
     head_files,
-    remote_state,
+    head_state,
     restore_progress,
     state,
     tensor_parts,
@@ -40,7 +40,7 @@ class Store:
     """Calls the methods of a FileStore as Ray's handle does."""
 
     def __init__(self) -> None:
-        self.inner = file_store.FileStore()
+        self.inner = head_file_store.FileStore()
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -53,10 +53,10 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    for module in (head_files, remote_state, restore_progress):
+    for module in (head_files, head_state, restore_progress):
         monkeypatch.setattr(module, "answer", lambda call: call())
-    monkeypatch.setattr(file_store, "node", lambda: "here")
-    for module in (file_stream, remote_state):
+    monkeypatch.setattr(head_file_store, "node", lambda: "here")
+    for module in (file_stream, head_state):
         monkeypatch.setattr(module, "PIECE_BYTES", 100_000)
     monkeypatch.setattr(file_stream, "PAUSE_SECONDS", 0.0)
     monkeypatch.setenv(tcp_stream.ADDRESS, "127.0.0.1")
@@ -295,7 +295,7 @@ def test_a_rank_reads_parts_of_tensors_and_nothing_else(
 ) -> None:
     whole = saved_by(step, 3, in_pieces=in_pieces)
     directory = HeadDirectory(step, store, "the head")
-    with remote_state.opened(directory, "policy") as found:
+    with head_state.opened(directory, "policy") as found:
         found.check_fits(whole.model)
         assert found.scheduler == whole.scheduler
         assert store.inner.sent() == 0
@@ -322,7 +322,7 @@ def test_a_shard_of_another_version_is_named(store: Store, own: Path, step: Path
     directory = HeadDirectory(step, store, "the head")
     with (
         pytest.raises(UnknownShardError, match=f"{step / 'policy.pt'} has the part 'later'"),
-        remote_state.opened(directory, "policy"),
+        head_state.opened(directory, "policy"),
     ):
         pass
 
@@ -332,7 +332,7 @@ def test_values_that_were_not_fetched_are_an_error_and_no_zeros(
 ) -> None:
     saved_by(step, 1)
     directory = HeadDirectory(step, store, "the head")
-    with remote_state.opened(directory, "policy") as found, pytest.raises(NotImplementedError):
+    with head_state.opened(directory, "policy") as found, pytest.raises(NotImplementedError):
         torch.zeros(1, 7).copy_(found.model["layer.0"])
 
 
@@ -343,7 +343,7 @@ def test_a_part_that_arrives_damaged_is_an_error(
     monkeypatch.setattr(store.inner, "digest", lambda *_: "another")
     directory = HeadDirectory(step, store, "the head")
     with (
-        remote_state.opened(directory, "policy") as found,
+        head_state.opened(directory, "policy") as found,
         pytest.raises(OSError, match="the checksum of what arrived differs"),
     ):
         tensor_parts.whole_of(found.model["layer.0"])

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.installed import data_faults
+from trainer.config.job_checks import data_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
 from trainer.rollout import prompts

@@ -15,8 +15,8 @@ import pytest
 from tests.support.flag_values import plain
 from tests.support.repository import ROOT
 from trainer.config.config import Config
-from trainer.config.given import aliases
 from trainer.config.parity import effect, renewed
+from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.values import shown
 

@@ -13,7 +13,7 @@ from trainer.cluster import memory_estimate
 from trainer.cluster.model_size import VisionSize, read_size
 from trainer.config import images, model_files
 from trainer.config.config import Config
-from trainer.config.installed import engine_faults
+from trainer.config.job_checks import engine_faults
 from trainer.config.parse import parse
 
 ENCODER = {
@@ -86,12 +86,12 @@ def test_gpus_share_no_samples_with_images(root: Path) -> None:
 
 
 def test_vllm_wants_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.config import installed
+    from trainer.config import job_checks
 
     def found(name: str) -> Any:
         return None if name == "torchvision" else object()
 
-    monkeypatch.setattr(installed, "find_spec", found)
+    monkeypatch.setattr(job_checks, "find_spec", found)
     faults = engine_faults(config(root, "--rollout_engine", "vllm"))
     assert any("vLLM reads images with torchvision" in fault for fault in faults)
     assert not engine_faults(config(root, "--rollout_engine", "vllm", model="text"))

@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceTrainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.installed import model_faults
+from trainer.config.job_checks import model_faults
 from trainer.config.vocabulary import unreadable_tokens
 from trainer.supervised.parse import content_faults, parse
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from tests.support.tiny_run import Tiny
-from trainer.config import first_rows, model_files
+from trainer.config import label_check, model_files
 from trainer.models.hub import unfit_model_errors
 from trainer.types import UnfitModelError
 
@@ -96,5 +96,5 @@ def test_a_tokeniser_that_the_disk_does_not_give_is_not_called_damaged(
 
     monkeypatch.setattr(Tokenizer, "from_file", failing)
     with pytest.raises(OSError, match="Input/output error") as caught:
-        first_rows.without_tokens(tiny.config(run_dir), tiny.prompts, [])
+        label_check.without_tokens(tiny.config(run_dir), tiny.prompts, [])
     assert caught.value.filename == str(Path(tiny.model) / "tokenizer.json")

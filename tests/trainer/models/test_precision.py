@@ -22,7 +22,7 @@ from trainer.checkpoint import state
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
-from trainer.models import half_products
+from trainer.models import bf16_matmul
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.log_probs import Projection, token_log_probs
 from trainer.models.settings import ModelSettings
@@ -117,10 +117,10 @@ def test_a_trial_says_whether_a_gpu_multiplies_halves_without_widening_them(
     monkeypatch.setattr(torch.version, "hip", rocm)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch, "mm", multiply)
-    half_products._multiplies.cache_clear()
+    bf16_matmul._multiplies.cache_clear()
     on_a_gpu: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cpu"))
-    assert half_products.is_multiplied_as_it_is(on_a_gpu) is expected
-    half_products._multiplies.cache_clear()
+    assert bf16_matmul.is_multiplied_as_it_is(on_a_gpu) is expected
+    bf16_matmul._multiplies.cache_clear()
 
 
 def test_a_head_that_is_left_to_the_model_is_in_fp32_too() -> None:

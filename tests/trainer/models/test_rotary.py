@@ -18,7 +18,7 @@ from tests.support.ranks import experience, settings
 from tests.support.small_models import COMMON, batch
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import PolicyObjective
-from trainer.config.installed import engine_faults
+from trainer.config.job_checks import engine_faults
 from trainer.config.options.parallelism import Sharding
 from trainer.models.causal_lm import LogProbModel
 from trainer.models.loading import load_backbone, load_causal_lm, load_scorer

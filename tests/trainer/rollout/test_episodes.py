@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from contract.manifest import checkpoint_path
-from env.environments.registry import EnvironmentSpecError
+from env.environments.load import EnvironmentSpecError
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.environments import write

@@ -18,7 +18,7 @@ from tests.support.hub_server import Hub, ask
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config import reward_models
-from trainer.config.installed import model_faults
+from trainer.config.job_checks import model_faults
 from trainer.models.reward_model import ScalarRewardModel
 from trainer.models.settings import RewardSettings
 from trainer.supervised.__main__ import main

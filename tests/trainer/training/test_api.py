@@ -21,7 +21,7 @@ from tests.support.tiny_run import Tiny
 from trainer import Callback, ConfigError, Result, RunError, StepEnd, train
 from trainer.__main__ import main
 from trainer.cluster import placement
-from trainer.config import installed
+from trainer.config import job_checks
 from trainer.config.layout import Layout
 from trainer.training.api import to_words
 
@@ -147,7 +147,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_started(
 
 
 def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setattr(job_checks, "PACKAGES", ("torch", "no_such_package"))
     with pytest.raises(RunError) as raised:
         train(reward="arithmetic")
     assert str(raised.value) == (

@@ -17,7 +17,7 @@ from tests.support.lost_calls import Dead
 from tests.support.tiny_run import Tiny
 from trainer.cluster.restarts import Patience, WorkerRestartBudget
 from trainer.cluster.worker_group import Pending
-from trainer.config.options.logging import MOST_REPAIRS
+from trainer.config.options.checkpoints import MOST_REPAIRS
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine

@@ -15,7 +15,7 @@ from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster import placement
 from trainer.cluster.bin_packing import pack
-from trainer.config import installed, layout
+from trainer.config import job_checks, layout
 from trainer.config.config import Config
 from trainer.training import run
 from trainer.types import NotSharedError, UnfitModelError
@@ -52,9 +52,9 @@ def test_several_gpus_an_engine_are_never_given_to_transformers_because_vllm_is_
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "find_spec", lambda name: None)
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    monkeypatch.setattr(job_checks, "find_spec", lambda name: None)
     config = settled(tiny.config(run_dir, vllm_tensor_parallel_size=2), GPUS)
-    lacking, *_ = installed.engine_faults(config)
+    lacking, *_ = job_checks.engine_faults(config)
     assert "--vllm_tensor_parallel_size over 1: vLLM is not installed here" in lacking
 
 

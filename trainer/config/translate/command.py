@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from trainer.config.config import Config
-from trainer.config.given import aliases
+from trainer.config.read_flags import aliases
 from trainer.config.translate import shell
 from trainer.config.translate.rows import UNSET
 

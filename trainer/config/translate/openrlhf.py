@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trainer.config.config import Config
-from trainer.config.given import aliases
+from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.translate.rows import (
     TRUE,

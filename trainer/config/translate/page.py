@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trainer.config.config import Config
-from trainer.config.given import aliases
 from trainer.config.parity import continued, default
+from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.__main__ import main

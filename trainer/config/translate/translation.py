@@ -12,9 +12,9 @@ from contract.redaction import redact
 from trainer.config import layout
 from trainer.config import values as kinds
 from trainer.config.config import Config
-from trainer.config.given import aliases
 from trainer.config.no_effect import NO_EFFECT
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
+from trainer.config.read_flags import aliases
 from trainer.config.schema import ConfigError, Declared, MissingFile, by_group, flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command, TranslateError

@@ -10,7 +10,7 @@ import pytest
 
 from contract.resources import NodeResources
 from trainer.cluster.auto_layout import kernels
-from trainer.cluster.auto_layout.choice import complete
+from trainer.cluster.auto_layout.api import complete
 from trainer.cluster.model_size import named_size
 from trainer.cluster.resource_plan import row
 from trainer.config.config import Config

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from contract.resources import NodeResources
-from trainer.cluster.auto_layout.choice import LayoutChoice, complete
+from trainer.cluster.auto_layout.api import LayoutChoice, complete
 from trainer.cluster.auto_layout.memory_fit import MemoryCheck
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.memory_estimate import PoolMemory, of_pool

@@ -12,7 +12,7 @@ import yaml
 from tests.support.flag_values import plain
 from tests.support.repository import ROOT
 from trainer.config.config import Config
-from trainer.config.given import aliases
+from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.rows import NOTHING, Row, Table

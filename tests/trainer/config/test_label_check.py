@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from env.registry import reward_function
 from tests.support.tiny_run import Tiny, events
-from trainer.config.installed import data_warnings
+from trainer.config.job_checks import data_warnings
 from trainer.rollout import prompts as data
 from trainer.training import run
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from env import verifiers_package
+from env.environments.registry import ENVIRONMENTS
 from env.types import IN_PYTHON
 
-ENVIRONMENTS = ("search", "single-turn")
-"""Names of environments; `env.registry` has their classes."""
 METHODS: Mapping[str, int] = {"reset": 1, "step": 1, "score": 1, "close": 0}
 """Methods of an environment → arguments after self."""
 AGENT_METHODS: Mapping[str, int] = {"reset": 1, "step": 1}
@@ -51,7 +50,7 @@ def environment(spec: str) -> Source:
         return Source(spec, fault=fault, remedy=remedy)
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        names = ", ".join(ENVIRONMENTS)
+        names = ", ".join(name for name in ENVIRONMENTS if name != IN_PYTHON)
         remedy = f"Give one of {names}, FILE.py:CLASS, or verifiers:NAME"
         return Source(spec, fault="is not an environment", remedy=remedy)
     return _checked(spec, Path(file), name, METHODS)

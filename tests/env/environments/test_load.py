@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from env.environments import registry
-from env.environments.registry import EnvironmentSpecError, environment_factory, trial
+from env.environments import load, registry
+from env.environments.load import EnvironmentSpecError, environment_factory, trial
 from env.episodes import episode
 from env.episodes.environment import Environment
 from tests.support.environments import HOLDING
@@ -46,7 +46,7 @@ def test_the_trial_of_an_environment_that_does_not_close_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(episode, "CLOSE_SECONDS", 0.01)
-    monkeypatch.setattr(registry, "CLOSE_SECONDS", -0.9)
+    monkeypatch.setattr(load, "CLOSE_SECONDS", -0.9)
     ends, ended = threading.Event(), threading.Event()
 
     class Open(Environment):
@@ -65,3 +65,10 @@ def test_an_environment_that_would_end_the_program_is_refused(tmp_path: Path) ->
     (tmp_path / "ending.py").write_text(source)
     with pytest.raises(EnvironmentSpecError, match="cannot be made: SystemExit: 0"):
         environment_factory(f"{tmp_path}/ending.py:Holding", {})
+
+
+def test_each_registered_name_makes_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLCALL_RETRIEVER_URL", "http://127.0.0.1:1")
+    for name in registry.ENVIRONMENTS:
+        with trial(environment_factory(name, {})) as made:
+            assert isinstance(made, Environment), name

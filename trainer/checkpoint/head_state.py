@@ -13,16 +13,16 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from trainer.checkpoint import state
-from trainer.checkpoint.file_store import answer, digest_of
 from trainer.checkpoint.file_stream import PIECE_BYTES, FileStream
+from trainer.checkpoint.head_file_store import answer, digest_of
 from trainer.checkpoint.protocol import HeadDirectory
 from trainer.checkpoint.state import State
 from trainer.checkpoint.tensor_parts import RemoteTensor
-from trainer.checkpoint.tensor_places import Content, TensorPlace
+from trainer.checkpoint.tensor_ranges import Content, TensorRange
 from trainer.cluster.tcp_stream import Reader
 
 
-class RemoteFile:
+class HeadFile:
     """A file on the head's node."""
 
     def __init__(self, directory: HeadDirectory, name: str, reader: Reader) -> None:
@@ -58,16 +58,16 @@ def opened(directory: HeadDirectory, role: str) -> Iterator[State]:
     files = answer(directory.store.files.remote(directory.path))
     names = sorted(file.name for file in files if state.is_of(role, file.name))
     with closing(Reader()) as reader:
-        remote = [RemoteFile(directory, name, reader) for name in names]
+        remote = [HeadFile(directory, name, reader) for name in names]
         parts = [state.of_content(_remote(file.index(), file), file.path) for file in remote]
         yield state.merged(parts, role)
 
 
-def _remote(content: Any, file: RemoteFile) -> Any:
+def _remote(content: Any, file: HeadFile) -> Any:
     if isinstance(content, dict):
         return {key: _remote(value, file) for key, value in content.items()}
     return (
         RemoteTensor.at(content.shape, content.dtype, file, content.offset)
-        if isinstance(content, TensorPlace)
+        if isinstance(content, TensorRange)
         else content
     )

@@ -12,7 +12,7 @@ from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
 from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.types import Prompt
-from trainer.config import architecture, first_rows, images, model_files, reward_models
+from trainer.config import architecture, images, label_check, model_files, reward_models
 from trainer.config.config import Config
 from trainer.config.vocabulary import unreadable_tokens
 
@@ -46,7 +46,7 @@ def data_faults(config: Config) -> list[str]:
             keys = [config.input_key, *([config.label_key] if config.label_key else [])]
             faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
             continue
-        if fault := first_rows.without_tokens(config, path, prompts):
+        if fault := label_check.without_tokens(config, path, prompts):
             faults.append(f"{flag}: {fault}")
         if flag == "--prompt_data" and (fault := _unscored(config, path, prompts)):
             faults.append(fault)
@@ -57,8 +57,8 @@ def data_warnings(config: Config) -> Iterator[str]:
     """Yield what the first rows of the data sets on this disk show that may be meant."""
     for flag, path in _on_disk(config):
         with suppress(PromptError):  # `data_faults` says it
-            prompts = _read(config, flag, path, most=first_rows.SCORED)
-            if said := first_rows.with_answers(flag, path, prompts):
+            prompts = _read(config, flag, path, most=label_check.SCORED)
+            if said := label_check.with_answers(flag, path, prompts):
                 yield said
 
 
@@ -91,8 +91,8 @@ def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | No
         reward = pure_reward(config.reward_spec)
     except RewardSpecError as error:
         return f"{config.reward_flag}: {error}"
-    fault = first_rows.unscored(config, reward, path, prompts) if reward else None
-    return first_rows.blamed_on_labels(config, fault, prompts[0].label) if fault else None
+    fault = label_check.unscored(config, reward, path, prompts) if reward else None
+    return label_check.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
 
 def _read(config: Config, flag: str, path: Path, most: int | None = None) -> list[Prompt]:

@@ -6,25 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from env import source_file
-from env.environments import registry
+from env.environments import environment_file_check, load
 from tests.support.agent_files import AGENT
 from tests.support.environments import COUNTING
 
 STEP = "async def step(self, reply):"
 
 
-def environment(directory: Path, text: str, name: str = "Counting") -> source_file.Source:
+def environment(
+    directory: Path, text: str, name: str = "Counting"
+) -> environment_file_check.Source:
     path = directory / "own.py"
     path.write_text(text)
-    return source_file.environment(f"{path}:{name}")
+    return environment_file_check.environment(f"{path}:{name}")
 
 
 def test_a_right_file_has_no_fault(tmp_path: Path) -> None:
     found = environment(tmp_path, COUNTING + "\nraise SystemExit('it was run')\n")
     assert (found.fault, found.missing, found.warnings) == ("", "", ())
     (tmp_path / "agent.py").write_text(AGENT)
-    found = source_file.agent(str(tmp_path / "agent.py"))
+    found = environment_file_check.agent(str(tmp_path / "agent.py"))
     assert (found.fault, found.missing, found.warnings) == ("", "", ())
 
 
@@ -106,13 +107,18 @@ def test_environments_are_known_by_their_base(tmp_path: Path, owner: str) -> Non
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    assert source_file.environment(f"{tmp_path}/none.py:X").missing == "No such file or directory"
-    assert source_file.agent(f"{tmp_path}/none.py").missing == "No such file or directory"
+    assert (
+        environment_file_check.environment(f"{tmp_path}/none.py:X").missing
+        == "No such file or directory"
+    )
+    assert (
+        environment_file_check.agent(f"{tmp_path}/none.py").missing == "No such file or directory"
+    )
 
 
 @pytest.mark.parametrize("spec", ["serch", "own.py", "own.txt:X", "own.py:not a name", ""])
 def test_what_is_no_environment(spec: str) -> None:
-    assert source_file.environment(spec).fault == "is not an environment"
+    assert environment_file_check.environment(spec).fault == "is not an environment"
 
 
 def test_a_blocking_call_is_warned_of_by_name(tmp_path: Path) -> None:
@@ -170,10 +176,6 @@ def test_a_call_in_a_thread_blocks_nothing(tmp_path: Path, call: str) -> None:
     assert environment(tmp_path, text).warnings == ()
 
 
-def test_the_names_are_those_of_the_registry() -> None:
-    assert set(source_file.ENVIRONMENTS) == set(registry.ENVIRONMENTS)
-
-
 WRONG = [
     ("class Counting: pass", "where a subclass of env.episodes.environment.Environment or"),
     ("raise ValueError('no')", "ValueError on import: no"),
@@ -187,13 +189,13 @@ def test_a_file_that_makes_no_environment_is_refused(
     tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "own.py").write_text(text)
-    with pytest.raises(registry.EnvironmentSpecError, match=message):
-        registry.environment_factory(f"{tmp_path}/own.py:Counting", {})
+    with pytest.raises(load.EnvironmentSpecError, match=message):
+        load.environment_factory(f"{tmp_path}/own.py:Counting", {})
 
 
 def test_arguments_go_to_the_class(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(COUNTING)
-    made = registry.environment_factory(f"{tmp_path}/own.py:Counting", {"turns": 7})()
+    made = load.environment_factory(f"{tmp_path}/own.py:Counting", {"turns": 7})()
     assert made.turns == 7  # type: ignore[attr-defined]
-    with pytest.raises(registry.EnvironmentSpecError, match="unexpected keyword argument 'x'"):
-        registry.environment_factory(f"{tmp_path}/own.py:Counting", {"x": 1})
+    with pytest.raises(load.EnvironmentSpecError, match="unexpected keyword argument 'x'"):
+        load.environment_factory(f"{tmp_path}/own.py:Counting", {"x": 1})

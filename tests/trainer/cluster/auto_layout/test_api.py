@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from contract.resources import NodeResources
 from tests.support import qwen
 from trainer.cluster import memory_estimate
+from trainer.cluster.auto_layout.api import LayoutChoice, complete, warnings
 from trainer.cluster.auto_layout.arrangements import LAYOUT_FLAGS
-from trainer.cluster.auto_layout.choice import LayoutChoice, complete, warnings
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.model_size import ModelSize, named_size, read_size
 from trainer.config import layout

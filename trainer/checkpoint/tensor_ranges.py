@@ -16,7 +16,7 @@ Content = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPlace:
+class TensorRange:
     """Where a file has a tensor."""
 
     offset: int
@@ -26,7 +26,7 @@ class TensorPlace:
 
 
 def index(path: Path) -> Content:
-    """Return a file's content with a TensorPlace for each tensor. Reads no large tensor.
+    """Return a file's content with a TensorRange for each tensor. Reads no large tensor.
 
     Raises UnknownShardError, and OSError. Scalars, such as Adam's counters, are there themselves.
     """
@@ -44,4 +44,4 @@ def _placed(places: Any, values: Any) -> Any:
     if start is None or places.dim() == 0 or not places.is_contiguous():
         return values.clone()
     offset = start + places.storage_offset() * places.element_size()
-    return TensorPlace(offset, tuple(places.shape), places.dtype)
+    return TensorRange(offset, tuple(places.shape), places.dtype)

@@ -15,7 +15,7 @@ from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config import model_files
-from trainer.config.installed import data_faults, engine_faults, model_warnings
+from trainer.config.job_checks import data_faults, engine_faults, model_warnings
 from trainer.config.parse import parse
 
 

@@ -134,12 +134,12 @@ class FileStore:
             return digest_of(part)
 
     def index(self, path: Path) -> Any:
-        """Return where a file has each tensor (`tensor_places.index`). Raises OSError."""
-        from trainer.checkpoint import tensor_places  # imports torch
+        """Return where a file has each tensor (`tensor_ranges.index`). Raises OSError."""
+        from trainer.checkpoint import tensor_ranges  # imports torch
 
         with self._changing, with_path(path):
             if path not in self._indexes:
-                self._indexes[path] = tensor_places.index(path)
+                self._indexes[path] = tensor_ranges.index(path)
             return self._indexes[path]
 
     def sent(self) -> int:
