@@ -6,6 +6,7 @@ asks for something that only the end of its training leaves: an event, a line, a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,12 @@ from pathlib import Path
 
 MARK = "rollcall: finished"
 """The line of `launch.with_steps` when rank 0's script has run to its end."""
-SIGHT_SECONDS = 60.0
-"""How long a client of NFS may take to see what another node has written: its `acdirmax`."""
+SIGHT_SECONDS = 10.0
+"""How long a file system may take to show what another node has written.
+
+Each look opens the directory and its files, so NFS asks its server (close-to-open consistency).
+With `nocto` it may take 60 s: the run then resumes, and its framework writes the model again.
+"""
 LOOK_SECONDS = 0.5
 
 
@@ -94,9 +99,11 @@ def written_to(directory: Path) -> Lacking:
 def _configs(directory: Path) -> frozenset[tuple[str, int, int]]:
     """Return name, time and inode of the settings of a model or an adapter: one writes it last."""
     found = set()
+    with suppress(OSError):
+        next(directory.iterdir(), None)  # opens it
     for name in ("config.json", "adapter_config.json"):
-        with suppress(OSError):
-            status = (directory / name).stat()
+        with suppress(OSError), (directory / name).open("rb") as file:
+            status = os.fstat(file.fileno())
             found.add((name, status.st_mtime_ns, status.st_ino))
     return frozenset(found)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
+from tests.support.import_order import ImportOrder
 from tests.support.ray_nodes import short_directory, workers_of
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -86,3 +87,15 @@ def kill_last() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     found[0].kill()
+
+
+def test_ranks_import_their_class_before_they_wait_for_one_another(
+    launcher: RayLauncher,
+) -> None:
+    group: WorkerGroup[ImportOrder] = launcher.launch_ranks(
+        "policy", "tests.support.import_order:ImportOrder", 2
+    )
+    assert group.wait_started(150)
+    before = group.call_ranks(ImportOrder.came_before, "trainer.cluster.rendezvous").result()
+    assert before == [False, False]
+    group.kill([0, 1])

@@ -38,6 +38,7 @@ from trainer.cluster.worker_group import (
     Pending,
     WorkerGroup,
     build,
+    load,
     without_collections,
 )
 from trainer.types import Rank
@@ -54,6 +55,10 @@ class WorkerHost:
         self._name = name
         self._worker: Any = None
         self._rendezvous: Any = None
+
+    def load(self, actor: str) -> None:
+        """Import the worker's class. Its errors are also those of `build`, which reports them."""
+        load(actor)
 
     def meet(self, timeout: float) -> tuple[str, int]:
         """Returns the address at which the ranks of a model find each other. For rank 0 only."""
@@ -254,6 +259,8 @@ class RayWorkerGroup(WorkerGroup[W_co]):
         recipe = self._recipe
         for worker in workers:
             self._hosts[worker] = self._host(worker)
+            # All import at once; `join` and `build` would first wait for another worker.
+            self._hosts[worker].load.remote(recipe.actor)
         world = recipe.count if recipe.ranks else 1
         address = self._hosts[0].meet.remote(self._timeout) if world > 1 else None
         newest: dict[int, Any] = {}

@@ -219,12 +219,16 @@ class Launcher(Protocol):
         """Start workers that hold one model together. Each also gets its Rank as an argument."""
 
 
-def build(actor: str, args: tuple[Any, ...]) -> Any:
-    """Returns an instance of `actor` ("module:Class"). Only the worker's process imports it."""
+def load(actor: str) -> Any:
+    """Returns the class `actor` ("module:Class"). Only the worker's process imports it."""
     module, _, name = actor.partition(":")
     with without_collections():
-        kind = getattr(import_module(module), name)
-    return kind(*args)
+        return getattr(import_module(module), name)
+
+
+def build(actor: str, args: tuple[Any, ...]) -> Any:
+    """Returns an instance of `actor` ("module:Class")."""
+    return load(actor)(*args)
 
 
 @contextmanager
