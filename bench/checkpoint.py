@@ -7,6 +7,11 @@ longer than the others, against 100 steps: the interval of the guides' commands 
 A snapshot stalls by what lies between two steps' own work, above what lies there without.
 *Save* and *load* against `dd` of as many bytes on the same disk, in the same run: with fsync, and
 read back from the page cache as the checkpoint is. The value is the greatest overhead.
+
+*Gathers*: how long two gloo ranks stand still for a snapshot of 0.1 GB of state, and the elements
+that they give to collectives for each parameter, at ZeRO 1, 2 and 3. The trainer's
+snapshot copies what a rank holds. Its opponent is DeepSpeed's API for whole tensors
+(`safe_get_full_fp32_param`, `safe_get_full_optimizer_state`), of which a rank keeps its share.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from env.prepare.tiny_model import TinyModel
 TARGET, INTERVAL = 0.02, 100
 LAYERS = {"0.5": 3, "2": 12}
 """GB of state → layers of the model."""
+GATHERED = TinyModel(hidden_size=512, layers=3, heads=8)
 STEPS, EVERY, WARM = 11, 4, 2
 REWARD = """
 def reward_func(queries, prompts, labels):
@@ -53,10 +59,16 @@ Row = dict[str, float]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="+", choices=LAYERS, default=list(LAYERS))
+    parser.add_argument("--gathers", action="store_true", help="measure nothing else")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.load:
         print(json.dumps(loaded(arguments.load)))
+        return 0
+    gathers = of_snapshots()
+    for stage, sides in gathers.items():
+        print(f"snapshot at ZeRO {stage}: {sides}", flush=True)
+    if arguments.gathers:
         return 0
     rows = {size: measured(LAYERS[size]) for size in arguments.sizes}
     for size, row in rows.items():
@@ -67,9 +79,20 @@ def main() -> int:
         unit="ratio",
         target=TARGET,
         better="lower",
-        detail={"interval_steps": INTERVAL, "cores": os.cpu_count(), **rows},
+        detail={"interval_steps": INTERVAL, "cores": os.cpu_count(), **rows, "gathers": gathers},
     )
     return 0 if ok else 1
+
+
+def of_snapshots() -> dict[int, dict[str, Row]]:
+    """Return of each stage of ZeRO, and of each way of a snapshot, its figures."""
+    from bench.sides import snapshots
+    from bench.sides.gloo import on_ranks
+
+    with tempfile.TemporaryDirectory(prefix="rc-snapshots-") as directory:
+        model = Path(directory) / "model"
+        write_model(GATHERED, None, model)
+        return on_ranks(2, snapshots.of_stages, model)[0]
 
 
 def measured(layers: int) -> Row:

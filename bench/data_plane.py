@@ -3,9 +3,12 @@
 Value: CPU seconds of the driver for one step of PPO with a reference (`--samples` of up to
 `--limit` tokens, of a half in the mean) on `--ranks` ranks of each model. The driver is the
 trainer's own code over a real Ray object store. The ranks take turns in one process, and their
-models compute nothing. `dense` is what padding costs instead: samples collated to rectangles of
-int64 tokens, stored for each model, and again with what the models computed. It is measured on an
-eighth of the samples.
+models compute nothing.
+
+`dense` is what padding costs instead: the driver collates samples to rectangles of int64 tokens,
+stores them for each model, computes advantages of what the models return, and stores all of it
+again. Each rank takes all samples and keeps its own. It is measured on an eighth of the samples
+(`measured_samples`), and every number is then `times` 8.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def main() -> int:
         try:
             completions = written(given.samples, given.limit)
             ragged = of_trainer(completions, given.ranks)
-            dense = of_rectangles(completions[::OF_DENSE])
+            dense = of_rectangles(completions[::OF_DENSE], given.ranks)
         finally:
             ray.shutdown()
     ok = report(
@@ -62,7 +65,11 @@ def main() -> int:
             "tokens": sum(len(one.tokens) for one in completions),
             "completion_bytes": sum(map(nbytes, completions)),
             "trainer": ragged,
-            "dense": {name: round(value * OF_DENSE, 2) for name, value in dense.items()},
+            "dense": {
+                "measured_samples": len(completions[::OF_DENSE]),
+                "times": OF_DENSE,
+                **{name: round(value * OF_DENSE, 2) for name, value in dense.items()},
+            },
         },
     )
     return 0 if ok else 1
@@ -179,12 +186,12 @@ def nbytes(value: Any) -> int:
     return len(rest) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
-def of_rectangles(completions: Sequence[Any]) -> Row:
+def of_rectangles(completions: Sequence[Any], ranks: int) -> Row:
     """Seconds and bytes of padded samples, which every rank of three models takes whole."""
     import numpy as np
     import ray
 
-    began, cpu = time.perf_counter(), time.process_time()
+    cpu = time.process_time()
     lengths = np.array([len(one.tokens) for one in completions])
     shape = len(completions), int(lengths.max())
     tokens, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
@@ -195,19 +202,44 @@ def of_rectangles(completions: Sequence[Any]) -> Row:
         drawn[row, : lengths[row]] = one.log_probs
     sequences = (tokens, lengths, mask, drawn)
     stored = [ray.put(sequences) for _ in range(3)]
-    collated = time.perf_counter() - began
+    collated = time.process_time() - cpu
     del stored
-    learned = (*sequences, *(np.zeros(shape, dtype=np.float32) for _ in range(5)))
-    for _ in range(2):
+    computed = [np.full(shape, -1, dtype=np.float32) for _ in range(3)]
+    back = [ray.put(array) for array in computed]  # by the ranks, which is no time of the driver
+    cpu = time.process_time()
+    old, known, values = (np.array(ray.get(array)) for array in back)
+    advantages, returns = estimated(0.01 * (known - old) * mask, values, mask)
+    learned = (*sequences, old, known, values, advantages, returns)
+    for _ in range(2):  # for the policy, and for the critic
         stored = [ray.put(learned)]
-    size = sum(array.nbytes for array in sequences)
-    whole = sum(array.nbytes for array in learned)
+    driver = collated + time.process_time() - cpu
+    began = time.process_time()
+    for rank in range(ranks):
+        taken = [array[rank::ranks].copy() for array in ray.get(stored[0])]
+    taking = (time.process_time() - began) / ranks
+    size, whole = (sum(one.nbytes for one in some) for some in (sequences, learned))
     return {
-        "collate_and_store_seconds": collated,
-        "without_advantages_cpu_seconds": time.process_time() - cpu,
-        "stored_bytes": 3 * size + len(stored) * 2 * whole,
+        "driver_cpu_seconds": driver,
+        "collate_and_store_cpu_seconds": collated,
+        "stored_bytes": 3 * size + 2 * whole,
         "rank_bytes": whole,
+        "rank_keeps_bytes": sum(one.nbytes for one in taken),
+        "rank_take_cpu_seconds": taking,
     }
+
+
+def estimated(rewards: Any, values: Any, mask: Any) -> tuple[Any, Any]:
+    """Return advantages and returns [B, T] of padded samples by GAE (Schulman et al. 2016), with
+    gamma and lambda of 1."""
+    import numpy as np
+
+    found, later, follows = np.zeros_like(values), np.zeros(len(values)), np.zeros(len(values))
+    for place in reversed(range(values.shape[1])):
+        delta = rewards[:, place] + follows - values[:, place]
+        later = np.where(mask[:, place], delta + later, later)
+        follows = np.where(mask[:, place], values[:, place], follows)
+        found[:, place] = later * mask[:, place]
+    return found, found + values
 
 
 if __name__ == "__main__":

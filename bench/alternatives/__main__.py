@@ -7,6 +7,7 @@ module, or a setting of the product or of the library. A row's module says what 
 - `outputs`: CPU ms of a decode step in vLLM's output processor
 - `rounds`: seconds of a weight update of 64 buckets over Ray
 - `slices`: share of time in which an engine of asynchronous training has no work
+- `overlap`: seconds of an update with and without `--overlap_comm`, and whether bits are the same
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib import import_module
 
 from bench.alternatives.row import Row
 
-ROWS = ("passes", "outputs", "rounds", "slices")
+ROWS = ("passes", "outputs", "rounds", "slices", "overlap")
 
 
 def main() -> int:

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from tests.support.collectives import Sent
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
 from tests.support.ragged import learn, part_of, sequences_of, together
@@ -122,22 +121,10 @@ class Workbench:
 
     def sent_in_a_snapshot(self) -> int:
         """Elements that this rank gives to collectives in a snapshot."""
-        counted = 0
-
-        class Counting(TorchDispatchMode):
-            def __torch_dispatch__(
-                self, function: Any, _: Any, inputs: Any = (), options: Any = None
-            ) -> Any:
-                nonlocal counted
-                if function.namespace == "c10d":
-                    tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
-                    counted += sum(one.numel() for one in tensors)
-                return function(*inputs, **(options or {}))
-
-        mode: Any = Counting  # torch gives it no types
-        with mode():
+        sent = Sent()
+        with sent:
             self._actor.snapshot(1)
-        return counted
+        return sent.elements.total()
 
     def takes(self, seconds: float) -> tuple[float, float]:
         """When it began and ended, by the machine's clock."""
