@@ -8,7 +8,7 @@ A snapshot stalls by what lies between two steps' own work, above what lies ther
 *Save* and *load* against `dd` of as many bytes on the same disk, in the same run: with fsync, and
 read back from the page cache as the checkpoint is. The value is the greatest overhead.
 
-*Gathers*: how long two gloo ranks stand still for a snapshot of 0.1 GB of state, and the elements
+*Gathers*: how long two gloo ranks stand still for a snapshot of 0.2 GB of state, and the elements
 that they give to collectives for each parameter, at ZeRO 1, 2 and 3. The trainer's
 snapshot copies what a rank holds. Its opponent is DeepSpeed's API for whole tensors
 (`safe_get_full_fp32_param`, `safe_get_full_optimizer_state`), of which a rank keeps its share.
@@ -35,7 +35,7 @@ from env.prepare.tiny_model import TinyModel
 TARGET, INTERVAL = 0.02, 100
 LAYERS = {"0.5": 3, "2": 12}
 """GB of state → layers of the model."""
-GATHERED = TinyModel(hidden_size=512, layers=3, heads=8)
+GATHERED = TinyModel(hidden_size=1024, layers=1, heads=8)
 STEPS, EVERY, WARM = 11, 4, 2
 REWARD = """
 def reward_func(queries, prompts, labels):

@@ -54,5 +54,6 @@ SENT = {
 def test_what_an_update_sends(side: str, tmp_path: Path) -> None:
     model = fsdp.write(tmp_path / "model", layers=2, hidden=32)
     row: dict[str, Any] = fsdp.measured(model, side, 1, compiles=False)
-    assert row["elements"] == pytest.approx(SENT[side], abs=0.25, rel=0.15)
+    sent = {kind: count for kind, count in row["elements"].items() if count > 0.1}
+    assert sent == pytest.approx(SENT[side], abs=0.25, rel=0.15)
     assert row["loss"] == pytest.approx(6.94, abs=0.1)
