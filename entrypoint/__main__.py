@@ -16,9 +16,10 @@ try:
 
     from contract.exit_codes import ExitCode
     from contract.files.os_errors import to_a_reader
+    from contract.launch.programs import Program
     from entrypoint.commands import cli, packages
-    from entrypoint.config.parsers import BUILTIN
     from entrypoint.config.read import read_settings
+    from entrypoint.config.recipes import BUILTIN
     from entrypoint.config.settings import Settings, SettingsError
     from entrypoint.processes import programs
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
@@ -83,17 +84,17 @@ def _do(call: cli.Invocation) -> int:
                 why = f"{call.arguments[0]} cannot be executed: {error.strerror}"
                 raise cli.UsageError(why) from None
         case "prepare":
-            _become("env.prepare", *call.arguments)
+            _become(Program.PREPARE, *call.arguments)
         case "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
             raise cli.UsageError(why)
         case "serve-retriever":
-            _become("env.retrieval.server", *call.arguments)
+            _become(Program.RETRIEVER, *call.arguments)
         case "serve-reward":
-            _become("trainer.models.serve_reward", *call.arguments)
+            _become(Program.SERVE_REWARD, *call.arguments)
         case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
-            _become("trainer.supervised", stage, *call.arguments)
+            _become(Program.SUPERVISED, stage, *call.arguments)
         case "translate":
-            _become("trainer.config.translate", *call.arguments)
+            _become(Program.TRANSLATE, *call.arguments)
         case "demo":
             from entrypoint.commands import demo
 
@@ -135,9 +136,9 @@ def _refuse_a_second_head(settings: Settings) -> None:
         raise SettingsError([fault])
 
 
-def _become(module: str, *arguments: str) -> NoReturn:
+def _become(module: Program, *arguments: str) -> NoReturn:
     """Replace this process by a program of this product, which Ctrl-C ends as it ends others."""
-    interruptible = programs.program("entrypoint.processes.interruptible", module, *arguments)
+    interruptible = programs.program(Program.INTERRUPTIBLE, module, *arguments)
     os.execv(sys.executable, interruptible)
 
 
@@ -163,8 +164,8 @@ def _up(settings: Settings) -> int:
     role = decide(settings)
     is_head = isinstance(role, Head)
     own_job = is_head and not settings.waits_for_jobs
-    if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
-        more = [NO_JOB] if settings.recipe == "builtin" and not settings.job else []
+    if own_job and (faults := (recipe := recipes.load(settings.recipe)).faults(settings)):
+        more = [NO_JOB] if recipe.is_left_out(settings) else []
         print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
         return ExitCode.USAGE
     console.set_up(settings)

@@ -18,7 +18,7 @@ from entrypoint.commands import cli
 from entrypoint.commands.cli import PlannedNodes
 from entrypoint.commands.plan import plan
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes import search_r1
+from entrypoint.job.recipes.search_r1 import recipe as search_r1
 from tests.support.env_files import variables_of
 from tests.support.job_flags import assert_flags_are_the_trainers
 from tests.support.repository import DATA, ROOT

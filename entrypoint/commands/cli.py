@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from entrypoint.config import parsers
+from entrypoint.config.recipes import SUPERVISED
 from entrypoint.config.variables import ParseError
+from entrypoint.job.recipes.base import UnknownFlag
 
 COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
@@ -138,7 +139,7 @@ def _with_stage(call: Invocation, recipe_takes_command: bool) -> Invocation:
     """
     if recipe_takes_command or call.arguments[:1] not in {(stage,) for stage in parsers.STAGES}:
         return call
-    return replace(call, variables={**call.variables, "ROLLCALL_RECIPE": parsers.SUPERVISED})
+    return replace(call, variables={**call.variables, "ROLLCALL_RECIPE": SUPERVISED})
 
 
 def _meant(word: str) -> str:
@@ -175,17 +176,16 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
 CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
 NODE_FLAGS = ("--help", "--version", WAIT)
 PLAN_FLAGS = (*NODE_FLAGS, "--json", "--cost", *CLUSTER_FLAGS)
-UNKNOWN = re.compile(r"(--[\w-]+): unknown flag\. See --help")
 
 
 def hinted(faults: Sequence[str], own: Sequence[str]) -> list[str]:
     """Return the faults of a job; of a flag that no job has, with the flag of the node it means."""
-    return [UNKNOWN.sub(lambda found: _hint(found[0], found[1], own), fault) for fault in faults]
+    return [_hint(fault, own) if isinstance(fault, UnknownFlag) else fault for fault in faults]
 
 
-def _hint(fault: str, word: str, own: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, own, n=1, cutoff=0.75)
-    return f"{word}: unknown flag. Did you mean {near[0]}?" if near else fault
+def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
+    near = difflib.get_close_matches(fault.flag, own, n=1, cutoff=0.75)
+    return f"{fault.flag}: unknown flag. Did you mean {near[0]}?" if near else fault
 
 
 def _plan(rest: tuple[str, ...]) -> Invocation:

@@ -28,6 +28,7 @@ import psutil
 from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.files import private_dir
+from contract.launch.programs import Program
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import console
@@ -164,15 +165,15 @@ def _count(text: str) -> int:
 def _prepare(layout: Layout, seed: int) -> None:
     """Make data and a tiny model, and train it supervised until it knows half of the sums."""
     log.info("making sums below 100 and a tiny transformer in %s", layout.data)
-    run_module("data and model", "env.prepare", "arithmetic", *data_flags(layout, seed))
+    run_module("data and model", Program.PREPARE, "arithmetic", *data_flags(layout, seed))
     log.info("supervised warm-up on %s of the sums, solved", WARM_UP_SUMS)
-    run_module("warm-up", "trainer.supervised", "sft", *warm_up_flags(layout, seed))
+    run_module("warm-up", Program.SUPERVISED, "sft", *warm_up_flags(layout, seed))
 
 
-def run_module(what: str, *words: str) -> None:
+def run_module(what: str, module: Program, *words: str) -> None:
     """Run a program of this product, and say for how long. Raises CalledProcessError."""
     with busy(what):
-        subprocess.run(program(*words), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(program(module, *words), check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -275,7 +276,7 @@ def _start(layout: Layout, number: int, job: list[str]) -> Process:
     log_to = layout.run.logs / f"console-{number}.log"
     if number == 0:
         reward = f"127.0.0.1:{layout.reward_port}"
-        server = program("env.server", "--task", "arithmetic-partial")
+        server = program(Program.REWARD_SERVER, "--task", "arithmetic-partial")
         env["ROLLCALL_REWARD_URL"] = f"http://{reward}/get_reward"
         env["ROLLCALL_REWARD_COMMAND"] = " ".join(
             [*server, "--host", "127.0.0.1", "--port", str(layout.reward_port)]
@@ -283,7 +284,7 @@ def _start(layout: Layout, number: int, job: list[str]) -> Process:
         arguments = job
     return Process(
         env["ROLLCALL_NODE_NAME"],
-        program("entrypoint", "up", "--", *arguments),
+        program(Program.ROLLCALL, "up", "--", *arguments),
         env=env,
         log_to=None if number == 0 else log_to,
     )

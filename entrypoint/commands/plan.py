@@ -67,9 +67,9 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     warnings = _of_the_role(settings)
-    if settings.waits_for_jobs or (not settings.job and settings.recipe == "builtin"):
-        return _row(warnings=warnings, **given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
+    if settings.waits_for_jobs or recipe.is_left_out(settings):
+        return _row(warnings=warnings, **given)  # there is no job to plan
     if wrong := cli.hinted(recipe.faults(settings), cli.PLAN_FLAGS):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
@@ -145,10 +145,7 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
 
 
 def _layout_faults(placed: PlacedJob) -> tuple[Fault, ...]:
-    less = {
-        "builtin": "Ask for less, share GPUs (--colocate_all_models), or add nodes",
-        "supervised": "Change the flag, or the nodes",
-    }.get(placed.settings.recipe, "Start fewer processes on each node")
+    less = recipes.load(placed.settings.recipe).less_placement
     remedy = (
         f"{less}; every node is taken to be like this one, with ROLLCALL_NUM_GPUS GPUs (plan "
         "--nodes 3 --gpus 8 --gpu-memory 80GB --memory 1000GB)"

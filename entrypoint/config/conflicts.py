@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
-from entrypoint.config.parsers import OURS
+from entrypoint.config.parsers import one_of
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
 from entrypoint.config.variables import Fault, shown
@@ -94,7 +95,7 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
             problem = "is set, and the cluster waits for jobs, each of which has its own"
             remedy = "leave it out, and give it with `rollcall submit --runtime-env`"
             yield Fault("ROLLCALL_RUNTIME_ENV", None, problem, remedy)
-    elif settings.recipe in OURS:
+    elif RECIPES[settings.recipe].own_trainer:
         for name in OF_OTHER_PROGRAMS:
             if getattr(settings, name):
                 problem = f"is set, and the recipe is {settings.recipe}, which takes none"
@@ -127,11 +128,12 @@ def _storage(settings: Settings) -> Iterator[Fault]:
             "token that the head would make",
             "set the same ROLLCALL_TOKEN on every node",
         )
-    if settings.store and settings.recipe != "builtin":
+    if settings.store and not RECIPES[settings.recipe].uploads:
+        uploading = one_of(name for name, traits in RECIPES.items() if traits.uploads)
         yield Fault(
             "ROLLCALL_STORAGE",
             settings.storage,
-            f"uploads the checkpoints of the builtin recipe, not those of {settings.recipe}",
+            f"uploads the checkpoints of the {uploading} recipe, not those of {settings.recipe}",
             "give head, and have the job save to a store itself",
         )
     if settings.store and settings.waits_for_jobs:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import regex
 
 from entrypoint.config.parsers import arguments
 from entrypoint.config.variables import ParseError
 
-ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
-OPENRLHF = re.compile(r"openrlhf\.cli\.train_\w+|(?:.*/)?openrlhf/cli/train_\w+\.py")
-"""OpenRLHF's training modules, and their files."""
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""
 STEPS_MEANING = (
@@ -70,12 +66,3 @@ def resume_arguments(raw: str) -> tuple[str, ...]:
             problem = f"has the placeholder {{{name}}}"
             raise ParseError(problem, f"the placeholders are {CHECKPOINT} and {STEP}")
     return words
-
-
-def variables_before(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the assignments before a program, as in `NCCL_DEBUG=INFO python3 …`, and the rest."""
-    variables, rest = {}, list(words)
-    while rest and (match := ASSIGNMENT.fullmatch(rest[0])):
-        variables[match["name"]] = match["value"]
-        rest.pop(0)
-    return variables, rest

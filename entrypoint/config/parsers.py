@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import ParseError, Secret, is_placeholder
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
@@ -193,13 +194,6 @@ def debug_ray(raw: str) -> DebugRay:
         raise ParseError("is unknown", "give 0, 1 (the legacy debugger) or post-mortem") from None
 
 
-RECIPES = (
-    *("builtin", "command", "openrlhf", "search-r1"),
-    *("supervised", "torchrun", "trl", "verl"),
-)
-BUILTIN, SUPERVISED = "builtin", "supervised"
-OURS = (BUILTIN, SUPERVISED)
-"""Recipes of the trainer of this product, which takes flags of ours."""
 STAGES = ("sft", "rm", "dpo")
 """The first word of a job of the recipe `supervised`."""
 HELP = ("-h", "--help")

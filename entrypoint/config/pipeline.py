@@ -9,13 +9,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
-from entrypoint.config.job_parsers import OPENRLHF, variables_before
-from entrypoint.config.parsers import STAGES
 from entrypoint.config.variables import ParseError
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 REFERENCE = re.compile(r"\{stage\.([^{}]*)\.(run|model)\}")
 MEANT = re.compile(r"\{stage\b[^{}]*\}?")
 """A reference, right or wrong."""
-OUTPUT = ("--save_path", "--ckpt.output_dir", "--output_dir")
-"""Flags that put a trained model elsewhere than into RUN/hf."""
 FIELDS = ("name", "job", "runtime_env")
 EXAMPLE = "give `stages:`, a list such as [{name: sft, job: sft --pretrain …}]"
 
@@ -99,7 +95,7 @@ def faults(stages: Sequence[Stage]) -> Iterator[str]:
             yield f"stage {stage.name}: {fault}"
         for word in stage.words:
             for found in MEANT.findall(word):
-                problem = _reference_fault(found, names, place) or _moved(found, stages)
+                problem = _reference_fault(found, names, place)
                 if problem:
                     yield f"stage {stage.name}: {found} {problem}"
 
@@ -189,25 +185,6 @@ def _reference_fault(found: str, names: Sequence[str], place: int) -> str:
         return "names a stage that does not come before"
     near = difflib.get_close_matches(match[1], names[:place], n=1)
     return f"names no stage of the file{f': did you mean {near[0]}?' if near else ''}"
-
-
-def _moved(found: str, stages: Sequence[Stage]) -> str:
-    """Return why a right reference to a model finds none; "" if it does."""
-    match = REFERENCE.fullmatch(found)
-    assert match is not None
-    _, words = variables_before(next(one.words for one in stages if one.name == match[1]))
-    if match[2] != "model" or not _exports_by_itself(words):
-        return ""
-    flags = [word.partition("=")[0] for word in words]
-    moved = next((flag for flag in flags if flag in OUTPUT), None)
-    return f"is RUN/hf, and {match[1]} has {moved}: leave that flag out there" if moved else ""
-
-
-def _exports_by_itself(words: Sequence[str]) -> bool:
-    """Return whether the job writes its model to RUN/hf, unless one of OUTPUT says otherwise."""
-    first = words[0] if words else ""
-    is_ours = first.startswith("-") or first in STAGES
-    return is_ours or PurePath(first).name == "trl" or any(map(OPENRLHF.fullmatch, words))
 
 
 def _given_twice(root: yaml.MappingNode) -> Iterator[str]:

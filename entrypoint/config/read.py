@@ -19,6 +19,7 @@ from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared
 from entrypoint.config.variables import (
@@ -86,7 +87,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
         problem = "is set, and the command line has job arguments too"
         reader.fault("ROLLCALL_JOB", problem, "give one of the two")
     values["job"] = tuple(job) or values["job"]
-    if values["recipe"] in wandb_key.RECIPES:
+    if RECIPES[values["recipe"]].wandb_flag:
         values["job"], key = wandb_key.taken_from(values["job"])
         if key is None or not is_placeholder(key.reveal()):
             values["wandb_api_key"] = key or values["wandb_api_key"]

@@ -17,6 +17,7 @@ from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
 from entrypoint.config.parsers import DebugRay, LogFormat, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
 
 __all__ = [
@@ -107,7 +108,7 @@ class Settings:
     recipe: str = variable(
         "ROLLCALL_RECIPE",
         parse.recipe,
-        f"What is launched: {parse.one_of(parse.RECIPES)}.",
+        f"What is launched: {parse.one_of(RECIPES)}.",
         default="builtin",
     )
     job: tuple[str, ...] = variable(

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from entrypoint.config.variables import Secret
 
-RECIPES = ("builtin", "openrlhf", "supervised")
-"""Their flag asks for the key, and takes any word for it if WANDB_API_KEY has the key."""
 FLAGS = ("--use_wandb", "--logger.wandb.key")
 SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 ON = "yes"

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.check_names import CheckName
@@ -44,7 +45,7 @@ class CollectiveCheck:
     address: str
     """`host:port` of the head's Ray."""
     env: Mapping[str, str]
-    argv: Sequence[str] = program("trainer.cluster.diagnostics.allreduce")
+    argv: Sequence[str] = program(Program.ALLREDUCE)
     _after: FailureClass | None = None
     _owed: bool = True
     """A check may be due: none has passed since the last failure."""

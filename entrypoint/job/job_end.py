@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = "rollcall: finished"
-"""The line of `launch.with_steps` when rank 0's script has run to its end."""
 SIGHT_SECONDS = 10.0
 """How long a file system may take to show what another node has written.
 

@@ -21,8 +21,8 @@ from entrypoint.cluster.job_queue_protocol import SubmissionError
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
-from entrypoint.config.parsers import OURS
 from entrypoint.config.pipeline import Stage
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs as entries
 from entrypoint.job.jobs import LOST, Job, JobState
@@ -293,12 +293,12 @@ class JobQueue:
     def _faults(self, job: Job) -> list[str]:
         faults = list(environments.faults(job.runtime_env))
         settings = self.settings_of(job)
-        if settings.recipe in OURS and job.runtime_env:
+        if RECIPES[settings.recipe].own_trainer and job.runtime_env:
             faults.append(
                 f"the {settings.recipe} trainer takes no runtime environment: give a program, such "
                 "as python train.py"
             )
-        if settings.recipe in wandb_key.RECIPES and wandb_key.taken_from(job.words)[1]:
+        if RECIPES[settings.recipe].wandb_flag and wandb_key.taken_from(job.words)[1]:
             faults.append(KEY_IN_WORDS)
         return faults or list(recipes.load(settings.recipe).faults(settings))
 

@@ -7,7 +7,6 @@ report.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,11 +15,12 @@ from typing import Any
 
 import regex
 
+from contract.launch.log_lines import FINISHED, PART
 from contract.progress import Phase, Progress
 from entrypoint.config.job_parsers import COUNTS
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.log_patterns import LONGEST_LINE, plain, spoken
-from entrypoint.job.job_end import MARK, JobEnd
+from entrypoint.job.job_end import JobEnd
 from entrypoint.job.recipes.base import Recipe
 from entrypoint.run.journal import Journal
 
@@ -28,8 +28,6 @@ UNMATCHED_SECONDS = 600.0
 """A log that has no step for so long is a warning."""
 LOOK_SECONDS = 10.0
 """Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
-SIGN = re.compile(r"rollcall: in (?P<part>evaluation|save|export) (?P<count>[0-9]{1,15})$")
-"""A sign of life of trainer.cluster.launch.with_steps between two steps."""
 LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
 SEARCH_SECONDS = 0.1
@@ -111,7 +109,7 @@ class LogProgress:
         return math.ceil(RELAY_SECONDS / seconds) if seconds else newest.total_steps
 
     def read(self, line: str) -> None:
-        self.ended = self.ended or line.rstrip().endswith(MARK)
+        self.ended = self.ended or line.rstrip().endswith(FINISHED)
         if self._pattern is None:
             return
         text, _ = spoken(line[:LONGEST_SEARCHED])
@@ -119,7 +117,7 @@ class LogProgress:
             return
         self._line = text[:LONGEST_LINE]
         self._heard_at = self.clock() if self._heard_at is None else self._heard_at
-        if sign := SIGN.search(self._line):
+        if sign := PART.search(self._line):
             step = self._newest.step if self._newest else 0
             self.phase = Phase(self.journal.attempt or 0, step, sign["part"], int(sign["count"]))
         if match := self._search(text):

@@ -31,6 +31,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
             "recipe": settings.recipe,
             "fingerprint": command_identity.fingerprint(settings),
             "command": _shown(settings),
+            "model": recipes.load(settings.recipe).model_name(_shown(settings)),
             "versions": versions(settings),
             "created": timestamp(),
         }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.run_dir import write_atomically
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import exported_model
@@ -33,7 +34,6 @@ from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.store import StoreError
-from trainer.config.model_digests import ModelDigests, OtherModelError
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from contract.launch.programs import Program
 from entrypoint.config.runtime_env import PACKAGE, REMOTE
 from entrypoint.processes.process import Process, StartError
 from entrypoint.processes.programs import program
@@ -83,7 +84,7 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
     arguments = (str(given), "--into", str(into), "--excludes", excludes)
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary) / "log"
-        argv = program("trainer.cluster.diagnostics.pack_working_dir", *arguments)
+        argv = program(Program.PACK_WORKING_DIR, *arguments)
         try:
             packing = Process("the archive of working_dir", argv, env=os.environ, log_to=log)
             code = packing.wait(PACK_SECONDS)

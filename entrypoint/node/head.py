@@ -11,7 +11,7 @@ from functools import partial
 
 from contract import lease as contract_lease
 from contract.exit_codes import ExitCode
-from contract.fd_store import FdStore
+from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.access import page_link

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.settings import Settings
@@ -83,7 +84,7 @@ class HeadRay:
             declaring = process.Process(
                 "declare_dead",
                 [
-                    *program("trainer.cluster.diagnostics.declare_dead", *dead),
+                    *program(Program.DECLARE_DEAD, *dead),
                     *("--address", host_port(self.me.address, self.settings.ray_port)),
                     *("--why", why),
                 ],

@@ -19,12 +19,12 @@ from typing import NoReturn
 
 import psutil
 
-from contract import fd_store
 from contract.exit_codes import ExitCode
-from contract.files import private_dir
+from contract.files import fd_store, private_dir
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.gpus import discover
 from entrypoint.machine.inventory import load, offered_cpus
@@ -55,7 +55,7 @@ HEALTH_THRESHOLD = 3
 REGISTER_SECONDS = 30
 """Seconds after which Ray gives up on a worker that was killed before it registered.
 
-Ray's default is 60. A worker of `builtin` imports nothing but Ray before it registers.
+Ray's default is 60, for workers that import more than Ray before they register.
 """
 
 
@@ -324,9 +324,7 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
-    if (
-        settings.recipe == "builtin" and not settings.waits_for_jobs
-    ):  # a submitted job may be a command
+    if RECIPES[settings.recipe].bare_workers and not settings.waits_for_jobs:
         defaults["RAY_worker_register_timeout_seconds"] = str(REGISTER_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from contract.exit_codes import ExitCode
-from contract.fd_store import FdStore
+from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError, WrongTokenError
 from entrypoint.cluster.node_info import NodeInfo

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.launch.programs import Program
 from contract.resources import gpu_model
 from entrypoint.config.check_names import CheckName
 from entrypoint.machine import inventory
@@ -26,7 +27,7 @@ TIMEOUT = 90.0
 """Seconds: torch's import and the GPUs' contexts take most of it."""
 MIG = " MIG "
 """In the names of MIG devices, as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-COMMAND = program("trainer.cluster.diagnostics.gpu_burn")
+COMMAND = program(Program.GPU_BURN)
 LEAST_MATMUL, ENOUGH_MATMUL = 0.2, 0.4
 LEAST_COPY, ENOUGH_COPY = 0.4, 0.65
 """Shares of the peak: below the first the burn fails, below the second it warns.
@@ -66,7 +67,7 @@ def run(command: Sequence[str], context: Context) -> Finding:
         return worst([judge(i, row, divided=i in parts) for i, row in enumerate(rows)])
     except (ValueError, LookupError, TypeError):
         said = text.splitlines()[-1] if text else "nothing"
-        remedy = "run `python -m trainer.cluster.diagnostics.gpu_burn` and read what it says"
+        remedy = f"run `python -m {Program.GPU_BURN}` and read what it says"
         return Finding(Verdict.FAIL, f"the burn ended with {code}: {said}", remedy)
 
 

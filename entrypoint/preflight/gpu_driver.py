@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.parsers import OURS
+from entrypoint.config.recipes import RECIPES
 from entrypoint.machine import inventory, xid
 from entrypoint.machine.gpus import amd, discover, nvidia
 from entrypoint.machine.gpus.protocol import GpuError
@@ -90,7 +90,7 @@ def visible(context: Context) -> Finding:
     if not found or settings.num_gpus == 0:
         return Finding(Verdict.SKIP, context.why_no_gpu)
     is_amd = discover.is_amd(context.machine)
-    if settings.recipe in OURS and (kept := unassigned(context.environ)):
+    if RECIPES[settings.recipe].own_trainer and (kept := unassigned(context.environ)):
         evidence = f"{kept}={context.environ[kept]}: Ray gives no process GPUs of its own"
         return Finding(Verdict.FAIL, evidence, f"unset {kept}: all processes would use GPU 0")
     wanted = discover.requested(settings)

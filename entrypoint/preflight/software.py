@@ -6,7 +6,7 @@ import platform
 from importlib import metadata
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.parsers import OURS
+from entrypoint.config.recipes import RECIPES
 from entrypoint.machine.inventory import installed
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -42,7 +42,7 @@ def pinned(package: str) -> str | None:
 def torch(context: Context) -> Finding:
     if version := installed("torch"):
         return Finding(Verdict.PASS, f"torch {version}")
-    if context.settings.recipe not in OURS:
+    if not RECIPES[context.settings.recipe].own_trainer:
         return Finding(Verdict.SKIP, "torch is not installed; this recipe may not need it")
     remedy = "use the image, or `pip install '.[trainer]'` in a copy of Rollcall's repository"
     return Finding(Verdict.FAIL, "torch is not installed, and the trainer needs it", remedy)

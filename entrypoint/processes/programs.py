@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from contract.launch.programs import Program
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("entrypoint", "env", "trainer")
 
 
-def program(module: str, *arguments: str) -> tuple[str, ...]:
+def program(module: Program, *arguments: str) -> tuple[str, ...]:
     """The command line of a program of this product, with this interpreter."""
-    return (sys.executable, "-P", "-m", module, *arguments)
+    return (sys.executable, "-P", "-m", str(module), *arguments)
 
 
 def beside_interpreter(name: str) -> str:

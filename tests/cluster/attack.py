@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import psutil
 
-from contract import fd_store
+from contract.files import fd_store
 from tests.support.connections import is_closed
 from tests.support.node_cluster import HEAD, Cluster
 

@@ -19,7 +19,6 @@ from unittest import mock
 import pytest
 import torch
 
-from entrypoint.processes.programs import program
 from tests.support.amd_node import machine
 from tests.support.machines import RecordedAmdSmi
 from tests.support.node_cluster import HEAD, Cluster
@@ -62,7 +61,7 @@ class AmdCluster(Cluster):
 
     def command(self, number: int) -> tuple[str, ...]:
         words = ["--", *self._job] if number == HEAD else []
-        return program("tests.support.amd_node", "up", *words)
+        return (sys.executable, "-P", "-m", "tests.support.amd_node", "up", *words)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.processes.process import Process, kill
 from entrypoint.processes.programs import program
@@ -56,7 +57,7 @@ def supervise(ray: ExistingRay, root: Path, **more: str) -> tuple[Watch, Process
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     supervisor = Process(
         "supervisor",
-        program("entrypoint", "up", "--", sys.executable, str(JOB)),
+        program(Program.ROLLCALL, "up", "--", sys.executable, str(JOB)),
         env=environment(ray, run.root, **{**auth, **more}),
         log_to=console,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.processes.programs import beside_interpreter, program
 from tests.support.node_cluster import HEAD, JOB, Cluster
@@ -48,7 +49,7 @@ def outside(cluster: Cluster) -> dict[str, str]:
 
 def asked(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        program("entrypoint", *words),
+        program(Program.ROLLCALL, *words),
         env=outside(cluster),
         cwd="/",
         capture_output=True,
@@ -159,7 +160,7 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
 ) -> None:
     (job,) = [name for name, row in jobs(cluster).items() if row["state"] == "running"]
     following = subprocess.Popen(
-        program("entrypoint", "submit", "--", "true"),
+        program(Program.ROLLCALL, "submit", "--", "true"),
         env=outside(cluster),
         cwd="/",
         stderr=subprocess.PIPE,

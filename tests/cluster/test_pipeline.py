@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from contract.exit_codes import ExitCode
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.processes.programs import program
 from env.prepare.__main__ import main as prepare
@@ -47,7 +48,7 @@ def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_he
         cluster.until_said(HEAD, "the cluster takes jobs", within=200)
         refuses_a_stage_that_is_too_large(cluster, stages[0])
         with subprocess.Popen(
-            program("entrypoint", "pipeline", str(file)),
+            program(Program.ROLLCALL, "pipeline", str(file)),
             env=cluster.environment(HEAD),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,7 +81,7 @@ def refuses_a_stage_that_is_too_large(cluster: Cluster, first: dict[str, Any]) -
     stages = [first, {"name": "large", "job": words}]
     file.write_text(yaml.safe_dump({"stages": stages}))
     done = subprocess.run(
-        program("entrypoint", "pipeline", str(file)),
+        program(Program.ROLLCALL, "pipeline", str(file)),
         env=cluster.environment(HEAD),
         capture_output=True,
         text=True,
@@ -106,7 +107,7 @@ def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(
         cluster.start(HEAD)
         cluster.until_said(HEAD, "the cluster takes jobs", within=200)
         done = subprocess.run(
-            program("entrypoint", "pipeline", "--json", str(file)),
+            program(Program.ROLLCALL, "pipeline", "--json", str(file)),
             env=cluster.environment(HEAD),
             capture_output=True,
             text=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.launch.programs import Program
 from entrypoint import console
 from entrypoint.commands import demo
 from entrypoint.config.read import read_settings
@@ -47,8 +48,8 @@ def test_a_log_has_a_line_now_and_then() -> None:
 
 
 def test_a_program_that_fails_ends_the_demo() -> None:
-    with pytest.raises(subprocess.CalledProcessError, match="status 1"):
-        demo.run_module("warm-up", "timeit", "1 +")
+    with pytest.raises(subprocess.CalledProcessError, match="status 64"):
+        demo.run_module("warm-up", Program.REWARD_SERVER, "--no-such-flag")
 
 
 def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.openrlhf import RECIPE
+from entrypoint.job.recipes.openrlhf.recipe import RECIPE
 from tests.support import openrlhf_stand_in
 from tests.support.recipe_commands import run
 

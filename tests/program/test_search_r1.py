@@ -12,7 +12,7 @@ from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.log_progress import LogProgress
-from entrypoint.job.recipes.search_r1 import RECIPE
+from entrypoint.job.recipes.search_r1.recipe import RECIPE
 from entrypoint.run.journal import Journal
 from tests.support import search_r1_stand_in
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from contract.exit_codes import ExitCode
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.supervised import RECIPE
+from entrypoint.job.recipes.supervised.recipe import RECIPE
 from tests.support.local_agents import LocalAgents, start
 from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny, to_argv

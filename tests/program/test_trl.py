@@ -10,7 +10,7 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.trl import RECIPE
+from entrypoint.job.recipes.trl.recipe import RECIPE
 from tests.support.local_agents import LocalAgents, start
 from tests.support.recipe_commands import steps_told
 from tests.support.tiny_run import Tiny

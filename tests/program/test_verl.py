@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.verl import RECIPE
+from entrypoint.job.recipes.verl.recipe import RECIPE
 from tests.support import verl_stand_in
 from tests.support.recipe_commands import run
 

@@ -22,7 +22,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import command_identity
 from entrypoint.job.failures import resume_check
-from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.recipes.builtin.recipe import RECIPE
 from tests.support.model_files import write_files
 from trainer.config.config import Config
 from trainer.config.parse import parse

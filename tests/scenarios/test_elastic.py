@@ -18,7 +18,7 @@ from entrypoint.job.failures.classes import (
 )
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.recipes.builtin.recipe import RECIPE
 from tests.support.builtin_settings import settings_of
 from tests.support.world import DIED, FINISHED, STOPPED, Act, World, ends
 from trainer.config.parse import parse

@@ -10,7 +10,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.config.settings import Settings
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.job.recipes.command import AnyCommand
+from entrypoint.job.recipes.command.recipe import AnyCommand
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import StopAsked
 from tests.support.world import FINISHED, World, ends

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract import fd_store
-from contract.fd_store import Deposit, FdStore
+from contract.files import fd_store
+from contract.files.fd_store import Deposit, FdStore
 from tests.support.sheets import sheet_of
 from trainer.checkpoint.replica_store import ReplicaStore, view
 from trainer.cluster.shared_memory import Segment
@@ -23,7 +23,7 @@ from trainer.cluster.tcp_stream import Server
 
 DEPOSITS = """
 import os
-from contract import fd_store
+from contract.files import fd_store
 descriptor = os.memfd_create("one")
 os.write(descriptor, b"what was there")
 fd_store.deposit("a run", b"label", [descriptor])

@@ -16,6 +16,7 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.job_queue_protocol import SubmissionError
@@ -28,6 +29,7 @@ from env.prepare.arithmetic import ALPHABET
 from tests.support.job_head import FINISHED, JobHead, fails, finishes, soon, until_stopped
 from tests.support.repository import ROOT
 from tests.support.tiny_reward_model import write_reward_model
+from trainer.config.schema import Fault
 
 LATER = "{stage.one.run}/made"
 
@@ -95,6 +97,20 @@ def test_a_model_that_its_stage_will_not_leave_is_refused_before_anything_starts
     assert head.queue.rows() == []
     (tmp_path / "jobs/job-1/hf").mkdir(parents=True)  # merged by hand, and submitted again
     assert len(head.queue.submit_stages(jobs)) == 3
+
+
+def test_what_a_stage_waits_for_depends_on_no_word_of_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of an earlier stage may be missing; a value that names its directory is a fault."""
+    monkeypatch.setattr(Fault, "__str__", lambda fault: f"otherwise told: {fault.value}")
+    sft = "sft --pretrain org/m --dataset"
+    head = JobHead(tmp_path)
+    with pytest.raises(SubmissionError) as caught:
+        head.queue.submit_stages(stages("true", f"{sft} org/d --learning_rate {LATER}"))
+    (fault,) = caught.value.faults
+    assert fault.startswith("stage two: otherwise told: ")
+    assert len(head.queue.submit_stages(stages("true", f"{sft} {LATER}.jsonl"))) == 2
 
 
 @pytest.mark.parametrize(("how", "verb"), [("failed", "failed"), ("stopped", "been stopped")])
@@ -336,7 +352,7 @@ def test_a_submission_that_is_interrupted_before_the_head_answers_says_where_to_
     words = ["--", *job.split()] if command == "submit" else [str(written(tmp_path, job))]
     with JobHead(tmp_path / "run") as head:
         asks = subprocess.Popen(
-            program("entrypoint", command, *words),
+            program(Program.ROLLCALL, command, *words),
             env=head.environment,
             stderr=subprocess.PIPE,
             text=True,

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import fd_store
-from contract.fd_store import FdStore
-from contract.files import private_dir
+from contract.files import fd_store, private_dir
+from contract.files.fd_store import FdStore
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node

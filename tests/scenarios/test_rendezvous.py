@@ -15,7 +15,7 @@ from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.base import PlacedJob
-from entrypoint.job.recipes.command import AnyCommand
+from entrypoint.job.recipes.command.recipe import AnyCommand
 from entrypoint.processes.inbox import RayEnded
 from tests.support.world import FINISHED, World, ends
 

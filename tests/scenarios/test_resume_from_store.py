@@ -14,7 +14,7 @@ from contract.manifest import checkpoint_path, fault_of, newest_checkpoint
 from contract.run_dir import RunFiles
 from entrypoint.config.role import Head
 from entrypoint.job import command_identity
-from entrypoint.job.recipes import builtin
+from entrypoint.job.recipes.builtin import recipe as builtin
 from entrypoint.node import head, store_sync
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run import kept_layouts, restore

@@ -20,7 +20,7 @@ from contract.lease import SupersededError
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.recipes.command import RECIPE
+from entrypoint.job.recipes.command.recipe import RECIPE
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, conclude
 from entrypoint.net import wait

@@ -17,7 +17,7 @@ from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.config.settings import Settings
 from entrypoint.job import attempt, supervisor
 from entrypoint.job.ray_jobs import JobClient, JobInfo, JobRefusedError
-from entrypoint.job.recipes.command import AnyCommand
+from entrypoint.job.recipes.command.recipe import AnyCommand
 from entrypoint.job.supervisor import Outcome
 from entrypoint.net import wait
 from entrypoint.processes.inbox import RayEnded, StopAsked, WorkerLeaves

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.launch.launcher_flags import parse, telling_steps
 from contract.resources import NodeResources
 from trainer.cluster.launch.agent import NodeAgent
 from trainer.cluster.launch.driver import Attempt, NodeLostError, RankNode, Ranks, begin
-from trainer.cluster.launch.words import parse, telling_steps
 from trainer.cluster.stop import StopRequest
 
 HOST = "127.0.0.1"

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from contract.launch.programs import Program
 from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, find_marked, kill
@@ -69,7 +70,7 @@ class Cluster(Watch):
 
     def command(self, number: int) -> Sequence[str]:
         is_head = self.environment(number)["RAY_WORKER"] == "0"
-        return program("entrypoint", "up", *(["--", *self._job] if is_head else []))
+        return program(Program.ROLLCALL, "up", *(["--", *self._job] if is_head else []))
 
     def close(self) -> None:
         for number, node in self.nodes.items():
@@ -156,7 +157,7 @@ class Cluster(Watch):
     def ask(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command of the image, on the head's machine."""
         return subprocess.run(
-            program("entrypoint", *words),
+            program(Program.ROLLCALL, *words),
             env=self.environment(HEAD) | env,
             capture_output=True,
             text=True,

@@ -23,7 +23,7 @@ PATH = [str(ROOT), str(ROOT / ".oracles"), str(ROOT / "tests/oracles/peers")]
 
 def after_a_crash(directory: Path) -> dict[str, Any]:
     """Save actor and critic, but the critic's last one; return what each resumes from, and why."""
-    from entrypoint.job import openrlhf_checkpoints
+    from entrypoint.job.recipes.openrlhf import checkpoints
 
     strategy, engine = _strategy_and_engine()
     places = [directory / "_actor", directory / "_critic"]
@@ -41,10 +41,10 @@ def after_a_crash(directory: Path) -> dict[str, Any]:
             save(place, f"global_step{step}")
     save(places[0], "best_global_step6")
     before = loaded()
-    found = openrlhf_checkpoints.newest(places)
+    found = checkpoints.newest(places)
     assert found is not None
-    ranks = openrlhf_checkpoints.zero_ranks(found)
-    openrlhf_checkpoints.choose(found)
+    ranks = checkpoints.zero_ranks(found)
+    checkpoints.choose(found)
     return {"before": before, "step": found.step, "ranks": ranks, "after": loaded()}
 
 

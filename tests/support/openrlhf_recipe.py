@@ -7,7 +7,7 @@ from pathlib import Path
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.recipes.openrlhf import RECIPE
+from entrypoint.job.recipes.openrlhf.recipe import RECIPE
 
 DRIVER = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
 RANKS = (sys.executable, "-P", "-m", "trainer.cluster.launch", "--steps", "--")

@@ -8,10 +8,10 @@ import subprocess
 from itertools import groupby
 from pathlib import Path
 
+from contract.launch.log_lines import STEP
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import Recipe
-from entrypoint.job.recipes.trl import STEP_PATTERN
 
 
 def nodes(*gpus: int) -> list[NodeResources]:
@@ -38,7 +38,7 @@ def steps_told(root: Path) -> list[int]:
 
     A step is told again when its checkpoint is complete.
     """
-    steps = _steps((root / "logs" / "attempt-1-rank-0.log").read_text(), STEP_PATTERN)
+    steps = _steps((root / "logs" / "attempt-1-rank-0.log").read_text(), STEP)
     return [step for step, _ in groupby(steps)]
 
 

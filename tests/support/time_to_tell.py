@@ -21,6 +21,7 @@ import httpx
 from playwright.sync_api import Page, expect, sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
+from contract.launch.programs import Program
 from entrypoint.cluster.access import page_link
 from entrypoint.processes.programs import program
 from tests.support.hook_server import Hook
@@ -134,7 +135,7 @@ def watching(cluster: Cluster, hook: Hook) -> Iterator[Watchers]:
         expect(tab.locator("#events li").first).to_be_visible(timeout=60_000)
         tab.evaluate(WATCHES)
         watchers = Watchers(tab, hook)
-        follows = [*program("entrypoint", "events", "-f")]
+        follows = [*program(Program.ROLLCALL, "events", "-f")]
         _, terminal = stack.enter_context(in_terminal(follows, cluster.environment(HEAD)))
         threads = [
             threading.Thread(target=_read, args=(terminal, watchers._lines), daemon=True),

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from contract.launch.programs import Program
 from entrypoint.processes.programs import program
 from tests.support.ray_nodes import short_directory, workers_of
 from tests.support.tiny_run import Tiny, to_argv
@@ -46,7 +47,7 @@ def start(
     if address:
         environment["RAY_ADDRESS"] = address
     return subprocess.Popen(
-        program("trainer", *to_argv(flags)),
+        program(Program.TRAINER, *to_argv(flags)),
         env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

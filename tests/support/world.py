@@ -17,8 +17,8 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient, JobInfo
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import JobCommand
-from entrypoint.job.recipes.command import RECIPE
 from entrypoint.job.rendezvous import Rendezvous
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
@@ -46,6 +46,7 @@ class ScriptedJobs:
         self.endings: dict[str, JobInfo] = {}
         """Submission → how it ended: one that is given up may end while the next is followed."""
         self.submitted: list[Mapping[str, str]] = []
+        self.commands: list[JobCommand] = []
         self.ids: list[str] = []
         self.stopped = threading.Event()
         self.broken: Exception | None = None
@@ -63,6 +64,7 @@ class ScriptedJobs:
         if stop.is_set():
             raise wait.InterruptedWaitError("asked to stop")
         self.ids.append(submission_id)
+        self.commands.append(command)
         self.submitted.append(command.env)
         self.stopped.clear()
         self.followed.clear()
@@ -128,7 +130,8 @@ class World:
         self.port = self._reserved.first
         registry = NodeRegistry(HEAD, workers, "first")
         self.control = control_server(root, self.port, TOKEN, registry, Observer(self.inbox))
-        self.context = RunContext(self.settings, RECIPE, self.journal, self.control, self.inbox)
+        recipe = recipes.load(self.settings.recipe)
+        self.context = RunContext(self.settings, recipe, self.journal, self.control, self.inbox)
         services = Services(self.settings, is_head=True, env={}, tell=print)
         collective = CollectiveCheck(self.settings, "127.0.0.2:1", os.environ, ["true"])
         self.rendezvous = Rendezvous(self.context, self, services, collective, minimum)

@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from contract import fd_store
+from contract.files import fd_store
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.shard_manifest import Key, ShardManifest

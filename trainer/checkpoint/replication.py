@@ -1,11 +1,11 @@
 """Replicates each step to the memory of other nodes: losing a node loses no finished step.
 
 Every node has a replica store: a detached actor that outlives the job. What it holds also outlives
-Ray, if our entrypoint started Ray (`contract.fd_store`). After a step each rank copies its shard of
-the training state (`trainer.checkpoint.staging`). In the background it gives the copy to the store
-of its own node, which maps it, and sends it to the store of the next node. So two nodes have each
-shard. A snapshot counts once all its shards are there; only then is the previous step deleted.
-Restoring compares checksums, as with a checkpoint on disk.
+Ray, if our entrypoint started Ray (`contract.files.fd_store`). After a step each rank copies its
+shard of the training state (`trainer.checkpoint.staging`). In the background it gives the copy to
+the store of its own node, which maps it, and sends it to the store of the next node. So two nodes
+have each shard. A snapshot counts once all its shards are there; only then is the previous step
+deleted. Restoring compares checksums, as with a checkpoint on disk.
 
 The driver has a `Replicator`. It calls `replicate` after the copies of a step are made, and `wait`
 before the step counts as finished. `newest` is the snapshot that this attempt, or the next one, can

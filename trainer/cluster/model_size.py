@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from contract.files.hf_cache import cached
 from trainer.config import architecture
-from trainer.config.model_files import cached
 
 UNGATED = (
     *("gpt2", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon", "phi", "gptj", "gpt_bigcode"),

@@ -8,7 +8,6 @@ by the process that loads the model (`trainer.models.hub`).
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -19,6 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from contract.files.hf_cache import cached
 from contract.files.os_errors import NOT_THERE, with_errno, with_path
 from env.images import git_lfs
 from trainer.config.vocabulary import unreadable_tokens
@@ -67,21 +67,6 @@ def shape_of(directory: Path) -> dict[str, Any]:
 def known_shape(model: str) -> dict[str, Any]:
     """Return the same of a directory, or of a model of the hub that is in the cache here."""
     return shape_of(Path(model)) or shape_of(cached(model))
-
-
-def cached(model: str) -> Path:
-    """Return the directory that the model has, or would have, in Hugging Face's cache here.
-
-    It follows the cache's documented folders, because huggingface_hub's import is slow.
-    """
-    home = Path(os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser())
-    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    repository = folder / f"models--{model.replace('/', '--')}"
-    try:
-        revision = (repository / "refs" / "main").read_text().strip()
-    except (OSError, ValueError):
-        revision = "main"
-    return repository / "snapshots" / revision
 
 
 def faults(

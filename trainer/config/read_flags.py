@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import Fault, MissingFile, flags_of, once_for_each
+from trainer.config.schema import Fault, MissingFile, UnknownName, flags_of, once_for_each
 from trainer.config.values import FALSE, TRUE
 
 
@@ -122,7 +122,8 @@ def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
     near = difflib.get_close_matches(spelling.replace("-", "_"), list(known), 1)
     what = "unknown key" if file else "unknown flag"
     remedy = f"Did you mean {label(near[0]) if not file else near[0]}?" if near else "See --help"
-    return Fault(label(spelling, file), "", what, remedy)
+    kind = Fault if near or file else UnknownName
+    return kind(label(spelling, file), "", what, remedy)
 
 
 def resolve(

@@ -103,6 +103,10 @@ class MissingFile(Fault):
     """A file that a command line names and that this machine lacks or cannot read now."""
 
 
+class UnknownName(Fault):
+    """A flag that no command of this kind has, and that resembles none."""
+
+
 class UnfinishedFile(MissingFile):
     """A data file that another program is still writing."""
 

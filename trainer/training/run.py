@@ -14,6 +14,7 @@ from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import why_absent
 from contract.journal import append_event, attempt_number, journal_writer
+from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.lease import SupersededError
 from contract.manifest import lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress
@@ -42,7 +43,6 @@ from trainer.config import label_check, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.job_checks import engine_faults, model_faults
-from trainer.config.model_digests import ModelDigests, OtherModelError
 from trainer.metrics import model_card
 from trainer.metrics.callbacks import Callback
 from trainer.models import hub, hub_push

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from contract.exit_codes import ExitCode
+from contract.launch.log_lines import KILLED_RANK
 from entrypoint.job.failures import error_lines
 
 
@@ -138,9 +139,6 @@ effects: a process that dies breaks its peers' collectives."""
 
 OF_RAY = re.compile(r"Job entrypoint command failed|Running entrypoint for job |\s*$")
 """Lines of Ray's message that are not lines of the job."""
-KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
-"""The launch's own line on a rank that a signal ended. Its peers only miss it: the network is well.
-SIGABRT is not here: with it, a rank ends itself after a collective that has failed."""
 
 
 def classify(result: AttemptResult) -> FailureClass:

@@ -14,6 +14,8 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from contract.launch.log_lines import ENDED_RANK
+
 MOST_AFTER = 30
 """Lines that may follow an error, such as the table with which torchrun ends."""
 
@@ -46,7 +48,7 @@ ERRORS = re.compile(
             r"^thread '.*' panicked at ",
             r" at \S+ line \d+\.$",
             # this product's launch of ranks
-            r"^ranks? .* (?:ended with exit code|was ended by)\b",
+            ENDED_RANK.pattern,
         )
     )
 )

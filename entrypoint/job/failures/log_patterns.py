@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from entrypoint.job.failures.classes import KILLED_RANK, Evidence, FailureClass
+from contract.launch.log_lines import KILLED_RANK
+from entrypoint.job.failures.classes import Evidence, FailureClass
 from entrypoint.job.failures.error_lines import ErrorLines
 from entrypoint.machine import oom_kills, xid
 

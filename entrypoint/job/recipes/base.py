@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Self, cast
 
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_end import Lacking
+from entrypoint.job.recipes.typed_command import Match, TypedCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,19 @@ class AbsentFile(str):
     def __new__(cls, sentence: str, path: Path) -> Self:
         fault = super().__new__(cls, sentence)
         fault.path = path.absolute()
+        return fault
+
+
+class UnknownFlag(str):
+    """A fault that no job of the recipe has the flag."""
+
+    __slots__ = ("flag",)
+
+    flag: str
+
+    def __new__(cls, sentence: str, flag: str) -> Self:
+        fault = super().__new__(cls, sentence)
+        fault.flag = flag
         return fault
 
 
@@ -95,107 +110,138 @@ class MemoryAdvice:
         return ""
 
 
-class Recipe(Protocol):
-    """Methods that take settings may raise FilesGoneError and ArgumentsError, except `faults`."""
+class Recipe(ABC):
+    """What is known of one framework. What most frameworks have in common is the default.
 
-    tells_phases: bool
+    Methods that take settings may raise FilesGoneError and ArgumentsError, except `faults`.
+    """
+
+    runs_any_program: ClassVar[bool] = False
+    """What says how any program is read, such as ROLLCALL_STEP_PATTERN, is meant for its jobs."""
+    tells_phases: ClassVar[bool] = False
     """The framework reports each finished part of a step in `RUN/.phase`."""
-    counts_anew: bool
+    counts_anew: ClassVar[bool] = False
     """A resumed job's log begins with step 1: the steps of its checkpoint are added."""
+    model_flags: ClassVar[tuple[str, ...]] = ()
+    """Flags, or keys of overrides, that name the trained model."""
+    output_flags: ClassVar[tuple[str, ...]] = ()
+    """Flags that put the trained model elsewhere than into RUN/hf."""
+    less_placement: ClassVar[str] = "Start fewer processes on each node"
+    """What to change if the nodes cannot hold the job."""
 
+    @abstractmethod
+    def recognises(self, typed: TypedCommand) -> Match:
+        """Return how well the recipe knows a submitted command."""
+
+    @abstractmethod
     def faults(self, settings: Settings) -> Sequence[str]:
         """Return the faults of the job's arguments, a sentence each, before anything starts.
 
-        A fault that is only that a file is not there is an AbsentFile.
+        A fault that is only that a file is not there is an AbsentFile; one of a flag that no job
+        has is an UnknownFlag.
         """
-        ...
 
+    @abstractmethod
     def look_for_files(self, settings: Settings) -> None:
         """Raises FilesGoneError, and ArgumentsError."""
-        ...
+
+    def is_left_out(self, settings: Settings) -> bool:
+        """Return whether the user has asked for no job at all, by no word and no recipe."""
+        return False
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         """Return the warnings of the job, for `plan` and the journal."""
-        ...
+        return ()
 
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         """Return settings whose job fits these nodes, which are fewer than requested.
 
         Returns the same settings if the job fits already, or cannot be made to fit.
         """
-        ...
+        return settings
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         """Return the job on these nodes.
 
         Raises FilesGoneError, unless the nodes cannot hold the job whatever the files are.
         """
-        ...
+        return PlacedJob(settings=settings)
 
+    @abstractmethod
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         """Return the job's command line and the variables to add to the node's."""
-        ...
 
     def begins_at(self, settings: Settings) -> int | None:
         """Return the step to resume from that the arguments name; None if they name none."""
-        ...
+        return None
 
     def going_on(self, settings: Settings) -> Settings:
         """Return settings whose job resumes from its newest step, for a job that has begun."""
-        ...
+        return settings
 
+    @abstractmethod
     def latest(self, settings: Settings) -> int | None:
         """Return the step of the newest checkpoint that the framework can resume from."""
-        ...
 
+    @abstractmethod
     def step_pattern(self, settings: Settings) -> re.Pattern[str] | None:
         """Return what a step looks like in the job's log; None if the log tells no steps."""
-        ...
 
     def failure_in(self, line: str) -> FailureClass | None:
         """Return the failure class that a line of the framework's own log points to."""
-        ...
+        return None
 
+    @abstractmethod
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         """Return what to change in the job if a GPU or a node was out of memory."""
-        ...
 
+    @abstractmethod
     def effect(self, changed: Collection[str]) -> str:
         """Say what takes effect of a command that differs from the one that began the run.
 
         `changed`: names of the options that differ.
         """
-        ...
 
     def models(self, settings: Settings) -> Mapping[str, str]:
         """Map the job's flags that name models to a directory, or a name on the hub, each."""
-        ...
+        return {}
+
+    def model_name(self, words: Sequence[str]) -> str:
+        """Return the last part of the trained model's name in the job's words; "" without one."""
+        for number, word in enumerate(words):
+            flag, equals, value = word.partition("=")
+            if flag in self.model_flags:
+                value = value if equals else "".join(words[number + 1 : number + 2])
+                return PurePath(value.strip("'\"")).name  # Hydra's values may have quotes
+        return ""
 
     def model_place(self, settings: Settings) -> Path | None:
         """Return where the framework itself writes the model of a finished job; None: unknown."""
-        ...
+        return None
 
     def exported(self, settings: Settings) -> Path | None:
         """Return the Hugging Face model that a finished job has left elsewhere than in RUN/hf.
 
         None if there is none, or if the framework itself writes to RUN/hf. Raises OSError.
         """
-        ...
+        return None
 
     def without_model(self, settings: Settings) -> str:
         """Return why a finished job leaves no RUN/hf; "" if it leaves one, or nobody can know."""
-        ...
+        flags = [word.partition("=")[0] for word in settings.job]
+        moved = next((flag for flag in flags if flag in self.output_flags), None)
+        return f"{moved} puts the model elsewhere: leave that flag out" if moved else ""
 
+    @abstractmethod
     def lacking_at_end(self, settings: Settings) -> Lacking:
         """Return what tells whether a job that ended with exit code 0 has finished.
 
         Called with the attempt's settings before its job starts.
         """
-        ...
 
     def service_outage(self, settings: Settings) -> float:
         """Return for how many seconds the job itself waits for a service that is down."""
-        ...
+        return settings.service_timeout
 
 
 def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
@@ -205,7 +251,7 @@ def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
 
 def load(name: str) -> Recipe:
     """Return the recipe of that name; settings allow only names that exist."""
-    module = import_module(f"entrypoint.job.recipes.{name.replace('-', '_')}")
+    module = import_module(f"entrypoint.job.recipes.{name.replace('-', '_')}.recipe")
     return cast(Recipe, module.RECIPE)
 
 

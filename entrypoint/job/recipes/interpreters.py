@@ -1,4 +1,4 @@
-"""Which Python of the image has a framework, and its version."""
+"""Which Python of the image has a framework, where it lies, and its version."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir
 from entrypoint.processes import process
 
 PLACES = ("opt/*/bin/python", "root/*/bin/python", "venv/bin/python", "workspace/*/bin/python")
@@ -124,3 +127,36 @@ def others_with(module: str, root: Path = Path("/")) -> list[str]:
     """Return the Pythons at the usual places of images that have the module."""
     found = sorted(str(python) for place in PLACES for python in root.glob(place))
     return [python for python in found if has_module(python, module)]
+
+
+def brings(settings: Settings, variables: Mapping[str, str], package: str) -> bool:
+    """Return whether the job may run another package than that of its Python.
+
+    `variables`: those before the command.
+    """
+    environment = settings.runtime_env
+    brought = set(NEEDS_INSTALL) & set(environment)
+    if working_dir.is_local(environment):
+        place = working_dir.place(environment)
+        if place.is_dir() and not (place / package).is_dir():
+            brought.discard("working_dir")
+    return bool(brought) or "PYTHONPATH" in {**variables, **environment.get("env_vars", {})}
+
+
+def package_of(
+    settings: Settings, variables: Mapping[str, str], python: str, package: str
+) -> Path | None:
+    """Return the directory of the package that will run; None if only the nodes know it."""
+    environment = settings.runtime_env
+    if working_dir.is_local(environment):
+        own = working_dir.place(environment) / package
+        if own.is_dir():
+            return own
+    return None if brings(settings, variables, package) else package_in(python, package)
+
+
+def source_of(package: Path, module: str) -> Path | None:
+    """Return the file of a module `package.x.y`; None if the package has none."""
+    path = package.joinpath(*module.split(".")[1:])
+    files = (path.with_suffix(".py"), path / "__main__.py")
+    return next((file for file in files if file.is_file()), None)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from contract.launch.programs import Program
 from entrypoint.cluster import request_format
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.role import expected_workers
@@ -44,10 +45,10 @@ def collect_node_reports(
     Ray's head cannot run Rollcall, NotYetError if Ray did not run the job, and
     InterruptedWaitError.
     """
-    on_each = program("entrypoint.node.existing_ray.node_report", json.dumps(for_nodes(settings)))
+    on_each = program(Program.NODE_REPORT, json.dumps(for_nodes(settings)))
     named = ",".join(node.id for node in nodes)
     argv = (
-        *program("trainer.cluster.diagnostics.run_on_nodes", "--nodes", named),
+        *program(Program.RUN_ON_NODES, "--nodes", named),
         *("--within", f"{NODE_SECONDS:g}", "--", *on_each),
     )
     try:

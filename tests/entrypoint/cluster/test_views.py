@@ -18,7 +18,6 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import event_stream, view_routes
 from entrypoint.run import curves
 from entrypoint.run import token as run_token
-from entrypoint.run.run_facts import model_of
 from tests.support.control import TOKEN, Head, asking, head, node_info
 from tests.support.job_head import JobHead, job_head
 
@@ -120,7 +119,7 @@ def test_a_reader_cannot_have_a_whole_journal_read_at_once(
 
 
 def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
-    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny"]}
+    row = {"run_id": "a1", "recipe": "builtin", "model": "tiny"}
     head.run.run.write_text(json.dumps(row))
     state = head.get("/v1/state").json()
     facts = {"name": head.run.root.name, "id": "a1", "recipe": "builtin", "model": "tiny"}
@@ -190,18 +189,3 @@ def test_the_samples_are_the_newest(head: Head) -> None:
     head.run.samples.write_text("".join(json.dumps(row) + "\n" for row in rows) + "damaged\n")
     found = [row["step"] for row in head.get("/v1/samples").json()["samples"]]
     assert found == [6, 7, 8, 9, 10, 11]  # of the last 256 KiB
-
-
-@pytest.mark.parametrize(
-    ("words", "model"),
-    [
-        (["--pretrain", "/models/tiny/"], "tiny"),
-        (["--actor.model_name_or_path=Qwen/Qwen2.5-7B"], "Qwen2.5-7B"),
-        (["trl", "sft", "--model_name_or_path", "Qwen/Qwen3-8B"], "Qwen3-8B"),
-        (["actor_rollout_ref.model.path='Qwen/Qwen3-8B'"], "Qwen3-8B"),
-        (["python", "train.py"], ""),
-        (["--pretrain"], ""),
-    ],
-)
-def test_a_command_names_its_model(words: list[str], model: str) -> None:
-    assert model_of(words) == model

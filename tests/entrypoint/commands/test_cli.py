@@ -11,13 +11,15 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from contract.journal import append_event
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.__main__ import recipe_takes_command
 from entrypoint.commands import cli
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
-from entrypoint.config.parsers import BUILTIN, RECIPES
 from entrypoint.config.read import read_settings
+from entrypoint.config.recipes import BUILTIN, RECIPES
+from entrypoint.job.recipes.base import UnknownFlag
 from entrypoint.processes.programs import program
 
 SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
@@ -226,7 +228,7 @@ def test_an_output_on_a_full_disk_is_named_without_a_traceback(
     append_event(RunFiles(tmp_path).journal, "start", "this is the head")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            program("entrypoint", *words.replace("RUN", str(tmp_path)).split()),
+            program(Program.ROLLCALL, *words.replace("RUN", str(tmp_path)).split()),
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONUNBUFFERED": unbuffered,
@@ -248,7 +250,15 @@ def test_a_program_that_the_system_does_not_execute_is_named(tmp_path: Path) -> 
     script.write_text("echo no first line says which shell\n")
     script.chmod(0o755)
     done = subprocess.run(
-        program("entrypoint", str(script)), capture_output=True, text=True, check=False
+        program(Program.ROLLCALL, str(script)), capture_output=True, text=True, check=False
     )
     said = f"{script} cannot be executed: Exec format error\n"
     assert (done.returncode, done.stderr) == (ExitCode.USAGE, said)
+
+
+def test_the_hint_at_a_flag_of_the_node_depends_on_no_word_of_the_fault() -> None:
+    fault = UnknownFlag("told otherwise", "--jsno")
+    assert cli.hinted([fault, "--jsno: unknown flag. See --help"], cli.PLAN_FLAGS) == [
+        "--jsno: unknown flag. Did you mean --json?",
+        "--jsno: unknown flag. See --help",
+    ]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from contract.journal import append_event
+from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import arguments, bundle, cli, head_client, report
@@ -208,8 +209,8 @@ def test_no_help_breaks_a_flag_at_its_hyphens_or_is_wider_than_the_terminal(
     assert wide == [] or columns == "40", wide
 
 
-@pytest.mark.parametrize("module", ["env.server", "env.retrieval.server"])
-def test_the_help_of_a_server_shows_no_default_that_is_none(module: str) -> None:
+@pytest.mark.parametrize("module", [Program.REWARD_SERVER, Program.RETRIEVER])
+def test_the_help_of_a_server_shows_no_default_that_is_none(module: Program) -> None:
     done = subprocess.run(program(module, "--help"), capture_output=True, text=True, check=True)
     assert "None" not in done.stdout
     assert "(default: " in done.stdout

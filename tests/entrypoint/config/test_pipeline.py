@@ -58,27 +58,6 @@ def test_a_file_of_requirements_lies_beside_the_file_of_the_pipeline(tmp_path: P
     assert parsed(text, tmp_path)[0].key != stage.key, "another stage, which is run again"
 
 
-@pytest.mark.parametrize(
-    ("job", "flag"),
-    [
-        ("sft --save_path /models/sft", "--save_path"),
-        ("--pretrain m --ckpt.output_dir=/models/ppo", "--ckpt.output_dir"),
-        ("trl sft --output_dir out", "--output_dir"),
-        ("A=b NCCL_DEBUG=INFO trl sft --output_dir out", "--output_dir"),
-        ("/opt/x/bin/trl sft --output_dir=out", "--output_dir"),
-        ("python3 -m openrlhf.cli.train_sft --save_path out", "--save_path"),
-    ],
-)
-def test_a_model_that_its_stage_writes_elsewhere_cannot_be_named(job: str, flag: str) -> None:
-    text = f"stages:\n- {{name: a, job: {job}}}\n- {{name: b, job: 'rm --pretrain %s'}}\n"
-    with pytest.raises(PipelineError) as caught:
-        parsed(text % "{stage.a.model}")
-    assert caught.value.faults == (
-        f"stage b: {{stage.a.model}} is RUN/hf, and a has {flag}: leave that flag out there",
-    )
-    assert len(parsed(text % "{stage.a.run}/x")) == 2
-
-
 def test_a_key_changes_with_its_stage_and_with_any_stage_before_it() -> None:
     before = [stage.key for stage in parsed(TWO)]
     assert [stage.key for stage in parsed(TWO)] == before

@@ -13,7 +13,7 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings, SettingsError
-from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.recipes.builtin.recipe import RECIPE
 from entrypoint.node import ray_node
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context

@@ -16,7 +16,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.command_identity import fingerprint, is_same
 from entrypoint.job.failures import resume_check
-from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.recipes.builtin.recipe import RECIPE
 from entrypoint.job.run_context import RunContext
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run.journal import Journal

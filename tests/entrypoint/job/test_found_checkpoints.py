@@ -12,7 +12,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import found_checkpoints
 from entrypoint.job.found_checkpoints import FoundCheckpoint
 from entrypoint.job.recipes.base import FilesGoneError
-from entrypoint.job.recipes.command import RECIPE
+from entrypoint.job.recipes.command.recipe import RECIPE
 from tests.support.hf_checkpoints import checkpoint, torch_file
 
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract import fd_store
-from contract.fd_store import FdStore
+from contract.files import fd_store
+from contract.files.fd_store import FdStore
 from tests.support.damage import damaged, flipped
 from tests.support.sheets import sheet, sheet_of
 from trainer.checkpoint import labels

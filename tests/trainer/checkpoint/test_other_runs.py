@@ -11,7 +11,7 @@ import pytest
 
 from contract.manifest import BROKEN, MANIFEST, checkpoint_path
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes.builtin import RECIPE
+from entrypoint.job.recipes.builtin.recipe import RECIPE
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_run import GRPO, Tiny, events, to_argv, train
 

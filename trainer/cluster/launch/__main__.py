@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.launch import launcher_flags, ranks
+from contract.launch.launcher_flags import LaunchError
 from contract.run_dir import RunFiles
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
-from trainer.cluster.launch import ranks, words
 from trainer.cluster.launch.driver import Attempt, NodeLostError, begin
-from trainer.cluster.launch.words import LaunchError
 from trainer.cluster.stop import StopRequest
 
 
@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", help="the script, or a launcher's command line")
     options = parser.parse_args(argv)
     try:
-        launch = words.parse(options.words)
+        launch = launcher_flags.parse(options.words)
         if options.steps:
-            launch = words.telling_steps(launch)
+            launch = launcher_flags.telling_steps(launch)
         return _run(launch, options.threads)
     except LaunchError as error:
         print("\n".join(error.faults), file=sys.stderr)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.JOB_FAILED
 
 
-def _run(launch: words.Launch, threads: str | None) -> ExitCode:
+def _run(launch: launcher_flags.Launch, threads: str | None) -> ExitCode:
     import ray
 
     from trainer.cluster.launch.ray_agents import RayAgents, living

@@ -16,9 +16,10 @@ from typing import IO
 import psutil
 
 from contract.files import private_dir
+from contract.launch.launcher_flags import PYTHON
+from contract.launch.programs import Program
+from contract.launch.ranks import RankProcess
 from contract.redaction import MASK, SHORTEST_SECRET, cut_between, secret_texts
-from trainer.cluster.launch.ranks import RankProcess
-from trainer.cluster.launch.words import PYTHON
 
 MARK = "ROLLCALL_NODE_MARK"
 """Variable of all processes of a node that Rollcall started."""
@@ -84,7 +85,7 @@ class NodeAgent:
             ],
         }
         self._keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.cluster.launch.keeper"],
+            [sys.executable, "-P", "-m", str(Program.RANK_KEEPER)],
             stdin=subprocess.PIPE,
             stdout=self._ends,
             pass_fds=descriptors,

@@ -19,13 +19,14 @@ from typing import Any, Protocol
 from contract import lease
 from contract.exit_codes import ExitCode
 from contract.files.log_copy import Copy, lines_of
+from contract.launch import ranks
+from contract.launch.launcher_flags import Launch
+from contract.launch.log_lines import ended_rank
+from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
-from trainer.cluster.launch import ranks
 from trainer.cluster.launch.agent import Look
 from trainer.cluster.launch.launcher_report import FAILED, LauncherReport
-from trainer.cluster.launch.ranks import Meeting, RankProcess
-from trainer.cluster.launch.words import Launch
 from trainer.cluster.stop import StopRequest
 
 POLL_SECONDS = 0.2
@@ -136,13 +137,14 @@ class RankOutput:
     def failure(self, code: int) -> str:
         """Return a sentence on the end of the rank with this exit code."""
         if code < 0:
-            name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-            how = f"was ended by {name}"
+            how = (
+                signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+            )
         else:
-            how = f"ended with exit code {code}"
+            how = str(code)
         who = f"rank {self._report.rank}" if self._report.rank else self.process.name
         words = self._words[self._report.speaker].line[:LONGEST_WORDS]
-        return f"{who} on {self.node.name} {how}" + (f": {words}" if words else "")
+        return ended_rank(who, self.node.name, how) + (f": {words}" if words else "")
 
     def _tell(self, text: str) -> None:
         for line in lines_of(text):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from contract.launch.log_lines import step_line
+
 TRAINERS = {
     "openrlhf.cli.train_sft": ("openrlhf.trainer.sft_trainer", "SFTTrainer"),
     "openrlhf.cli.train_rm": ("openrlhf.trainer.rm_trainer", "RewardModelTrainer"),
@@ -32,7 +34,7 @@ def _telling(save_logs_and_checkpoints: Logging) -> Logging:
     def telling(self: Any, args: Any, global_step: int, *rest: Any, **named: Any) -> Any:
         result = save_logs_and_checkpoints(self, args, global_step, *rest, **named)
         if self.strategy.is_rank_0():
-            print(f"rollcall: step {global_step}", flush=True)
+            print(step_line(global_step), flush=True)
         return result
 
     return telling

@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from contract.exit_codes import ExitCode
+from contract.launch.log_lines import FINISHED, Part, part_line, step_line
 from trainer.cluster.launch import openrlhf_steps
 
 MEASURES = {
@@ -37,14 +38,12 @@ MEASURES = {
     "eval_rewards/accuracies": "eval",
     "eval_mean_token_accuracy": "eval",
 }
-"""Numbers of the Trainer's log that are progress, in the order in which a line has them.
+"""Numbers of the Trainer's log → their names in a step's line.
 
 The accuracies are those of TRL's reward models, of DPO, and of SFT.
 """
 
 
-EVALUATION, SAVE, EXPORT = "evaluation", "save", "export"
-"""Parts of a training between two steps, or behind the last one, which may take long."""
 SIGN_SECONDS = 30.0
 """Shortest pause between two signs of an evaluation."""
 
@@ -102,7 +101,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._batches += 1
         if (now := time.monotonic()) - self._shown_at >= SIGN_SECONDS:
             self._shown_at = now
-            self._show(state, EVALUATION, self._batches)
+            self._show(state, Part.EVALUATION, self._batches)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -113,7 +112,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         Steps.training = False
-        self._show(state, EXPORT, state.global_step)
+        self._show(state, Part.EXPORT, state.global_step)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -125,18 +124,16 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     def _tell(self, state: TrainerState) -> None:
         if not state.is_world_process_zero:
             return
-        known = [name for name in dict.fromkeys(MEASURES.values()) if name in self._measured]
-        measured = "".join(f" {name} {self._measured[name]:.6g}" for name in known)
-        print(f"rollcall: step {state.global_step}/{state.max_steps}{measured}", flush=True)
+        print(step_line(state.global_step, state.max_steps, self._measured), flush=True)
 
     def _show_save(self, state: TrainerState, control: TrainerControl) -> None:
         if control.should_save:
-            self._show(state, SAVE, state.global_step)
+            self._show(state, Part.SAVE, state.global_step)
 
-    def _show(self, state: TrainerState, part: str, count: int) -> None:
+    def _show(self, state: TrainerState, part: Part, count: int) -> None:
         """Print a sign of life: the part has begun, or goes on. Each has another count."""
         if state.is_world_process_zero:
-            print(f"rollcall: in {part} {count}", flush=True)
+            print(part_line(part, count), flush=True)
 
     def _ask(self, *_: Any) -> None:
         self._asked = True
@@ -167,7 +164,7 @@ def main() -> None:
 def _tell_end() -> None:
     """Let rank 0 print that the script has run to its end: exit code 0 alone does not say it."""
     if os.environ.get("RANK", "0") == "0":
-        print("rollcall: finished", flush=True)
+        print(FINISHED, flush=True)
 
 
 def _run(words: list[str]) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
 from trainer.config.translate import shell
@@ -16,7 +17,7 @@ from trainer.config.translate.rows import UNSET
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
 TRAINERS = (OPENRLHF, VERL, TRL)
 PROGRAMS = (
-    (OPENRLHF, re.compile(r"openrlhf\.cli\.train_ppo(_ray)?|(.*/)?train_ppo(_ray)?\.py")),
+    (OPENRLHF, OPENRLHF_PPO),
     (VERL, re.compile(r"verl\.trainer\.main_ppo|(.*/)?main_ppo\.py|([\w.]+\.)?main_dapo")),
     (TRL, re.compile(r"trl\.scripts\.grpo|(.*/)?\w*grpo\w*\.py")),
 )
@@ -178,7 +179,7 @@ def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | N
         trainer, place = found
         trainer = wanted or trainer
         before, program, rest = words[:place], words[place], words[place + 1 :]
-    exported = tuple(match[1] for word in before if (match := shell.ASSIGNMENT.fullmatch(word)))
+    exported = tuple(match[1] for word in before if (match := ASSIGNMENT.fullmatch(word)))
     if trainer == VERL:
         given, strange = _overrides(rest)
         return Command(VERL, given, strange, program=program, exported=exported)
@@ -225,10 +226,6 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
     return given, tuple(strange)
 
 
-STAGE = re.compile(r"openrlhf\S*train_(sft|rm|dpo)(?:\.py)?$")
-"""OpenRLHF's commands whose flags a supervised stage takes."""
-
-
 def _why_none(commands: Sequence[Sequence[str]]) -> str:
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
     inner = [found[0] for words in commands for w in words if (found := OTHERS.search(w))]
@@ -243,7 +240,7 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
     named = next(iter([*others, *inner]), "")
-    if stage := STAGE.search(named):
+    if stage := OPENRLHF_STAGE.search(named):
         return (
             f"{named} is not a command of PPO or GRPO: give its flags as they are to "
             f"`rollcall {stage[1]}` (docs/supervised.md)"

@@ -24,9 +24,9 @@ from trainer.config.translate.__main__ import main
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
 from trainer.config.translate.rows import NOTHING, Row, Table
 from trainer.config.translate.trl import LAUNCHER
-from trainer.config.translate.trl_rest import TRL as TRL_TABLE
-from trainer.config.translate.verl_rest import FORK
-from trainer.config.translate.verl_rest import VERL as VERL_TABLE
+from trainer.config.translate.trl import TRL as TRL_TABLE
+from trainer.config.translate.verl import FORK
+from trainer.config.translate.verl import VERL as VERL_TABLE
 
 BEFORE = re.compile(r"^```sh before\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAID, TABLES = ("translated", "tables")

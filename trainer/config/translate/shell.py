@@ -6,7 +6,6 @@ script tells stays open in a word, behind UNSET, and `asked` says why.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,9 +16,7 @@ from trainer.config.translate.bash.statements import Run
 from trainer.config.translate.bash.syntax import ScriptSyntaxError, parsed, slips
 from trainer.config.translate.rows import UNSET
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-"""Name, sign of an addition, value."""
-__all__ = ["ASSIGNMENT", "Place", "Script", "ScriptSyntaxError", "read"]
+__all__ = ["Place", "Script", "ScriptSyntaxError", "read"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from trainer.config.translate.rows import (
     needs_variable,
     same,
 )
-from trainer.config.translate.trl_rest import TRL as TRL_TABLE
-from trainer.config.translate.verl_rest import SEARCH_R1, evaluation_in, is_search_r1
-from trainer.config.translate.verl_rest import VERL as VERL_TABLE
-from trainer.config.translate.verl_values import MEGATRON
+from trainer.config.translate.trl import TRL as TRL_TABLE
+from trainer.config.translate.verl import SEARCH_R1, evaluation_in, is_search_r1
+from trainer.config.translate.verl import VERL as VERL_TABLE
+from trainer.config.translate.verl_conversions import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
 HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from trainer.config.translate import verl_values as by
-from trainer.config.translate.rows import TRUE, Row, always, chosen, needless, number, switch, whole
-from trainer.config.translate.verl_values import ACTOR, MODEL, REF, ROLLOUT
+import json
+from collections.abc import Mapping, Sequence
+
+from trainer.config.translate import verl_conversions as by
+from trainer.config.translate.rows import (
+    TRUE,
+    Answer,
+    Row,
+    Table,
+    Values,
+    always,
+    chosen,
+    needless,
+    number,
+    several,
+    shown,
+    switch,
+    whole,
+)
+from trainer.config.translate.verl_conversions import ACTOR, MEGATRON, MODEL, REF, ROLLOUT
 
 TESTS = f"{ROLLOUT}.val_kwargs"
 SIGNATURE = "another signature"
@@ -175,3 +192,297 @@ KEYS: list[Row] = [
     Row("trainer.project_name", "log_project", by=by.project),
     Row("trainer.experiment_name", "wandb_run_name", by=by.wandb),
 ]  # fmt: skip
+
+AS_HERE = "it is so here, or chosen by the trainer"
+SUPERVISED = "Rollcall's own supervision and run directory replace it"
+ONE_GPU = "a layer lies on one GPU or, with ZeRO-3, on all"
+SPEED = "another implementation of the same numbers"
+
+SANDBOX = "code is run by the reward `code`, in a sandbox of its own"
+BEFORE = [
+    *several("reward_model.sandbox_fusion.*", SANDBOX, old=True),
+    *several(
+        "critic.model.lora.rank", "--lora_rank is for policy and critic", default="0", old=True
+    ),
+    *several(
+        "critic.model.trust_remote_code",
+        "code that a model brings along is never run",
+        default="False",
+    ),
+    *several(
+        "reward_model.overlong_buffer.* reward_model.reward_kwargs.overlong_buffer_cfg.* "
+        "reward.reward_kwargs.overlong_buffer_cfg.*",
+        "--overlong_buffer_len is the switch, and the metrics have the penalty",
+        lost=False,
+        old=True,
+    ),
+]
+"""They count before the patterns of NEEDLESS."""
+NEEDLESS = [
+    *several(
+        "trainer.val_before_train",
+        "--eval_dataset: the first state is always evaluated",
+        lost=False,
+    ),
+    *several(
+        "trainer.balance_batch trainer.device trainer.use_v1 "
+        "actor_rollout_ref.nccl_timeout data.return_raw_chat "
+        "data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs "
+        "data.dataloader_num_workers data.filter_overlong_prompts_workers data.val_batch_size "
+        "data.use_shm data.image_patch_size data.validation_shuffle "
+        f"{MODEL}.use_shm {MODEL}.use_fused_kernels "
+        f"{MODEL}.fused_kernel_options.* {MODEL}.tiled_mlp.* {MODEL}.enable_activation_offload "
+        f" "
+        f"{ACTOR}.optim.total_training_steps "
+        f"{ACTOR}.optim.num_cycles {ACTOR}.optim.clip_grad {ACTOR}.optim.zero_indexed_step "
+        "critic.optim.total_training_steps "
+        "critic.optim.num_cycles critic.optim.clip_grad critic.optim.zero_indexed_step "
+        "critic.enable critic.strategy critic.rollout_n critic.data_loader_seed "
+        f"{ACTOR}.rollout_n {REF}.rollout_n {ROLLOUT}.mode {ROLLOUT}.prompt_length "
+        f"{ROLLOUT}.response_length {ROLLOUT}.calculate_log_probs {ROLLOUT}.do_sample "
+        f"{ACTOR}.data_loader_seed {ROLLOUT}.seed "
+        f"reward.num_workers "
+        "reward.custom_reward_function.name custom_reward_function.name reward_model.enable "
+        "reward.reward_model.enable reward_model.num_workers "
+        "reward_model.reward_loop_* ",
+        AS_HERE,
+        lost=False,
+    ),
+    *several(
+        f"{ACTOR}.use_torch_compile {REF}.use_torch_compile {ACTOR}.fsdp_config.* "
+        f"{REF}.fsdp_config.* critic.fsdp.* critic.model.* {ACTOR}.use_fused_kernels "
+        f"{ACTOR}.use_remove_padding {ACTOR}.use_prefix_grouper {ACTOR}.pad_to_length* "
+        f"{REF}.pad_to_length* {ACTOR}.entropy_* {REF}.entropy_* {ACTOR}.calculate_* "
+        f"{REF}.strategy {REF}.log_prob_* {ROLLOUT}.log_prob_* critic.use_dynamic_bsz "
+        "critic.ppo_micro_batch_size* critic.forward_* critic.ppo_max_token_len_per_gpu "
+        f"{ROLLOUT}.dtype {ROLLOUT}.cudagraph_capture_sizes {ROLLOUT}.max_num_batched_tokens "
+        f"{ROLLOUT}.max_model_len {ROLLOUT}.max_num_seqs {ROLLOUT}.enable_chunked_prefill "
+        f"{ROLLOUT}.logprobs_mode {ROLLOUT}.scheduling_policy {ROLLOUT}.load_format "
+        f"{ROLLOUT}.layered_summon {ROLLOUT}.disable_log_stats {ROLLOUT}.multi_stage_wake_up "
+        f"{ROLLOUT}.engine_kwargs.* {ROLLOUT}.full_determinism "
+        f"{ROLLOUT}.skip_tokenizer_init {ROLLOUT}.router_config_path {ROLLOUT}.prometheus.* "
+        f"{ROLLOUT}.nnodes {ROLLOUT}.n_gpus_per_node {ROLLOUT}.checkpoint_engine.* "
+        f"{ROLLOUT}.trace.* {ROLLOUT}.profiler.* "
+        f"{ROLLOUT}.moe_load_balance_metrics_interval {ROLLOUT}.skip* "
+        f"{ROLLOUT}.data_parallel_size "
+        "critic.loss_agg_mode critic.loss_scale_factor "
+        "reward_model.rollout.* reward.reward_model.rollout.* reward_model.model.* "
+        "reward.reward_model.* reward_model.* "
+        "actor_rollout_ref.actor.checkpoint.* critic.checkpoint.* *.profiler.* global_profiler.* "
+        "transfer_queue.*",
+        SPEED,
+        lost=False,
+    ),
+    *several(
+        "trainer.default_local_dir trainer.default_hdfs_dir trainer.resume_from_path "
+        "trainer.del_local_ckpt_after_load trainer.max_critic_ckpt_to_keep "
+        "trainer.esi_redundant_time trainer.ray_wait_register_center_timeout "
+        "trainer.checkpoint_callback_class ray_kwargs.*",
+        SUPERVISED,
+        lost=False,
+    ),
+    *several(
+        "trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir",
+        "samples of each step are in samples.jsonl: --log_samples",
+        lost=False,
+    ),
+]
+ABSENT = [
+    *several("data.shuffle", "prompts are always shuffled, by --seed", default="True"),
+    *several(
+        f"data.trust_remote_code {MODEL}.trust_remote_code",
+        "code that a model brings along is never run",
+        default="False",
+    ),
+    *several(
+        f"{MODEL}.external_lib {MODEL}.hf_config_path {MODEL}.override_config*",
+        "the model is as its files say",
+    ),
+    *several(f"{MODEL}.lora.*", "Megatron's adapters are absent: --lora_rank"),
+    *several(
+        f"{ACTOR}.optim.optimizer critic.optim.optimizer",
+        "AdamW is the only optimizer",
+        default="AdamW",
+    ),
+    *several(
+        f"{ACTOR}.optim.optimizer_impl critic.optim.optimizer_impl",
+        "AdamW is the only optimizer",
+        default="torch.optim",
+    ),
+    *several("reward.reward_manager.*", "--remote_rm_url is the reward"),
+    *several(f"{ROLLOUT}.val_kwargs.top_k", "all tokens may be sampled", default="-1"),
+    *several(f"{ROLLOUT}.val_kwargs.top_p", "evaluation has only a temperature", default="1.0"),
+    *several("data.gen_batch_size", "filtering draws as many prompts as are missing", lost=False),
+    *several(
+        "algorithm.filter_groups.*", "filtering draws until a step is full, without a limit"
+    ),
+    *several(
+        f"data.tokenizer {MODEL}.tokenizer_path", "the tokenizer is that of --pretrain", lost=True
+    ),
+    *several(f"{MODEL}.custom_chat_template data.apply_chat_template_kwargs*",
+             "the template is that of --pretrain's tokenizer"),
+    *several(f"{MODEL}.exclude_modules {MODEL}.lora_adapter_path",
+             "adapters begin anew, on --target_modules"),
+    *several(f"{MODEL}.mtp.* {ROLLOUT}.mtp*", "multi-token prediction is absent"),
+    *several(
+        "data.custom_cls.* data.video_key data.audio_key data.mm_processor_kwargs*",
+        "data are rows of text and images: JSONL or Parquet",
+    ),
+    *several("data.val_max_samples", "all of --eval_dataset are used: cut the file"),
+    *several(
+        f"data.tool_config_path data.function_tool_path {ROLLOUT}.multi_turn.* {ROLLOUT}.agent.* ",
+        "episodes of several turns are environments: --environment or --agent_func_path",
+    ),
+    *several(f"{ACTOR}.shuffle", "samples of a step are in the same order in every pass",
+             default="False"),
+    *several("critic.shuffle", "samples of a step are in the same order in every pass"),
+    *several(f"{ACTOR}.loss_scale_factor", "the constant is --generate_max_len"),
+    *several(f"{ACTOR}.freeze_vision_tower", "give --freeze_visual_encoder"),
+    *several(
+        f"{ACTOR}.tau_pos {ACTOR}.tau_neg {ACTOR}.policy_loss.*",
+        "only other losses have it: --policy_loss_type is ppo or gspo",
+        lost=False,
+    ),
+    *several(f"{ACTOR}.optim.override_optimizer_config* critic.optim.override_optimizer_config*",
+             "AdamW is the only optimizer"),
+    *several(
+        f"{ROLLOUT}.expert_parallel_size {ROLLOUT}.pipeline_model_parallel_size",
+        ONE_GPU,
+        default="1",
+    ),
+    *several(
+        f"{REF}.ulysses_sequence_parallel_size {REF}.fsdp_config.ulysses_sequence_parallel_size",
+        "the reference shares samples as the policy does: --ring_attn_size",
+        lost=False,
+    ),
+    *several(f"{ROLLOUT}.disaggregation.*", ONE_GPU),
+    *several("*.megatron.* *.megatron *.router_replay.* *.veomni.* *.torchtitan.*",
+             MEGATRON, old=True),
+    *several(f"{ROLLOUT}.ignore_eos {ROLLOUT}.over_sample_rate "
+             f"{ROLLOUT}.enable_rollout_routing_replay",
+             "the engines sample by temperature and top_p"),
+    *several("*.qat.* *.qat *.quantization* *.turbo_config.*", "weights are bf16 or fp32"),
+    *several("algorithm.rollout_correction.*",
+             "weights or masks within bounds, by token or sequence: --is_correction_level"),
+    *several("algorithm.use_pf_ppo algorithm.pf_ppo.*", "PF-PPO is absent"),
+    *several("reward.sandbox_fusion.* sandbox_fusion.*",
+             SANDBOX),
+    *several("trainer.val_only", "evaluation is a part of a run", default="False"),
+    *several("trainer.v1.*", "--async_train, --max_staleness and --partial_rollout"),
+    *several("distillation.* skip.*", "it is absent"),
+]  # fmt: skip
+OLD = [
+    *several("reward_model.use_reward_loop reward_model.strategy prometheus.*", AS_HERE,
+             lost=False, old=True),
+    *several("data.datagen.* data.sampler.*", "prompts are rows of a file", old=True),
+
+    Row("algorithm.kl_ctrl.target", note="the name is target_kl", old=True),
+    *several("critic.model.fsdp_config.* critic.model.use_remove_padding", SPEED, lost=False,
+             old=True),
+    *several(
+        f"{ROLLOUT}.enforce_eager_mode model_engine trainer.use_legacy_worker_impl hydra.*",
+        AS_HERE,
+        lost=False,
+        old=True,
+    ),
+]  # fmt: skip
+
+VERL = Table("verl 0.9", [*KEYS, *BEFORE, *NEEDLESS, *ABSENT, *OLD])
+
+
+def _group(value: str, values: Values) -> Answer:
+    return shown(values.whole(f"{ROLLOUT}.n_agent") * values.whole(f"{ROLLOUT}.n"))
+
+
+def _turns(value: str, values: Values) -> Answer:
+    replies = values.whole("max_turns") + 1
+    return str(replies) if values.on("do_search") else needless("do_search is off")
+
+
+def _environment(value: str, values: Values) -> Answer:
+    if not values.on("do_search"):
+        return needless("do_search is off")
+    return json.dumps(
+        {"url": values.text("retriever.url").strip("'\""), "topk": values.whole("retriever.topk")}
+    )
+
+
+def _searches(value: str, values: Values) -> Answer:
+    return "search" if values.on("do_search") else needless("do_search is off")
+
+
+def _kl(value: str, values: Values) -> Answer:
+    on = values.on(f"{ACTOR}.use_kl_loss")
+    return needless("the KL is in the loss") if on else number(value, values)
+
+
+def _penalty(value: str, values: Values) -> Answer:
+    return needless("the KL is in the loss") if values.on(f"{ACTOR}.use_kl_loss") else "k1"
+
+
+FORK = [
+    Row("data.train_data_num", "max_samples", by=whole),
+    Row("data.max_start_length", "prompt_max_len", by=whole, default="256"),
+    Row("data.max_prompt_length", "max_len", by=whole, default="512",
+        note="the context of a whole episode"),
+    Row("data.max_obs_length", "max_obs_length", by=whole, default="512"),
+    Row("data.prompt_key", "input_key", default="prompt"),
+    Row("data.prompt_key", "apply_chat_template", by=always(TRUE), default="prompt"),
+    Row("max_turns", "max_turns", by=_turns, default="10",
+        note="and one last reply, which counts here"),
+    Row("do_search", "environment", by=_searches, default="true"),
+    Row("retriever.url", "environment_args", by=_environment,
+        default="http://127.0.0.1:8000/retrieve"),
+    Row("retriever.topk", "environment_args", by=_environment, default="3"),
+    Row(f"{ROLLOUT}.n_agent", "n_samples_per_prompt", by=_group, default="1",
+        note="times rollout.n"),
+    Row(f"{ROLLOUT}.n", "n_samples_per_prompt", by=_group, default="1", note="times n_agent"),
+    Row(f"{ROLLOUT}.top_p", "top_p", by=number, default="0.95"),
+    Row(f"{ROLLOUT}.enforce_eager", "enforce_eager", by=switch, default="True"),
+    Row(f"{ROLLOUT}.enable_prefix_caching", "enable_prefix_caching", by=switch, default="False"),
+    Row(f"{ACTOR}.clip_ratio", "eps_clip", by=number, default="0.2"),
+    Row(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", by=number, default="0.001"),
+    Row(f"{MODEL}.enable_gradient_checkpointing", "gradient_checkpointing", by=switch,
+        default="False"),
+    Row(f"{MODEL}.use_remove_padding", "packing_samples", by=switch, default="False"),
+    Row("algorithm.kl_ctrl.kl_coef", "init_kl_coef", by=_kl, default="0.001",
+        note="in the reward unless use_kl_loss"),
+    Row("algorithm.kl_penalty", "kl_estimator", by=_penalty, default="kl"),
+    Row(f"{ACTOR}.state_masking", note="what the environment writes is never trained on",
+        lost=False),
+    Row("algorithm.no_think_rl", note="thoughts are trained on", default="False"),
+    *several("data.val_data_num", "all of --eval_dataset are used: cut the file"),
+    *several(
+        "data.shuffle_train_dataloader algorithm.state_masking.* "
+        "reward_model.structure_format_score reward_model.final_format_score "
+        "reward_model.retrieval_score",
+        AS_HERE,
+        lost=False,
+    ),
+]  # fmt: skip
+NOT_IN_FORK = {
+    f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", f"{ACTOR}.clip_ratio_c",
+    "algorithm.use_kl_in_reward", "data.truncation", f"{ROLLOUT}.val_kwargs.n",
+    f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.do_sample",
+}  # fmt: skip
+
+SEARCH_R1 = Table(
+    "Search-R1",
+    [row for row in VERL.having("Search-R1", FORK).rows if row.theirs not in NOT_IN_FORK],
+)
+
+
+def evaluation_in(given: Mapping[str, Sequence[str]]) -> str:
+    """Return the override by which verl evaluates and trains nothing; "" if it trains.
+
+    As there, `val_only` counts if the run begins with an evaluation.
+    """
+    values = Values({"trainer.val_before_train": TRUE} | {key: t[0] for key, t in given.items()})
+    only = values.on("trainer.val_only") and values.on("trainer.val_before_train")
+    return f"trainer.val_only={values.text('trainer.val_only')}" if only else ""
+
+
+def is_search_r1(keys: set[str]) -> bool:
+    """Return whether the keys are of Search-R1's fork."""
+    return bool(keys & {row.theirs for row in FORK if row.theirs.startswith(("max_turns", "retr",
+                "do_s", "data.max_start", "data.max_obs"))})  # fmt: skip

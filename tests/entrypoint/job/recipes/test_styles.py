@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from entrypoint.config.read import read_settings
-from entrypoint.job.recipes import installed, openrlhf_release, search_r1, verl
+from entrypoint.job.recipes import interpreters
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.interpreters import package_in
+from entrypoint.job.recipes.openrlhf import release
 from entrypoint.job.recipes.recognise import recipe_of
+from entrypoint.job.recipes.search_r1 import recipe as search_r1
+from entrypoint.job.recipes.verl import recipe as verl
 from tests.support.bash_words import words_of
 from tests.support.openrlhf_parser import parsed, value
 from tests.support.repository import ROOT
@@ -147,8 +150,8 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]
     def package(python: str, name: str) -> Path | None:
         return known.get(name) or package_in(python, name)
 
-    monkeypatch.setattr(installed, "package_in", package)
-    monkeypatch.setattr(openrlhf_release, "version_in", lambda *_: "0.11.2")
+    monkeypatch.setattr(interpreters, "package_in", package)
+    monkeypatch.setattr(release, "version_in", lambda *_: "0.11.2")
     for module in (verl, search_r1):
         monkeypatch.setattr(module, "has_module", lambda *_: True)
     (tmp_path / "train.py").touch()

@@ -13,9 +13,7 @@ import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from contract.exit_codes import ExitCode
-from entrypoint.job.job_end import MARK
-from entrypoint.job.log_progress import SIGN
-from entrypoint.job.recipes.trl import STEP_PATTERN
+from contract.launch.log_lines import FINISHED, PART, STEP
 from trainer.cluster.launch import with_steps
 from trainer.cluster.launch.with_steps import Steps, on_any_cpu
 
@@ -47,7 +45,7 @@ def test_a_step_is_a_line_that_the_recipe_reads(
     logs = {"loss": 2.0, "reward": 0.25, "kl": 0.125, "epoch": 1.0}
     steps.on_log(arguments, TrainerState(), TrainerControl(), logs=logs)
     step(steps, 2)
-    first, second = map(STEP_PATTERN.search, capsys.readouterr().out.splitlines())
+    first, second = map(STEP.search, capsys.readouterr().out.splitlines())
     assert first
     assert second
     assert first["step"] == "1"
@@ -70,7 +68,7 @@ def test_an_evaluation_behind_the_last_step_is_told_at_once(
     steps.on_log(arguments, state, TrainerControl(), logs={name: 0.75, "eval_loss": 1.0})
     other_rank = TrainerState(is_world_process_zero=False)
     steps.on_log(arguments, other_rank, TrainerControl(), logs={name: 0.75})
-    found = [STEP_PATTERN.search(line) for line in capsys.readouterr().out.splitlines()]
+    found = [STEP.search(line) for line in capsys.readouterr().out.splitlines()]
     assert [match and match["eval"] for match in found] == [None, "0.75"]
 
 
@@ -92,7 +90,7 @@ def test_evaluations_and_writes_between_steps_show_signs_of_life(
     other_rank = TrainerState(global_step=20, is_world_process_zero=False)
     steps.on_epoch_end(arguments, other_rank, saves)
     steps.on_train_end(arguments, state, idle)
-    told = [SIGN.fullmatch(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    told = [PART.fullmatch(line) for line in capsys.readouterr().out.splitlines()[1:]]
     assert [one and (one["part"], int(one["count"])) for one in told] == [
         ("save", 20),
         ("evaluation", 1),
@@ -112,7 +110,7 @@ def test_a_checkpoint_that_is_complete_ends_the_sign_of_its_write(
     steps.on_step_end(arguments, state, saves)
     steps.on_save(arguments, state, saves)
     *_, written = capsys.readouterr().out.splitlines()
-    assert STEP_PATTERN.search(written)
+    assert STEP.search(written)
 
 
 def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
@@ -122,7 +120,7 @@ def test_a_kl_that_is_logged_before_any_reward_hides_no_step(
     for logs in ({"kl": 0.125}, {"reward": 0.25}):
         steps.on_log(arguments, TrainerState(), TrainerControl(), logs=logs)
         step(steps, 1)
-    found = [STEP_PATTERN.search(line) for line in capsys.readouterr().out.splitlines()]
+    found = [STEP.search(line) for line in capsys.readouterr().out.splitlines()]
     assert [match and match["reward"] for match in found] == [None, "0.25"]
     assert [match and match["kl"] for match in found] == ["0.125", "0.125"]
 
@@ -195,7 +193,7 @@ def test_rank_0_tells_that_its_script_has_run_to_its_end(
     monkeypatch.setattr(Steps, "training", False)
     with contextlib.suppress(SystemExit, ValueError):
         with_steps.main()
-    assert (MARK in capsys.readouterr().out.splitlines()) == tells
+    assert (FINISHED in capsys.readouterr().out.splitlines()) == tells
 
 
 def test_a_training_that_has_ended_is_over(steps: Steps) -> None:

@@ -12,9 +12,9 @@ from tests.support.repository import DATA, ROOT
 from trainer.config.translate import openrlhf
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL, of_script
 from trainer.config.translate.page import blocks, command_of, renewed, trainer_of
-from trainer.config.translate.trl_rest import TRL as TRL_TABLE
-from trainer.config.translate.verl_rest import SEARCH_R1
-from trainer.config.translate.verl_rest import VERL as VERL_TABLE
+from trainer.config.translate.trl import TRL as TRL_TABLE
+from trainer.config.translate.verl import SEARCH_R1
+from trainer.config.translate.verl import VERL as VERL_TABLE
 
 TABLES = {OPENRLHF: [openrlhf.OLD], VERL: [VERL_TABLE, SEARCH_R1], TRL: [TRL_TABLE]}
 SCRIPTS = {OPENRLHF: "openrlhf-example-ppo", VERL: "verl-example-grpo"}

@@ -16,8 +16,8 @@ from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.rows import NOTHING, Row, Table
-from trainer.config.translate.trl_rest import TRL
-from trainer.config.translate.verl_rest import SEARCH_R1, VERL
+from trainer.config.translate.trl import TRL
+from trainer.config.translate.verl import SEARCH_R1, VERL
 from trainer.config.values import shown
 
 VERL_CONFIG = ROOT / ".oracles/verl/trainer/config/_generated_ppo_trainer.yaml"

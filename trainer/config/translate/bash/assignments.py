@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from contract.launch.command_lines import ASSIGNMENT
 from trainer.config.translate.bash.arithmetic import NoNumberError, index_of
 from trainer.config.translate.bash.scope import Scope
 from trainer.config.translate.bash.state import ABSENT, Absent, Array, Unknown, Value
@@ -11,7 +12,6 @@ from trainer.config.translate.bash.syntax import Node, line
 from trainer.config.translate.bash.words import Words
 
 Status = int | None
-ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 STRANGE = frozenset("nlui")
 """Switches of `declare` that change what an assignment means."""
 
@@ -106,7 +106,7 @@ def declare(scope: Scope, node: Node) -> Status:
             for text in Words(scope).fields([one["Value"]]):
                 if re.fullmatch(r"[-+][A-Za-z]+|--", text):
                     switches += text
-                elif found := ASSIGNED.fullmatch(text):
+                elif found := ASSIGNMENT.fullmatch(text):
                     _declared(scope, variant, switches, found[1])
                     scope.assign(found[1], found[2], one)
                 elif text.isidentifier():

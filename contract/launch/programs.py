@@ -1,0 +1,31 @@
+"""Modules that this product starts as programs, by name (`python -m`)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Program(StrEnum):
+    ROLLCALL = "entrypoint"
+    NODE_REPORT = "entrypoint.node.existing_ray.node_report"
+    INTERRUPTIBLE = "entrypoint.processes.interruptible"
+    """Runs another program so that Ctrl-C ends it as it ends others."""
+
+    TRAINER = "trainer"
+    SUPERVISED = "trainer.supervised"
+    LAUNCH = "trainer.cluster.launch"
+    """The driver of a job that runs once for each rank of all nodes."""
+    RANK_KEEPER = "trainer.cluster.launch.keeper"
+    WITH_STEPS = "trainer.cluster.launch.with_steps"
+    """Runs a script so that it prints its steps."""
+    ALLREDUCE = "trainer.cluster.diagnostics.allreduce"
+    DECLARE_DEAD = "trainer.cluster.diagnostics.declare_dead"
+    GPU_BURN = "trainer.cluster.diagnostics.gpu_burn"
+    RUN_ON_NODES = "trainer.cluster.diagnostics.run_on_nodes"
+    PACK_WORKING_DIR = "trainer.cluster.diagnostics.pack_working_dir"
+    SERVE_REWARD = "trainer.models.serve_reward"
+    TRANSLATE = "trainer.config.translate"
+
+    PREPARE = "env.prepare"
+    REWARD_SERVER = "env.server"
+    RETRIEVER = "env.retrieval.server"

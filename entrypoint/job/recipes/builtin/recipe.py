@@ -1,0 +1,313 @@
+"""Recipe `builtin`: the trainer of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contract.journal import EXPORT
+from contract.launch.programs import Program
+from contract.manifest import lineage_of, newest_checkpoint
+from contract.resources import NodeResources
+from contract.run_dir import RunFiles
+from entrypoint.config.parsers import HELP
+from entrypoint.config.settings import Settings
+from entrypoint.job.found_checkpoints import has_begun
+from entrypoint.job.job_end import JobEnd, Lacking
+from entrypoint.job.recipes.base import (
+    AbsentFile,
+    ArgumentsError,
+    JobCommand,
+    MemoryAdvice,
+    PlacedJob,
+    Recipe,
+)
+from entrypoint.job.recipes.builtin.faults import error_of, sentences
+from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.processes.programs import program
+from entrypoint.run import kept_layouts, restore
+from trainer.config.schema import OVER, ConfigError, UnfinishedFile
+
+if TYPE_CHECKING:
+    from trainer.cluster.auto_layout.api import LayoutChoice
+    from trainer.config.config import Config
+
+
+KEPT: Mapping[tuple[str, ...], str] = {
+    ("seed",): "a run that has finished steps refuses another --seed",
+    (
+        *("prompt_data", "prompt_data_probs", "prompt_split"),
+        *("input_key", "label_key", "input_template"),
+        *("max_samples", "apply_chat_template", "prompt_max_len"),
+    ): "a run that has finished steps refuses other prompts",
+    (
+        "pretrain",
+        "critic_pretrain",
+        "reward_pretrain",
+    ): "a run that has finished steps refuses other weights of a model that it names",
+}
+"""Maps flags to what stays as the run began, whatever their new values."""
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower --train_max_tokens_per_gpu (without --use_dynamic_batch --micro_train_batch_size and"
+    " --micro_rollout_batch_size) or --vllm_gpu_memory_utilization, or raise --zero_stage",
+    node="lower --micro_rollout_batch_size",
+)
+
+
+class Builtin(Recipe):
+    tells_phases = True
+    model_flags = ("--pretrain", "--actor.model_name_or_path")
+    output_flags = ("--save_path", "--ckpt.output_dir")
+    less_placement = "Ask for less, share GPUs (--colocate_all_models), or add nodes"
+
+    def recognises(self, typed: TypedCommand) -> Match:
+        return Match.SURE if typed.words[0].startswith("-") else Match.NONE
+
+    def is_left_out(self, settings: Settings) -> bool:
+        return not settings.job
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.job_checks import data_faults, engine_faults, model_faults
+        from trainer.config.parse import parse
+
+        asked = next((word for word in settings.job if word in HELP), "")
+        if asked and settings.waits_for_jobs:
+            return (f"{asked} trains nothing: `python -m trainer --help` lists the flags",)
+        try:
+            config = parse(_arguments(settings), incomplete=True)
+        except ConfigError as error:
+            if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
+                return ()  # the head waits for the file, as for one that is gone
+            return sentences(error.faults)
+        try:
+            return [
+                *_run_dir_faults(settings),
+                *_store_faults(settings, config),
+                *engine_faults(config),
+                *model_faults(config),
+                *data_faults(config),
+                *_beginning_faults(settings, config),
+            ]
+        except OSError as error:
+            return [f"{error.filename}: {error.strerror or error}"]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.job_checks import data_warnings, model_warnings
+        from trainer.config.parse import parse
+
+        config = parse(_arguments(settings), incomplete=True, absent=True)
+        return [*config.warnings, *data_warnings(config), *model_warnings(config)]
+
+    def look_for_files(self, settings: Settings) -> None:
+        _parsed(settings)
+
+    def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
+        from trainer.cluster.resource_plan import smaller
+
+        flags = smaller(_parsed(settings), nodes)
+        words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+        return _with(settings, *words) if flags else settings
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        from trainer.cluster.auto_layout.api import warnings
+        from trainer.cluster.resource_plan import row
+        from trainer.config.parse import named_in
+
+        config = _parsed(settings, absent=True)
+        key, choice = _choice(settings, config, nodes)
+        completed = _with(settings, *choice.words) if choice.words else settings
+        try:
+            whole = _parsed(completed, incomplete=not choice.words, absent=True)
+        except ArgumentsError as error:
+            return PlacedJob(settings=settings, lacking=(str(error),))
+        found = row(whole, nodes)
+        lacking = choice.faults or found["shortfalls"]
+        if not lacking:
+            self.look_for_files(settings)  # the layout is chosen for the sizes of the models
+        chosen = {"flags": [*choice.words], "reasons": [*choice.reasons]} if choice.words else None
+        return PlacedJob(
+            settings=completed,
+            lacking=tuple(lacking),
+            layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
+            key=key,
+            warnings=(
+                *warnings(choice.words, named_in(settings.job)),
+                *(() if choice.faults else _short_of_memory(found)),
+                *_outside(settings, config),
+            ),
+        )
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        return JobCommand(program(Program.TRAINER, *_arguments(settings)))
+
+    def begins_at(self, settings: Settings) -> int | None:
+        return _parsed(settings).load_step or None
+
+    def going_on(self, settings: Settings) -> Settings:
+        config = _parsed(settings)
+        if config.load_checkpoint and not config.load_step:
+            return settings
+        return _with(settings, "--load_checkpoint", "true", "--load_step", "0")
+
+    def latest(self, settings: Settings) -> int | None:
+        from trainer.config.parse import unchecked
+
+        # The job's files may be away for a while, and its checkpoints are there all the same.
+        checkpoints = unchecked(_arguments(settings)).checkpoints
+        ours = lineage_of(RunFiles(settings.run_dir))
+        return newest_checkpoint(checkpoints, checksums=False, lineage=ours)
+
+    def step_pattern(self, settings: Settings) -> None:
+        return None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
+
+    def effect(self, changed: Collection[str]) -> str:
+        from trainer.config.parse import named_in
+
+        given = named_in([f"--{name}" for name in changed if name])
+        kept = [sentence for names, sentence in KEPT.items() if given & set(names)]
+        return "; ".join(["The new one holds for all steps that are still to be made", *kept])
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        return _parsed(settings).models
+
+    def model_place(self, settings: Settings) -> Path:
+        from trainer.config.parse import unchecked
+
+        return unchecked(_arguments(settings)).exported
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        return _not_exported
+
+    def service_outage(self, settings: Settings) -> float:
+        return _parsed(settings).longest_service_wait
+
+
+def _short_of_memory(layout: Mapping[str, Any]) -> Sequence[str]:
+    return [layout["host"]["lacking"]] if layout["host"] and layout["host"]["lacking"] else []
+
+
+def _not_exported(end: JobEnd) -> str:
+    return "" if EXPORT in end.events else "it has not written its model"
+
+
+def _beginning_faults(settings: Settings, config: Config) -> Sequence[str]:
+    """Return the faults of the run's start; () if the run directory cannot be read.
+
+    Then the preflight check of the run directory says why and exits with 73. If the checkpoint may
+    come from the store, that is asked first.
+    """
+    from trainer.config.job_checks import beginning_faults
+
+    if settings.store and restore.may_fetch(RunFiles(settings.run_dir)):
+        return ()
+    try:
+        if has_begun(settings):
+            return ()
+        return [AbsentFile(fault, config.checkpoints) for fault in beginning_faults(config)]
+    except OSError:
+        return ()
+
+
+def _with(settings: Settings, *words: str) -> Settings:
+    """Return settings whose job has these flags added; they override its own."""
+    over = () if OVER in settings.job else (OVER,)
+    return replace(settings, job=(*settings.job, *over, *words))
+
+
+RESUMES = frozenset({"load_checkpoint", "load_step"})
+"""Flags that later attempts have, and that no layout depends on."""
+
+
+def _choice(
+    settings: Settings, config: Config, nodes: Sequence[NodeResources]
+) -> tuple[str, LayoutChoice]:
+    """Return what completes the layout of the job's flags on these nodes, and its key.
+
+    It is what an earlier attempt had with the same flags and nodes.
+    """
+    from trainer.cluster.auto_layout.api import LayoutChoice, complete
+    from trainer.config.parse import named_in
+
+    given = named_in(settings.job)
+    values = config.public().items()
+    flags = {name: text for name, text in values if name in given and name not in RESUMES}
+    key = kept_layouts.key_of(flags, nodes)
+    kept = kept_layouts.read(RunFiles(settings.run_dir).layouts).get(key)
+    if kept is not None:
+        return key, LayoutChoice(words=kept.words, reasons=kept.reasons)
+    return key, complete(config, given, nodes)
+
+
+def _parsed(settings: Settings, *, incomplete: bool = True, absent: bool = False) -> Config:
+    """Return the job's configuration. Raises FilesGoneError and ArgumentsError.
+
+    `incomplete`: its layout is still to be chosen; `absent`: files that it names may be missing.
+    """
+    from trainer.config.parse import parse
+
+    try:
+        return parse(_arguments(settings), incomplete=incomplete, absent=absent)
+    except ConfigError as error:
+        raise error_of(error) from None
+
+
+def _run_dir_faults(settings: Settings) -> Iterator[str]:
+    """Yield a fault if --run_dir differs from ROLLCALL_RUN_DIR, which would override it."""
+    from trainer.config.parse import named_in, parse
+
+    if "run_dir" in named_in(settings.job):
+        given = parse(settings.job, incomplete=True).run_dir
+        if given != settings.run_dir.absolute():
+            yield (
+                f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
+                "ROLLCALL_RUN_DIR, and leave --run_dir out"
+            )
+
+
+def _outside(settings: Settings, config: Config) -> Iterator[str]:
+    """Yield a warning for each directory that the run directory's storage does not hold."""
+    for flag, directory in (("--ckpt_path", config.checkpoints), ("--save_path", config.exported)):
+        if not directory.is_relative_to(settings.run_dir):
+            yield (
+                f"{flag} {directory} is outside of the run directory: it must be on storage that "
+                "outlives the container; leave the flag out to use the run directory"
+            )
+
+
+def _store_faults(settings: Settings, config: Config) -> Iterator[str]:
+    """Yield a fault for each directory outside of those that the head uploads to the store."""
+    files = RunFiles(settings.run_dir)
+    for flag, given, uploaded in (
+        ("--ckpt_path", config.checkpoints, files.checkpoints),
+        ("--save_path", config.exported, files.exported),
+    ):
+        if settings.store and given != uploaded:
+            yield (
+                f"{flag}: {given} is not uploaded to ROLLCALL_STORAGE={settings.store}, which gets "
+                f"{uploaded}. Leave the flag out"
+            )
+
+
+def _arguments(settings: Settings) -> list[str]:
+    """Return the user's flags and those that follow from the settings."""
+    from trainer.config.parse import named_in
+
+    arguments = [*_with(settings, "--run_dir", str(settings.run_dir)).job]
+    given = named_in(settings.job)
+    if not settings.shares_run_dir:
+        arguments += ["--storage", "head"]
+    if settings.reward_url and not given & {"remote_rm_url", "rewards"}:
+        arguments += ["--remote_rm_url", settings.reward_url]
+    if "remote_rm_deadline" not in given:
+        arguments += ["--remote_rm_deadline", f"{settings.service_timeout:g}"]
+    return arguments
+
+
+RECIPE = Builtin()

@@ -1,0 +1,8 @@
+"""The supervised stages of the trainer, for the recipe `supervised`."""
+
+from __future__ import annotations
+
+from trainer.supervised import batches
+from trainer.supervised.parse import Command, content_faults, parse, unchecked, with_flags
+
+__all__ = ["Command", "batches", "content_faults", "parse", "unchecked", "with_flags"]

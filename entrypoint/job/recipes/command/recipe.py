@@ -1,0 +1,163 @@
+"""Recipe `command`: any program, on the head.
+
+Its progress is in RUN/progress.json, or in its log (ROLLCALL_STEP_PATTERN).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.launch.command_lines import variables_before
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.cluster.differences import skipped_checks
+from entrypoint.config.parsers import BY_A_SHELL
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir
+from entrypoint.job.found_checkpoints import newest, resume_faults, resumed_words
+from entrypoint.job.job_end import Lacking, of_given_steps
+from entrypoint.job.recipes.base import (
+    AbsentFile,
+    ArgumentsError,
+    FilesGoneError,
+    JobCommand,
+    MemoryAdvice,
+    Recipe,
+)
+from entrypoint.job.recipes.shell_wrapping import OPERATOR
+from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.processes.programs import unshadowed
+
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
+    "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
+    "jobs, start every node with `rollcall up --wait-for-jobs`."
+)
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="have the job take smaller batches on each GPU", node="have the job hold less on each node"
+)
+
+
+class AnyCommand(Recipe):
+    runs_any_program = True
+
+    def recognises(self, typed: TypedCommand) -> Match:
+        return Match.ANY
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        found = [_shell_syntax(settings), _missing(settings), no_directory(settings)]
+        return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
+
+    def look_for_files(self, settings: Settings) -> None:
+        if lacking := self.faults(settings):
+            raise FilesGoneError("; ".join(lacking))
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        variables, words = variables_before(resumed_words(settings, resume_from))
+        env = {**variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        return JobCommand(unshadowed(words), env, runtime_environment(settings))
+
+    def latest(self, settings: Settings) -> int | None:
+        if settings.checkpoints is not None:
+            found = newest(settings)
+            return found.step if found else None
+        progress = Progress.read(RunFiles(settings.run_dir).progress)
+        return progress.checkpoint if progress else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str] | None:
+        return settings.step_pattern
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "The new one is run; what it keeps of the run so far is its own to say"
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        return of_given_steps
+
+
+def _missing(settings: Settings) -> str:
+    variables, words = variables_before(settings.job)
+    if not words:
+        return f"{settings.job[-1]} has no program behind it: give the command that runs with it"
+    program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if shutil.which(program, path=variables.get("PATH")) or brings:
+        return ""
+    fault = f"{program} is not a program that this image has: give a command that it has"
+    return AbsentFile(fault, Path(program)) if "/" in program else fault
+
+
+def no_directory(settings: Settings) -> str:
+    if not working_dir.is_local(settings.runtime_env):
+        return ""
+    path = working_dir.place(settings.runtime_env)
+    fault = f"working_dir {path} of the runtime environment is not there"
+    return "" if path.exists() else AbsentFile(fault, Path(path))
+
+
+def needless_variables(settings: Settings) -> list[str]:
+    """Return a sentence for each variable that is set, and that the recipe answers by itself.
+
+    On a head that waits for jobs, the variables are of its other jobs.
+    """
+    if settings.waits_for_jobs:
+        return []
+    given = {
+        "ROLLCALL_CHECKPOINTS": settings.checkpoints,
+        "ROLLCALL_RESUME_ARGS": settings.resume_args,
+    }
+    return [
+        f"{name} is set, and the recipe {settings.recipe} knows it: leave it out"
+        for name, value in given.items()
+        if value
+    ]
+
+
+def runtime_environment(settings: Settings) -> Mapping[str, Any]:
+    """Return the runtime environment, with a local working directory as an archive."""
+    row = dict(settings.runtime_env)
+    if settings.waits_for_jobs:  # the variable of Ray's own processes names the cluster's directory
+        row["env_vars"] = {**row.get("env_vars", {}), "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+    if working_dir.is_local(row):
+        packages = RunFiles(settings.run_dir).packages
+        packages.mkdir(mode=0o700, exist_ok=True)
+        try:
+            package = working_dir.pack(row, packages)
+            row["working_dir"] = working_dir.on_nodes(package, shared=_share_files(settings))
+        except working_dir.PackError as error:
+            raise ArgumentsError(str(error)) from None
+        row.pop("excludes", None)
+    return row
+
+
+def _share_files(settings: Settings) -> bool:
+    """Return whether each worker had to prove at the roll call that it sees the run directory."""
+    return "nodes.storage" not in skipped_checks(settings)
+
+
+def _shell_syntax(settings: Settings) -> str:
+    """Return a fault for shell syntax on the command line.
+
+    In ROLLCALL_JOB, quotes distinguish text from syntax, so that it is not checked.
+    """
+    if settings.variable("job"):
+        return ""
+    found = next((word for word in settings.job if OPERATOR.fullmatch(word)), None)
+    if found is None:
+        return ""
+    return f"the command has the shell syntax {found}, and no shell reads it: {BY_A_SHELL}"
+
+
+RECIPE = AnyCommand()

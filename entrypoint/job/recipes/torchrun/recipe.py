@@ -1,0 +1,99 @@
+"""Recipe `torchrun`: a script as one process for each GPU of all nodes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from contract.launch import ranks
+from contract.launch.launcher_flags import (
+    PYTHON,
+    Launch,
+    LaunchError,
+    parse,
+)
+from contract.launch.programs import Program
+from contract.resources import NodeResources
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job.found_checkpoints import resume_faults, resumed_words
+from entrypoint.job.recipes.base import AbsentFile, ArgumentsError, JobCommand, PlacedJob
+from entrypoint.job.recipes.command.recipe import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.processes.programs import program
+
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after the "
+    "image's name, or in ROLLCALL_JOB, such as `train.py --lr 1e-5`"
+)
+THREADS = "OMP_NUM_THREADS"
+
+
+class TorchRun(AnyCommand):
+    tells_steps = False
+    """The script runs under `Program.WITH_STEPS`, which prints its steps."""
+
+    def recognises(self, typed: TypedCommand) -> Match:
+        return Match.LIKELY if typed.on_ranks else Match.NONE
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        try:
+            launch = parse(settings.job)
+        except LaunchError as error:
+            return error.faults
+        found = (no_directory(settings), _no_python(settings, launch), _no_script(settings, launch))
+        return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return parse(settings.job).warnings
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        try:
+            lacking = ranks.lacking(parse(settings.job), nodes)
+        except LaunchError as error:
+            raise ArgumentsError(str(error)) from None
+        return PlacedJob(settings=settings, lacking=tuple(lacking))
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        variables = {**settings.environ, **settings.runtime_env.get("env_vars", {})}
+        threads = ("--threads", variables[THREADS]) if variables.get(THREADS) else ()
+        words = resumed_words(settings, resume_from)
+        steps = ("--steps",) if self.tells_steps else ()
+        argv = program(Program.LAUNCH, *steps, *threads, "--", *words)
+        return JobCommand(argv, env, runtime_environment(settings))
+
+
+def _no_python(settings: Settings, launch: Launch) -> str:
+    """Return a fault if the Python of the launch is not there, unless the job may bring it."""
+    brings = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if brings == {"working_dir"} and Path(launch.python).is_absolute():
+        brings = set()
+    if launch.python == PYTHON or brings or shutil.which(launch.python):
+        return ""
+    return AbsentFile(
+        f"{launch.python} is not there: give the path of a Python or of a launcher beside one, or "
+        f"a launcher without its path, which runs with {sys.executable}",
+        Path(launch.python),
+    )
+
+
+def _no_script(settings: Settings, launch: Launch) -> str:
+    """Return a fault if the script is not a file where the job starts; "" if that is elsewhere."""
+    words = [word for word in launch.program[:2] if word != PYTHON and word.endswith(".py")]
+    if not words or "working_dir" in settings.runtime_env:
+        return ""
+    script = Path.cwd() / words[0]
+    if script.is_file():
+        return ""
+    fault = f"{words[0]} is not a file in {Path.cwd()}: give the script's path as the nodes have it"
+    return AbsentFile(fault, script)
+
+
+RECIPE = TorchRun()

@@ -1,0 +1,74 @@
+"""Pure: the words of a job as a user or a guide typed them, read as far as all recipes need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import PurePath
+
+from contract.launch.command_lines import PYTHON, script_place, variables_before
+from contract.launch.launcher_flags import LaunchError, parse, starts_all_nodes
+from entrypoint.job.recipes.shell_wrapping import unwrapped
+
+
+class Match(IntEnum):
+    """How well a recipe knows a command. Of several recipes, the best one runs it."""
+
+    NONE = 0
+    ANY = 1
+    """It runs any program."""
+    POSSIBLE = 2
+    """It could run this one."""
+    LIKELY = 3
+    OWN = 4
+    """It is a command of the recipe's framework."""
+    SURE = 5
+    """It is no program; the head's ROLLCALL_RECIPE changes nothing."""
+
+
+@dataclass(frozen=True)
+class TypedCommand:
+    words: tuple[str, ...]
+
+    @cached_property
+    def command(self) -> list[str]:
+        """The words behind assignments of variables."""
+        return variables_before(self.words)[1]
+
+    @property
+    def name(self) -> str:
+        """The first program, without its directory."""
+        return PurePath(next(iter(self.command), "")).name
+
+    @cached_property
+    def unwrapped(self) -> list[str]:
+        """The command that a client or a wrapper of the shell starts, without variables."""
+        return variables_before(unwrapped(self.words)[0])[1]
+
+    @cached_property
+    def on_ranks(self) -> bool:
+        """Whether a launcher such as torchrun starts the program on all nodes."""
+        return starts_all_nodes(self.words)
+
+    @cached_property
+    def program(self) -> tuple[str, ...]:
+        """The module or the script that is started, with `-m` if a Python has that before it."""
+        return tuple(_program(self.unwrapped))
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    if starts_all_nodes(words):
+        once = words[1:] if words[:1] == words[1:2] else words  # a guide has `torchrun torchrun`
+        try:
+            return [parse(once).program[-1]]
+        except LaunchError:
+            return [""]
+    rest = list(words)
+    if rest and PYTHON.fullmatch(rest[0]):
+        first = 1 + script_place(rest[1:])
+        if "-c" in rest[1:first]:
+            return [""]
+        rest = rest[first:]
+    return (rest[:2] if rest[:1] == ["-m"] else rest[:1]) or [""]

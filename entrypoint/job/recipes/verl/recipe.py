@@ -1,0 +1,322 @@
+"""Recipe `verl`: verl's trainers, whose driver runs on the head and uses Ray."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from contract.resources import NodeResources
+from entrypoint.config.runtime_env import NEEDS_INSTALL
+from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir
+from entrypoint.job.failures.classes import FailureClass
+from entrypoint.job.found_checkpoints import start_faults
+from entrypoint.job.job_end import JobEnd, Lacking
+from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.command.recipe import (
+    AnyCommand,
+    needless_variables,
+    no_directory,
+    runtime_environment,
+)
+from entrypoint.job.recipes.interpreters import (
+    brings,
+    has_module,
+    interpreter_for,
+    package_of,
+    source_of,
+    unanswered,
+)
+from entrypoint.job.recipes.shell_wrapping import no_effect
+from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.job.recipes.verl import checkpoints, command_line, keys
+from entrypoint.job.recipes.verl.command_line import (
+    DIRECTORY,
+    FREQUENCY,
+    LOGGER,
+    RESUME_MODE,
+    RESUME_PATH,
+    WORKERS_PYTHON,
+    VerlCommand,
+    parse,
+)
+
+PACKAGE, RECIPES = "verl", "recipe"
+"""`recipe` is a directory beside the package in verl's repository."""
+SAVE_EVERY = 20
+"""Steps between two checkpoints, if the user does not say: verl's default is never."""
+NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
+STEP_PATTERN = re.compile(
+    r"^step:(?P<step>\d+) - "
+    + "".join(
+        f"(?=(?:.*? - |){key}:{NUMBER.format(name)}|)"
+        for key, name in (
+            ("critic/rewards/mean", "reward"),
+            ("timing_s/step", "step_seconds"),
+            ("perf/throughput", "tokens_per_second"),
+        )
+    )
+    + r"|Total training steps: (?P<total_steps>\d+)|Size of train dataloader: (?P<epoch_steps>\d+)"
+    r"|(?P<ended>(?:Final|Initial) validation metrics)"
+)
+"""A line of verl's console logger, and what verl prints before the first step and at the end."""
+USAGE = re.compile(
+    r"Total available GPUs \d+ is less than total desired GPUs"
+    r"|hydra\.errors\.|omegaconf\.errors\.|ConfigAttributeError|ConfigKeyError"
+    r"|resume ckpt must (be str type|specify the global_steps)"
+)
+NO_JOB = (
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=verl has nothing to train: give verl's command "
+    "after the image's name, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
+)
+NOT_HERE = (
+    "neither Rollcall's Python nor the one on PATH has verl: build the CUDA image with "
+    "FLAVOUR=cuda-verl, or use an image that has it, and give the path of its Python, as in "
+    "/opt/verl/bin/python -m verl.trainer.main_ppo; it needs the cluster's version of Ray"
+)
+
+
+LESS_MEMORY = MemoryAdvice(
+    gpu="lower actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu,"
+    " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu or"
+    " actor_rollout_ref.rollout.gpu_memory_utilization",
+    node="set actor_rollout_ref.actor.fsdp_config.param_offload and"
+    " actor_rollout_ref.actor.fsdp_config.optimizer_offload to False",
+)
+
+
+class Verl(AnyCommand):
+    runs_any_program = False
+    model_flags = ("actor_rollout_ref.model.path",)
+
+    def recognises(self, typed: TypedCommand) -> Match:
+        if not command_line.is_training(typed.program):
+            return Match.NONE
+        return Match.POSSIBLE if command_line.is_search_r1(typed) else Match.OWN
+
+    def faults(self, settings: Settings) -> Sequence[str]:
+        if not settings.job:
+            return (NO_JOB,)
+        command = parse(settings.job)
+        found = [_no_interpreter(settings, command), _no_workers_python(settings, command)]
+        found.append(no_directory(settings))
+        found += needless_variables(settings)
+        found += [*command_line.faults(command), *_start_faults(settings, command)]
+        if not any(found):
+            found += lacks(settings, command, _completed(settings, command).overrides)
+        return [sentence for sentence in found if sentence]
+
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return tuple(_warnings(settings, parse(settings.job)))
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        given = parse(settings.job)
+        gpus = [node.gpus for node in nodes if node.gpus]
+        command = command_line.placed(given, gpus)
+        found = (command_line.lacking(command, gpus), _other_world(settings, command))
+        lacking = tuple(sentence for sentence in found if sentence)
+        job = settings if command == given else replace(settings, job=command.words)
+        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
+        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(dropped))
+
+    def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
+        command = _completed(settings, parse(settings.job))
+        python = interpreter_for(command.interpreter, PACKAGE)
+        env = {**command.variables, "ROLLCALL_RUN_DIR": str(settings.run_dir)}
+        if resume_from is not None:
+            env["ROLLCALL_RESUME_FROM"] = str(resume_from)
+        argv = (python, *command.program, *command.overrides)
+        return JobCommand(argv, env, runtime_environment(settings))
+
+    def latest(self, settings: Settings) -> int | None:
+        found = checkpoints.newest(_directory(settings, parse(settings.job)))
+        return found.step if found else None
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return settings.step_pattern or STEP_PATTERN
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        return LESS_MEMORY
+
+    def effect(self, changed: Collection[str]) -> str:
+        return "It holds from the next step on; verl restores optimizer, schedule and data"
+
+    def models(self, settings: Settings) -> Mapping[str, str]:
+        return command_line.models(parse(settings.job))
+
+    def lacking_at_end(self, settings: Settings) -> Lacking:
+        command = parse(settings.job)
+        directory = _directory(settings, command)
+
+        def lacking(end: JobEnd) -> str:
+            found = checkpoints.newest(directory)
+            last = command_line.last_step(command, end)
+            saves = (command.number(FREQUENCY) or SAVE_EVERY) > 0
+            return command_line.steps_left(
+                command, end, last, saved=found.step if found else 0, saves_last=saves
+            )
+
+        return lacking
+
+    def exported(self, settings: Settings) -> Path | None:
+        found = checkpoints.newest(_directory(settings, parse(settings.job)))
+        return checkpoints.model_of(found) if found else None
+
+    def without_model(self, settings: Settings) -> str:
+        return command_line.without_model(parse(settings.job))
+
+
+def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what the installed verl lacks of a command: its module, or keys of its configuration.
+
+    `overrides`: those of the command as it will run.
+    """
+    module, top = command.program[-1], _top(command)
+    python = interpreter_for(command.interpreter, PACKAGE)
+    if not top:
+        return
+    if (own := package_of(settings, command.variables, python, top)) is None:
+        if top != PACKAGE and not brings(settings, command.variables, top):
+            yield f"{python} finds no {top}, and so no {module}: give a working_dir that has it"
+        return
+    verl = package_of(settings, command.variables, python, PACKAGE)
+    if (program := source_of(own, module)) is None:
+        yield f"{own} has no {module}: give a module that this release has"
+    elif verl is not None:
+        yield from keys.strange(program, verl, overrides)
+
+
+def _top(command: VerlCommand) -> str:
+    """Return the package of the module that runs; "" if it is none of verl's."""
+    top = command.program[-1].partition(".")[0] if command.program[-2:-1] == ("-m",) else ""
+    return top if top in (PACKAGE, RECIPES) else ""
+
+
+def _not_checked(settings: Settings, command: VerlCommand) -> str:
+    """Return why the keys are checked only when the program starts; "" if they are before."""
+    python, top = interpreter_for(command.interpreter, PACKAGE), _top(command)
+    verl = package_of(settings, command.variables, python, PACKAGE)
+    own = package_of(settings, command.variables, python, top) if top else None
+    program = source_of(own, command.program[-1]) if own else None
+    if not top:
+        why = "it is not a module of verl"
+    elif verl is None or program is None:
+        if not brings(settings, command.variables, top):
+            return ""  # a fault says that it is not there
+        why = "the job may bring its own verl"
+    elif not keys.is_checked(program, verl, command.overrides):
+        why = "only Hydra puts this configuration together"
+    else:
+        return ""
+    return f"{command.program[-1]}: its keys are not checked before it starts, because {why}"
+
+
+def _directory(settings: Settings, command: VerlCommand) -> Path:
+    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or "verl")
+
+
+def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
+    """Return the command with checkpoints, resume and log as the supervision needs them."""
+    directory = _directory(settings, command)
+    if command.value(DIRECTORY) != command_line.quoted(directory):
+        command = command.having(trainer__default_local_dir=directory)
+    if command.value(FREQUENCY) is None:
+        command = command.having(trainer__save_freq=SAVE_EVERY)
+    command = command_line.console_added(command, wandb=settings.wandb_api_key is not None)
+    python = interpreter_for(command.interpreter, PACKAGE)
+    named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
+    if python != sys.executable and named is None:  # Ray would start workers by its own Python
+        command = command.having(**{WORKERS_PYTHON: Path(python)})
+    if found := checkpoints.newest(directory):
+        values = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": found.path}
+        return command.having(**values)
+    if command.value(RESUME_MODE) in (None, "auto"):  # what is there is half written
+        return command.having(trainer__resume_mode="disable")
+    path = command.value(RESUME_PATH) or ""
+    if path.startswith("~"):  # no shell has expanded it, and verl does not
+        return command.having(trainer__resume_from_path=working_dir.expanded(path))
+    return command
+
+
+def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
+    mode = command.value(RESUME_MODE)
+    path = command.value(RESUME_PATH) if mode == "resume_path" else None
+    if mode not in ("disable", "resume_path"):
+        return []
+    words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
+    found = checkpoints.newest(_directory(settings, command))
+    named = working_dir.expanded(path) if path else None
+    return start_faults(settings, words, named, found, DIRECTORY)
+
+
+def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
+    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
+    if unchecked := _not_checked(settings, command):
+        yield unchecked
+    directory, given = _directory(settings, command), command.value(DIRECTORY)
+    if given and not working_dir.expanded(given).is_absolute():
+        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
+    if (every := command.number(FREQUENCY)) is not None and every < 1:
+        yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
+    yield from command_line.risks(command)
+    if not settings.shares_run_dir:
+        yield command_line.NOT_SHARED
+    logger = command.value(LOGGER)
+    if logger is not None and "console" not in logger:
+        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
+    if path and mode != "resume_path":
+        yield f"{RESUME_PATH}={path} has no effect with {RESUME_MODE}={mode}"
+    if mode in ("disable", "resume_path"):
+        own = f" {RESUME_PATH}={path}" if path and mode == "resume_path" else ""
+        yield (
+            f"{RESUME_MODE}={mode}{own}"
+            + " holds until the run has a checkpoint of its own; then it resumes from that"
+        )
+
+
+def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
+    typed = command.interpreter or "python3"
+    python = interpreter_for(typed, PACKAGE)
+    if not Path(python).is_file():
+        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
+    installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if "/" in typed or installs or has_module(python, PACKAGE):
+        return ""
+    return unanswered("verl", python, shutil.which(typed)) or NOT_HERE
+
+
+def _no_workers_python(settings: Settings, command: VerlCommand) -> str:
+    """Return a fault if the override for the workers' Python names a program that is not there."""
+    value = (command.value(WORKERS_PYTHON) or "").strip("'\"")
+    program = next(iter(value.split()), "")
+    brings = set(NEEDS_INSTALL) & set(settings.runtime_env)
+    if not program or "$" in value or brings or shutil.which(program):
+        return ""
+    return (
+        f"{WORKERS_PYTHON}={value}: this image has no program {program}, so that no worker could "
+        "start: leave it out, and begin the command with the path of a Python that has verl"
+    )
+
+
+def _other_world(settings: Settings, command: VerlCommand) -> str:
+    """Return why the newest checkpoint cannot be loaded on this layout; "" if it can."""
+    found = checkpoints.newest(_directory(settings, command))
+    saved = checkpoints.world_size(found.path) if found else None
+    nodes, each = command.number(command_line.NNODES), command.number(command_line.GPUS)
+    if found is None or saved is None or not (nodes and each) or saved == nodes * each:
+        return ""
+    return (
+        f"{found.path.name} was saved by {saved} ranks of FSDP, which verl cannot load on "
+        f"{nodes * each}: bring the nodes back, or remove the checkpoints to begin again"
+    )
+
+
+RECIPE = Verl()

@@ -1,0 +1,119 @@
+"""The recipe `torchrun`: what is refused before it starts, and what the driver gets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from contract.resources import NodeResources
+from entrypoint.commands import plan
+from entrypoint.commands.cli import PlannedNodes
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job.recipes.recognise import recipe_of
+from entrypoint.job.recipes.torchrun.recipe import RECIPE
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(*job: str, **environ: str) -> Settings:
+    given = {"ROLLCALL_RECIPE": "torchrun", "ROLLCALL_RUN_DIR": str(Path.cwd()), **environ}
+    return read_settings(given, job)
+
+
+def test_the_driver_gets_the_words_and_how_to_resume() -> None:
+    checkpoint = Path.cwd() / "c-7"
+    checkpoint.mkdir()
+    (checkpoint / "model").write_text("x")
+    given = settings(
+        *("train.py", "--lr", "1"),
+        ROLLCALL_CHECKPOINTS="c-{step}",
+        ROLLCALL_RESUME_ARGS="--resume {checkpoint}",
+    )
+    driver = (sys.executable, "-P", "-m", "trainer.cluster.launch", "--", "train.py", "--lr", "1")
+    assert RECIPE.command(given, None).argv == driver
+    assert RECIPE.latest(given) == 7
+    command = RECIPE.command(given, 7)
+    assert command.argv == (*driver, "--resume", str(checkpoint))
+    assert command.env == {"ROLLCALL_RUN_DIR": str(Path.cwd()), "ROLLCALL_RESUME_FROM": "7"}
+
+
+def test_the_users_number_of_threads_is_passed_on() -> None:
+    argv = RECIPE.command(settings("train.py", OMP_NUM_THREADS="6"), None).argv
+    assert argv[4:7] == ("--threads", "6", "--")
+    environment = json.dumps({"env_vars": {"OMP_NUM_THREADS": "3"}})
+    given = settings("train.py", OMP_NUM_THREADS="6", ROLLCALL_RUNTIME_ENV=environment)
+    assert RECIPE.command(given, None).argv[5] == "3"
+
+
+@pytest.mark.parametrize(
+    ("job", "fault"),
+    [
+        ((), "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script"),
+        (("trian.py",), "trian.py is not a file in "),
+        (("torchrun", "--nproc-per-node", "2"), "torchrun has no script"),
+        (("deepspeed", "--include", "a:0", "train.py"), "set CUDA_VISIBLE_DEVICES"),
+        (("/none/bin/torchrun", "train.py"), "/none/bin/python is not there: give the path of a"),
+        (("/none/accelerate", "launch", "train.py"), "/none/python is not there: give the path of"),
+    ],
+)
+def test_what_cannot_run_is_a_fault_before_anything_starts(
+    job: tuple[str, ...], fault: str
+) -> None:
+    (found,) = RECIPE.faults(settings(*job))
+    assert fault in found
+
+
+def test_a_script_in_a_working_directory_or_on_the_path_is_not_looked_for_here() -> None:
+    environment = json.dumps({"working_dir": "https://example.org/code.zip"})
+    assert RECIPE.faults(settings("other.py", ROLLCALL_RUNTIME_ENV=environment)) == []
+    brought = settings("env/bin/torchrun", "other.py", ROLLCALL_RUNTIME_ENV=environment)
+    assert RECIPE.faults(brought) == []
+    elsewhere = settings("/none/torchrun", "other.py", ROLLCALL_RUNTIME_ENV=environment)
+    assert len(RECIPE.faults(elsewhere)) == 1
+    assert RECIPE.faults(settings("-m", "trl.scripts.sft")) == []
+    assert RECIPE.faults(settings("train.py")) == []
+
+
+def test_nodes_that_have_too_few_gpus_cannot_hold_the_job() -> None:
+    given = settings("torchrun", "--nproc-per-node", "8", "train.py")
+    small = NodeResources(name="gn12", gpus=4)
+    (lacking,) = RECIPE.placed(given, [NodeResources(name="gn11", gpus=8), small]).lacking
+    assert lacking.startswith("gn12 has 4 GPUs")
+    assert RECIPE.placed(settings("train.py"), [small]).lacking == ()
+
+
+def test_plan_says_both_what_has_no_effect_and_what_does_not_fit() -> None:
+    given = settings(
+        *("torchrun", "--nnodes", "2", "--nproc-per-node", "8", "train.py"),
+        EXPECTED_WORKERS="1",
+        ROLLCALL_NUM_GPUS="4",
+    )
+    row = plan.plan(given, PlannedNodes(gpus=(4, 4)))
+    said = [fault["problem"].partition(" has ")[0] for fault in row["faults"]]
+    assert said == [given.node_name, "worker-1"]
+    assert row["faults"][0]["remedy"].startswith("Start fewer processes on each node;")
+    assert "torchrun --nnodes 2: no effect here" in row["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("job", "recipe"),
+    [
+        ("torchrun train.py", "torchrun"),
+        ("NCCL_DEBUG=INFO torchrun train.py", "torchrun"),
+        ("accelerate launch train.py", "torchrun"),
+        ("accelerate config", "command"),
+        ("deepspeed train.py", "torchrun"),
+        ("python train.py", "command"),
+        ("--pretrain m", "builtin"),
+    ],
+)
+def test_a_submitted_job_of_a_launcher_runs_on_all_nodes(job: str, recipe: str) -> None:
+    assert recipe_of(job.split()) == recipe
