@@ -8,6 +8,7 @@ UV_VERSION := 0.13.8
 SEED ?= 0
 MINUTES ?= 5
 NAME ?=
+TEXT ?=
 PYTHON312 ?= python3.12
 WITH_VERL ?= 0
 
@@ -16,7 +17,7 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
+.PHONY: help setup demo test units faults planted chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
@@ -52,6 +53,10 @@ faults: setup  ## inject the slow faults and run the longest tests; renew the ta
 	$(PYTHON) tests/container/host/prepare.py --faults
 	FAULTS_RECORD=1 $(PYTHON) -m pytest -q --durations=0 -m faults
 	$(PYTHON) -m tests.container.faults.page
+
+# The faults are in tests/data/planted_faults.toml.
+planted: setup  ## plant faults of one line in the source, one at a time: do the unit tests catch each? TEXT=clamp for some
+	$(PYTHON) -m tests.support.planted_faults $(TEXT)
 
 chaos: setup  ## inject random faults: SEED=0 MINUTES=5
 	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)

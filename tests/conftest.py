@@ -46,6 +46,12 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+TESTS = Path(__file__).parent
+MARKED_FOLDERS = frozenset({"browser", "cluster", "gpu", "learning", "slurm", "vllm"})
+"""All tests there have the mark of the folder's name, or `faults`. In tests/container some have
+none: they read files, and start nothing."""
+
+
 class Loggers(dict[str, Any]):
     """logging's registry, whose values are a list of the moment.
 
@@ -132,18 +138,33 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in MARKED_FOLDERS and not any(map(item.get_closest_marker, (folder, "faults"))):
+            raise pytest.UsageError(f"{item.nodeid} would never run: it needs the mark {folder}")
         for level, missing in MISSING.items():
             if item.get_closest_marker(level) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def is_whole_default_level(config: pytest.Config) -> bool:
+    whole = [Path(path).name for path in config.args] == ["tests"]
+    return whole and config.option.markexpr == config.getini("addopts")[1]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the folders of marked levels, whose imports cost each process a second of a CPU.
+
+    `pytest_collection_modifyitems` sees that none of their tests is of the default level.
+    """
+    is_level = collection_path.parent == TESTS and collection_path.name in MARKED_FOLDERS
+    return True if is_level and is_whole_default_level(config) else None
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Three times as many processes as CPUs for the whole default level, most of whose time is
     waiting; one for a level with machines of its own, and for a few files, which would wait longer
     for the processes than run."""
-    whole = [Path(path).name for path in config.args] == ["tests"]
-    default = config.option.markexpr == config.getini("addopts")[1]
-    if not (whole and default):
+    if not is_whole_default_level(config):
         return 0
     forked_workers.install()
     return min(6, 3 * (os.cpu_count() or 1))

@@ -8,27 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from env.prepare.model import write_model
-from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
-from tests.support.ranks import ROLES, Workbench, saved_in, settings, taught
+from tests.support.ranks import ADAPTERS, ROLES, Workbench, saved_in, settings, taught
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
-from trainer.config.options.training import LoRASettings
 from trainer.workers.settings import LearnerSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its vectors of 10 divide by neither 4 ranks nor a power of them."""
-    path = tmp_path_factory.mktemp("model") / "model"
-    shape = TinyModel(hidden_size=10, layers=2, heads=1, max_length=32)
-    write_model(shape, "0123456789+=", path)
-    return path
 
 
 @pytest.mark.parametrize("adam_offload", [False, True])

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from contract.manifest import write_manifest
-from env.prepare.model import write_model
-from env.prepare.tiny_model import TinyModel
 from tests.support.benches import Benches
 from tests.support.ragged import together
 from tests.support.ranks import (
+    ADAPTERS,
     ROLES,
     Said,
     Workbench,
@@ -42,17 +41,6 @@ from trainer.config.options.training import LoRASettings
 from trainer.types import SilentRankError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its vectors of 10 divide by neither 4 ranks nor a power of them."""
-    path = tmp_path_factory.mktemp("model") / "model"
-    shape = TinyModel(hidden_size=10, layers=2, heads=1, max_length=32)
-    write_model(shape, "0123456789+=", path)
-    return path
 
 
 def same(one: State, other: State, tolerance: float = 1e-5) -> None:

@@ -17,7 +17,7 @@ from env.registry import reward_function
 from tests.support.benches import Benches
 from tests.support.mixtures import write_mixture
 from tests.support.ragged import together
-from tests.support.ranks import ROLES, Workbench, experience, saved_in, settings
+from tests.support.ranks import ADAPTERS, ROLES, Workbench, experience, saved_in, settings
 from tests.support.ray_nodes import short_directory
 from tests.support.small_models import write_model
 from tests.support.tiny_run import Tiny, metric_rows, to_argv, train
@@ -25,14 +25,12 @@ from tests.support.trainer_program import flags_of, start
 from trainer.algorithms import batching
 from trainer.checkpoint.state import State
 from trainer.config.options.parallelism import Sharding
-from trainer.config.options.training import LoRASettings
 from trainer.config.parse import parse
 from trainer.types import FloatArray, Metrics, UnfitModelError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 MODELS = ("qwen2", "qwen3_moe")
-ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
 
 
 @pytest.fixture(scope="module")

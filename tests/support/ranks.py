@@ -33,12 +33,14 @@ from trainer.config import architecture
 from trainer.config.options.algorithm import KLSettings, LossSettings
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.parallelism import Sharding
+from trainer.config.options.training import LoRASettings
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
 from trainer.types import Experience, FloatArray, Metrics, Rank
 from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
+ADAPTERS = LoRASettings(rank=2, alpha=4, dropout=0.0, target_modules=("all-linear",))
 
 
 @dataclass(frozen=True, slots=True)

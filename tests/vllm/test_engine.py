@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,6 @@ def model(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     shape = TinyModel(hidden_size=64, layers=2, heads=2, max_length=256)
     write_model(shape, "0123456789+=", path)
     return replace(tiny, model=path)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment() -> Iterator[None]:
-    """vLLM preloads libraries into every process that is started after it."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")

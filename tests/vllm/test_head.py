@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -29,15 +27,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(480)]
 
 LOUD = 20.0
 """Factor of the logits, so that bf16 rounds them by as much as a trained model's."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment() -> Iterator[None]:
-    """vLLM preloads libraries into every process that is started after it."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,18 +25,11 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _environment() -> Iterator[None]:
-    """vLLM preloads libraries into every process that is started after it.
-
-    A dense model's engine before in this process has made no group for experts: make all anew.
-    """
+def no_groups() -> None:
+    """A dense model before in this process has made no group for experts: make all anew."""
     from vllm.distributed.parallel_state import destroy_model_parallel
 
-    before = dict(os.environ)
     destroy_model_parallel()
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def test_layers_whose_new_weights_vllm_does_not_find_end_the_run_by_name(

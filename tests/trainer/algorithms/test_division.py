@@ -139,3 +139,13 @@ def test_mini_batches_are_those_of_one_rank_whatever_the_ranks() -> None:
     for worlds in ([1], [4], [2, 3]):
         plan = division.plan(lengths, lengths, updates, worlds)
         assert [rows.tolist() for rows in plan.updates] == [rows.tolist() for rows in updates]
+
+
+@given(batch=batches(), world=WORLDS)
+def test_a_rank_without_samples_computes_the_shortest_one_that_acts(
+    batch: Sequences, world: int
+) -> None:
+    acting = batch.lengths[batch.actions > 0].tolist()
+    for part in parts(planned(batch, [world]), world, batch):
+        spare = [] if part.spare is None else part.spare.lengths.tolist()
+        assert spare == ([min(acting)] if acting and world > 1 else [])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from contract.manifest import steps_on_disk
 from tests.support.tiny_run import GRPO, Tiny, train
+from trainer.checkpoint.retention import OnDisk, Retention, superfluous
 
 
 def test_models_without_checkpoints_all_stay_as_in_openrlhf(tiny: Tiny, run_dir: Path) -> None:
@@ -40,3 +41,14 @@ def test_a_users_directories_beside_checkpoints_and_the_best_policy_stay(
             assert (directory / name / "mine.txt").exists()
     assert steps_on_disk(config.checkpoints) == [2]
     assert len(steps_on_disk(config.files.best)) == 1
+
+
+def test_the_newest_whole_checkpoints_stay_within_their_number_and_bytes() -> None:
+    found = {step: OnDisk(whole=True, bytes=10) for step in (1, 2, 3)}
+    assert superfluous(found, Retention(count=2)) == [1]
+    assert superfluous(found, Retention(count=3, bytes=20)) == [1]
+    assert superfluous(found, Retention(count=3, bytes=19)) == [2, 1]
+    assert superfluous(found, Retention(count=3, bytes=1)) == [2, 1], "the newest always stays"
+    torn = OnDisk(whole=False, bytes=10)
+    assert superfluous({**found, 4: torn}, Retention(count=3)) == []
+    assert superfluous({**found, 2: torn}, Retention(count=3)) == [2]

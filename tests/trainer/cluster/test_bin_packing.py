@@ -262,3 +262,12 @@ def test_a_tight_fit_that_best_fit_misses_is_found(spare: int) -> None:
         "policy": ("a",),
         "engine": ("b",),
     }
+
+
+@pytest.mark.parametrize(("engines", "fits"), [(2, True), (3, False)])
+def test_engines_share_a_frozen_model_s_gpus_only_if_each_has_one(
+    tiny: Tiny, run_dir: Path, engines: int, fits: bool
+) -> None:
+    config = tiny.config(run_dir, ref_num_gpus_per_node=2, vllm_num_engines=engines)
+    found = pack(layout.of(config), gpus(4))
+    assert (found.shortfalls == ()) == fits

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
-from trainer.cluster.heartbeat import Heartbeat
+import pytest
+
+from trainer.cluster import heartbeat as module
+from trainer.cluster.heartbeat import GroupHeartbeat, Heartbeat
 from trainer.cluster.worker_group import POLL_SECONDS
+from trainer.types import SilentRankError
 
 
 @dataclass
@@ -60,3 +66,23 @@ def test_silence_is_counted_from_the_question_that_has_no_answer_and_ends_with_o
     worker.asked[0].come = True
     assert heartbeat.silence() == 0.0
     assert len(worker.asked) == 2
+
+
+@pytest.mark.parametrize(("place", "patience"), [("up", 10.0), ("starting", 30.0)])
+def test_a_worker_that_has_started_is_silent_after_a_third_of_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, place: str, patience: float
+) -> None:
+    now, killed = 0.0, list[Any]()
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(kill=killed.append, get=str))
+    monkeypatch.setattr(module, "_answered", lambda asked, _: [one for one in asked if one == "up"])
+    host = SimpleNamespace(alive=SimpleNamespace(remote=lambda: "no answer"))
+    group = GroupHeartbeat("policy", [host], [place], 30.0)
+    group.begin()
+    now = patience
+    group.check()
+    now = patience + 1
+    with pytest.raises(SilentRankError, match="policy-0"):
+        group.check()
+    assert killed == [host]

@@ -152,3 +152,15 @@ def test_a_mixture_has_the_parameters_that_its_makers_publish(
     assert found is not None
     assert found.parameters / 1e9 == pytest.approx(billions, rel=0.02)
     assert found.active / 1e9 == pytest.approx(active, rel=0.2)  # some leave embeddings out
+
+
+def test_a_feed_forward_layer_without_a_width_is_four_times_as_wide_as_the_model(
+    tmp_path: Path,
+) -> None:
+    shape = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    sizes = []
+    for name, width in (("said", {"n_inner": 256}), ("unsaid", {"n_inner": None})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(shape | width))
+        sizes.append(read_size(str(tmp_path / name)))
+    assert sizes[0] == sizes[1] is not None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config.options.rollout import SamplingSettings
+from trainer.rollout.hf_engine import sampling
 from trainer.rollout.hf_engine.sampling import draw, nucleus, uniforms
 
 DRAWS = 20_000
@@ -72,3 +73,8 @@ def test_numbers_are_uniform_and_independent_along_and_across_streams() -> None:
         off_diagonal = correlations[~np.eye(len(correlations), dtype=bool)]
         assert abs(off_diagonal.mean()) < 0.02
         assert abs(off_diagonal.std() - length**-0.5) < 0.2 * length**-0.5
+
+
+def test_a_number_that_rounds_to_the_whole_mass_draws_the_last_token_with_any() -> None:
+    probabilities = torch.tensor([[0.25, 0.25, 0.0]])
+    assert sampling._invert(probabilities, torch.tensor([1 - 2**-53]).double()).tolist() == [1]
