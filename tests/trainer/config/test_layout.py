@@ -90,6 +90,7 @@ def test_a_smaller_guest_has_the_first_slots_of_each_node(tiny: Tiny, run_dir: P
     )
     pool = layout.of(config).pool_of("reference")
     assert pool.slots_of("reference") == [(0,), (1,), (4,), (5,)]
+    assert pool.procs_per_slot == 2
     assert len(pool.slots_of("policy")) == 8
 
 

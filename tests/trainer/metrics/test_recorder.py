@@ -67,3 +67,9 @@ def test_a_step_may_become_durable_while_a_checkpoint_is_completed(
         assert not errors
         assert shown
         assert shown.step == step
+
+
+def test_every_second_step_has_a_row_and_the_last(tiny: Tiny, run_dir: Path) -> None:
+    config = tiny.config(run_dir, max_steps=3, logging_steps=2, **GRPO)
+    train(config)
+    assert [row["step"] for row in metric_rows(config)] == [2, 3]

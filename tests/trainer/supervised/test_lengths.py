@@ -11,6 +11,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised.__main__ import main
+from trainer.supervised.lengths import FITS
 
 LONG = "1+1+1+1="
 ROWS: dict[str, list[dict[str, str]]] = {
@@ -84,3 +85,13 @@ def test_rows_that_fit_need_no_word(
 ) -> None:
     assert main(argv("rm", tiny, tmp_path, max_len=16)) == ExitCode.FINISHED
     assert "--max_len" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "trains"), [(0, 1, False), (0, 2, True), (1, 1, True), (8, 1, False)]
+)
+def test_an_answer_trains_if_one_of_its_tokens_follows_another(
+    prompt: int, answer: int, trains: bool
+) -> None:
+    tokens = {"prompt_ids": [1] * prompt, "chosen_ids": [2] * answer, "rejected_ids": [3] * answer}
+    assert FITS["dpo"].keeps(tokens, 8) == trains
