@@ -136,6 +136,8 @@ def measured(model: Path, side: str, updates: int, *, compiles: bool) -> dict[st
 
 
 def of_rank(rank: Rank, model: Path, name: str, updates: int, compiles: bool) -> dict[str, Any]:
+    if compiles:  # nothing is compiled before
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(model.parent / f"compiled-{name}")
     before = held()
     side = built(rank, model, name, compiles=compiles)
     parameters = sum(getattr(one, "ds_numel", one.numel()) for one in side.model.parameters())

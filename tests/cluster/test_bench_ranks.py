@@ -31,7 +31,7 @@ def test_only_deepspeeds_own_way_sends_in_a_snapshot(model: Path) -> None:
             1: 0, 2: 0, 3: 0,
         }  # fmt: skip
         gathered = {stage: sides["gathers"]["elements"] for stage, sides in of_rank.items()}
-        assert gathered == {1: 3, 2: 3, 3: pytest.approx(4.5, abs=1.5)}
+        assert gathered == pytest.approx({1: 3, 2: 3, 3: 3}, rel=0.1)
 
 
 def test_overlap_ends_with_the_same_bits(model: Path) -> None:
