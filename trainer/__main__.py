@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
+from trainer.cluster.worker_group import without_collections
 from trainer.config.job_checks import missing_packages, start_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if why := missing_packages():
         return _end(why, ExitCode.USAGE)
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
-    from trainer.training import run
+    with without_collections():
+        from trainer.training import run
 
     try:
         run.run(config)
