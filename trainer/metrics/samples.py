@@ -11,11 +11,13 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from contract.redaction import redact_known
+from contract.run_dir import write_atomically
 from env.episodes.types import ReplyStop, StopReason, ToolCall
 from trainer.types import Completion, Sample, TokenArray
 
@@ -161,3 +163,24 @@ def _plain(tokens: TokenArray) -> list[int]:
 def _number(value: float) -> float | None:
     """Return a number as JSON has it; None for NaN and infinity."""
     return float(value) if math.isfinite(value) else None
+
+
+def save_failed(directory: Path, step: int, samples: Sequence[Sample]) -> Path:
+    """Write a JSON line for each sample: prompt, completion, label, reward. Returns the file."""
+    path = directory / f"failed-step-{step}.jsonl"
+    write_atomically(path, "".join(json.dumps(_failed_row(sample)) + "\n" for sample in samples))
+    return path
+
+
+def _failed_row(sample: Sample) -> dict[str, object]:
+    return {
+        "index": sample.prompt.index,
+        "prompt": sample.prompt.text,
+        "completion": sample.completion.text,
+        "label": sample.prompt.label,
+        "reward": repr(sample.score.reward),  # JSON has no name for NaN and infinity
+        "error": sample.score.error,
+        "metrics": {name: repr(value) for name, value in sample.score.metrics.items()},
+        "tokens": sample.completion.tokens.tolist(),
+        "finished": sample.completion.finished,
+    }

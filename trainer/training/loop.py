@@ -21,7 +21,8 @@ from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
-from trainer.metrics import failed_samples, step_metrics
+from trainer.metrics import samples as sample_files
+from trainer.metrics import step_metrics
 from trainer.metrics.outputs import Outputs
 from trainer.metrics.recorder import Recorder, Stopwatch
 from trainer.rollout import rewards
@@ -235,7 +236,7 @@ class _Run:
         except (LostWorkerError, BeyondRepairError):
             raise  # nothing is wrong with the samples
         except TrainingError as error:
-            kept = failed_samples.save(self.config.files.root, step, samples)
+            kept = sample_files.save_failed(self.config.files.root, step, samples)
             raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
         awake = not self._sleeps
         return LoopState(run=run, published=True, awake=awake, held=False, saved=False)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from env.data.mixing import mixed
-from env.data.prompts import PromptError, PromptStream, ReadSettings
+from env.data.prompts import PromptError, PromptStream, ReadSettings, mixed
 from env.types import Prompt
 
 SIZES = {"a": 40, "b": 15, "c": 25}
