@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 class RangeReader(Protocol):
-    """A file on another node."""
+    """A file, or a shard in memory, perhaps on another node."""
 
-    def read(self, start: int, size: int) -> bytearray:
-        """Return `size` bytes from `start` on. Raises OSError."""
+    def read(self, start: int, size: int) -> bytearray | NDArray[np.uint8]:
+        """Return `size` bytes from `start` on. Raises OSError, and SnapshotLostError of a shard."""
 
 
 class RemoteTensor(Tensor):
-    """Shape and type of a tensor whose values are in a file on the head's node."""
+    """Shape and type of a tensor whose values are elsewhere, in a RangeReader."""
 
     file: RangeReader
     offset: int
@@ -68,7 +70,7 @@ def part_of(tensor: Tensor, start: int, size: int) -> Tensor:
     if not size:
         return torch.empty(0, dtype=tensor.dtype)
     width = tensor.dtype.itemsize
-    content = tensor.file.read(tensor.offset + start * width, size * width)
+    content: Any = tensor.file.read(tensor.offset + start * width, size * width)
     return torch.frombuffer(content, dtype=tensor.dtype)
 
 
