@@ -9,6 +9,7 @@ split.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from trainer.algorithms.importance_sampling import Correction, correct, segment_mean
 from trainer.algorithms.kl import kl
 from trainer.algorithms.objectives import PolicyObjective
+from trainer.config.policy_losses import EngineCorrection, PolicyTokens, RatioLevel
 from trainer.types import IntArray
 
 RATIO_LIMIT = 20.0
@@ -61,32 +63,29 @@ class PolicyInputs:
 
 
 def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
-    """Return the clipped surrogate with importance weights, plus KL, minus entropy.
-
-    PPO (Schulman et al. 2017, equation 7), with DAPO's two bounds (Yu et al. 2025, equation 8):
-    L = −min(ρA, clip(ρ, 1 − low, 1 + high) A); dual clip (Ye et al. 2020, equation 5) for A < 0:
-    L = −max(min(·), cA). GSPO (Zheng et al. 2025, equations 5 and 7): one ρ for each sequence.
+    """Return the loss of `POLICY_LOSSES` with importance weights, plus KL, minus entropy.
 
     Raises ValueError if the objective needs an input that is None.
     """
+    entry = objective.loss.policy_loss
     log_ratio = _log_ratio(inputs, objective)
-    ratio = log_ratio.exp()
-    free = ratio * inputs.advantages
-    low, high = objective.loss.clip_range
-    clipped = ratio.clamp(1 - low, 1 + high) * inputs.advantages
-    surrogate = torch.min(free, clipped)
-    if objective.loss.dual_clip is not None:
-        bounded = torch.max(surrogate, objective.loss.dual_clip * inputs.advantages)
-        surrogate = torch.where(inputs.advantages < 0, bounded, surrogate)
+    tokens = PolicyTokens(
+        log_ratio=log_ratio,
+        log_probs=inputs.log_probs,
+        advantages=inputs.advantages,
+        sequence_mean=partial(segment_mean, rows=inputs.rows),
+    )
+    losses = entry.formula(tokens, objective.loss)
+    values = losses.values
     correction = _correction(inputs, objective)
     if correction is not None:
-        surrogate = correction.weights * surrogate
-    value = -(surrogate * inputs.weights).sum()
+        values = correction.weights * values
+    value = (values * inputs.weights).sum()
     metrics = {
         "policy_loss": _total(value),
-        "ppo_clip_ratio": _total(clipped < free) * inputs.metric_weight,
+        "ppo_clip_ratio": _total(losses.clipped) * inputs.metric_weight,
         "ppo_kl": _total(inputs.old_log_probs - inputs.log_probs) * inputs.metric_weight,
-        "ratio": _total(ratio) * inputs.metric_weight,
+        "ratio": _total(log_ratio.exp()) * inputs.metric_weight,
     }
     if correction is not None:
         metrics["vllm_kl"] = -_total(correction.log_ratio) * inputs.metric_weight
@@ -96,20 +95,20 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
 
 
 def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:
-    """Return [N] the log of the ratio to clip: the token's, or its sequence's (geometric mean)."""
-    if objective.loss.policy_loss_type == "ppo":
-        return (inputs.log_probs - inputs.old_log_probs).clamp(-RATIO_LIMIT, RATIO_LIMIT)
-    if objective.loss.policy_loss_type != "gspo":
-        raise ValueError(f"unknown policy loss {objective.loss.policy_loss_type!r}")
-    old = inputs.old_log_probs
-    if objective.correction.level != "off":  # a sequence's ratio can be taken to the engine
+    """Return [N] the log of the ratio: the token's, or its sequence's (geometric mean)."""
+    entry, old = objective.loss.policy_loss, inputs.old_log_probs
+    if entry.correction is EngineCorrection.ENGINE_RATIO and objective.correction.level != "off":
         old = _needed(inputs.rollout_log_probs, "rollout_log_probs")
-    mean = segment_mean(inputs.log_probs - old, inputs.rows)
-    return mean.clamp(-RATIO_LIMIT, RATIO_LIMIT)
+    log_ratio = inputs.log_probs - old
+    if entry.level is RatioLevel.SEQUENCE:
+        log_ratio = segment_mean(log_ratio, inputs.rows)
+    return log_ratio.clamp(-RATIO_LIMIT, RATIO_LIMIT)
 
 
 def _correction(inputs: PolicyInputs, objective: PolicyObjective) -> Correction | None:
-    if objective.correction.level == "off" or objective.loss.policy_loss_type == "gspo":
+    """Return the weights of tokens; None without a correction by weights."""
+    by_ratio = objective.loss.policy_loss.correction is EngineCorrection.ENGINE_RATIO
+    if objective.correction.level == "off" or by_ratio:
         return None
     rollout = _needed(inputs.rollout_log_probs, "rollout_log_probs")
     return correct(inputs.old_log_probs, rollout, inputs.rows, objective.correction)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trainer.config import environments, layout
 from trainer.config.config import Config
 from trainer.config.data_sets import TRAIN
+from trainer.config.policy_losses import FORMULA_SETTINGS, EngineCorrection
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,12 @@ NO_EFFECT = (
         "--eps_clip_low_high gives both bounds",
     ),
     NoEffect(
-        ("loss_aggregation",),
-        lambda c: c.loss.policy_loss_type == "gspo",
-        "--policy_loss_type gspo has one ratio for a sequence, and takes the mean of sequences",
-    ),
-    NoEffect(
         ("is_correction_mode", "is_correction_gating", "is_correction_threshold"),
-        lambda c: c.loss.policy_loss_type == "gspo" and c.correction.level != "off",
-        "--policy_loss_type gspo takes the ratio to the engine itself, without bounds",
+        lambda c: (
+            c.loss.policy_loss.correction is EngineCorrection.ENGINE_RATIO
+            and c.correction.level != "off"
+        ),
+        f"with this --policy_loss_type {EngineCorrection.ENGINE_RATIO}",
     ),
     NoEffect(
         ("environment_args", "max_turns", "max_obs_length"),
@@ -263,6 +262,7 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"--max_len without --generate_max_len: completions have at most {most} tokens, "
             f"prompts {config.prompt_max_len}"
         )
+    yield from _loss_warnings(config, given)
     yield from _template_warnings(config)
     yield from environments.warnings(config)
     if "micro_rollout_batch_size" in given:
@@ -309,6 +309,16 @@ def _budget_warnings(config: Config, given: Set[str]) -> Iterator[str]:
                 f" which has a pass of its own and needs that memory: give at least {longest}, or "
                 "lower --generate_max_len"
             )
+
+
+def _loss_warnings(config: Config, given: Set[str]) -> Iterator[str]:
+    """Yield a sentence for each given flag that the policy's loss does not read."""
+    loss = config.loss.policy_loss
+    this = f"--policy_loss_type {config.loss.policy_loss_type}"
+    for flag in sorted((FORMULA_SETTINGS - loss.settings) & given):
+        yield f"--{flag} has no effect: {this} does not read it"
+    if "loss_aggregation" in given and config.loss.loss_aggregation not in loss.aggregations:
+        yield f"--loss_aggregation has no effect: {this} uses {config.loss.policy_aggregation}"
 
 
 def _template_warnings(config: Config) -> Iterator[str]:

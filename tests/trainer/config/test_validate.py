@@ -173,7 +173,11 @@ ALONE: list[tuple[dict[str, Any], str, str]] = [
     ({"kl_estimator": "k3"}, "--kl_estimator k3", "biased"),
     ({"overlong_penalty_factor": 2}, "--overlong_penalty_factor", "--overlong_buffer_len"),
     ({"is_correction_threshold": 2}, "--is_correction_threshold", "--is_correction_level"),
-    ({"policy_loss_type": "gspo", "loss_aggregation": "token"}, "--loss_aggregation", "sequences"),
+    (
+        {"policy_loss_type": "gspo", "loss_aggregation": "token"},
+        "--loss_aggregation",
+        "uses sequence",
+    ),
     (
         {
             "policy_loss_type": "gspo",

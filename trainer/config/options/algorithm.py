@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.config.estimators import ESTIMATORS
+from trainer.config.policy_losses import POLICY_LOSSES, PolicyLoss
 from trainer.config.schema import ADVANTAGE, CORRECTION, FILTERING, KL, LOSS, SHAPING, flag
 
 LARGEST_ERROR = 0.2
@@ -66,7 +67,7 @@ class LossSettings:
         "ppo",
         group=LOSS,
         dotted="actor.policy_loss_type",
-        choices=("ppo", "gspo"),
+        choices=tuple(POLICY_LOSSES),
         help="ppo: a ratio for each token; gspo: one for each sequence",
     )
     eps_clip: float = flag(
@@ -120,8 +121,13 @@ class LossSettings:
 
     @property
     def policy_aggregation(self) -> str:
-        """How tokens' losses become one: token, sequence or constant; gspo allows sequence only."""
-        return "sequence" if self.policy_loss_type == "gspo" else self.loss_aggregation
+        """How tokens' losses become one: --loss_aggregation if the policy's loss allows it."""
+        allowed = self.policy_loss.aggregations
+        return self.loss_aggregation if self.loss_aggregation in allowed else allowed[0]
+
+    @property
+    def policy_loss(self) -> PolicyLoss:
+        return POLICY_LOSSES[self.policy_loss_type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

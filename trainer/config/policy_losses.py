@@ -1,0 +1,116 @@
+"""The policy losses: the formula of each, and what else depends on it.
+
+The formulas use methods of tensors only, so that planning a run needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RatioLevel(StrEnum):
+    """What has one ratio π/π_old: `losses.policy_loss` computes it."""
+
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+
+
+class EngineCorrection(StrEnum):
+    """How --is_correction_level changes the loss: `losses.policy_loss` does it."""
+
+    TOKEN_WEIGHTS = "weights of tokens"
+    ENGINE_RATIO = "the ratio is taken to the engine itself, without bounds"
+
+
+class Bounds(Protocol):
+    """The settings that formulas read; `LossSettings` has them."""
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """How far the ratio may be below 1, and above 1."""
+
+    @property
+    def dual_clip(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTokens:
+    """What a formula computes the losses of tokens from; tensors are [N]."""
+
+    log_ratio: Tensor
+    """Log of π/π_old of each token or of its sequence, within ±20; it has a gradient."""
+    log_probs: Tensor
+    """Under the current policy, with a gradient."""
+    advantages: Tensor
+    sequence_mean: Callable[[Tensor], Tensor]
+    """[N] → [N]: the mean over the action tokens of each token's sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLosses:
+    """The losses of tokens, before weights and aggregation."""
+
+    values: Tensor
+    """[N]"""
+    clipped: Tensor
+    """[N] bool: whether a bound on the ratio changed the token's loss."""
+
+
+Formula = Callable[[PolicyTokens, Bounds], TokenLosses]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss:
+    """A policy loss."""
+
+    formula: Formula
+    level: RatioLevel = RatioLevel.TOKEN
+    correction: EngineCorrection = EngineCorrection.TOKEN_WEIGHTS
+    aggregations: tuple[str, ...] = ("token", "sequence", "constant")
+    """Values of --loss_aggregation that it allows; the first one replaces the others."""
+    settings: frozenset[str]
+    """Names of the flags that the formula reads, of `FORMULA_SETTINGS`."""
+    paper: str
+
+
+def clipped_surrogate(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
+    """Return −min(ρA, clip(ρ, 1 − low, 1 + high) A), at most −cA for A < 0 with dual clip c."""
+    ratio = tokens.log_ratio.exp()
+    low, high = bounds.clip_range
+    free = ratio * tokens.advantages
+    clipped = ratio.clamp(1 - low, 1 + high) * tokens.advantages
+    surrogate = free.minimum(clipped)
+    if bounds.dual_clip is not None:
+        bounded = surrogate.maximum(bounds.dual_clip * tokens.advantages)
+        surrogate = bounded.where(tokens.advantages < 0, surrogate)
+    return TokenLosses(-surrogate, clipped < free)
+
+
+CLIP = frozenset({"eps_clip", "eps_clip_low_high"})
+
+POLICY_LOSSES = {
+    "ppo": PolicyLoss(
+        formula=clipped_surrogate,
+        settings=CLIP | {"dual_clip"},
+        paper="Schulman et al. 2017, equation 7; two bounds: Yu et al. 2025, equation 8; "
+        "dual clip: Ye et al. 2020, equation 5",
+    ),
+    "gspo": PolicyLoss(
+        formula=clipped_surrogate,
+        level=RatioLevel.SEQUENCE,
+        correction=EngineCorrection.ENGINE_RATIO,
+        aggregations=("sequence",),
+        settings=CLIP | {"dual_clip"},
+        paper="Zheng et al. 2025, equations 5 and 7",
+    ),
+}
+"""Values of --policy_loss_type."""
+
+FORMULA_SETTINGS = frozenset().union(*(loss.settings for loss in POLICY_LOSSES.values()))
+"""Flags that formulas read. One that a loss does not name has no effect with it."""
