@@ -24,7 +24,13 @@ from contract.run_dir import RunFiles
 from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
-from tests.support.doc_pages import MONITORING, with_metrics, with_variables
+from tests.support.doc_pages import (
+    ALGORITHMS,
+    MONITORING,
+    with_losses,
+    with_metrics,
+    with_variables,
+)
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
 from tests.support.ray_nodes import short_directory
 from tests.support.repository import ROOT
@@ -182,6 +188,12 @@ def test_the_reference_has_the_table_of_settings() -> None:
 def test_the_page_on_monitoring_has_the_table_of_metrics() -> None:
     """Renewed by `python -m tests.support.doc_pages`."""
     assert with_metrics(MONITORING.read_text()) == MONITORING.read_text()
+
+
+def test_the_page_of_algorithms_has_the_present_table_of_losses() -> None:
+    page = ALGORITHMS.read_text()
+    assert "| `gspo` | sequence |" in page
+    assert with_losses(page) == page, "python -m tests.support.doc_pages"
 
 
 def markdown_files() -> list[Path]:

@@ -24,6 +24,9 @@ class Peers:
     def openrlhf(self, function: str, **arguments: Any) -> Any:
         return self._call("openrlhf_calls", function, arguments)
 
+    def verl(self, function: str, **arguments: Any) -> Any:
+        return self._call("verl_calls", function, arguments)
+
     def trl(self, function: str, **arguments: Any) -> Any:
         return self._call("trl_calls", function, arguments)
 

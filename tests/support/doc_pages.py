@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from the code: variables, models of GPUs, metrics, stages.
+"""The tables in docs/ that are made from the code: variables, GPUs, metrics, losses, stages.
 
 Links to functions of `examples/ppo_by_hand.py`, too: each has the function's line.
 
@@ -14,6 +14,7 @@ from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
 from tests.support.repository import ROOT
 from trainer.config.parity import markdown, with_tables
+from trainer.config.policy_losses import POLICY_LOSSES
 from trainer.config.schema import Declared, flags_of
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import STAGES
@@ -27,6 +28,12 @@ MODELS_HEADER = (
     "| links | source |\n|---|---|---|---|---|---|---|\n"
 )
 METRICS_HEADER = "| metric | labels | value |\n|---|---|---|\n"
+ALGORITHMS = ROOT / "docs" / "algorithms.md"
+LOSSES_HEADER = (
+    "| `--policy_loss_type` | one ρ for each | loss of a token | `--loss_aggregation` "
+    "| `--is_correction_level` gives | flags that it reads | source |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 VARIABLES_HEADER = "| variable | default | meaning |\n|---|---|---|\n"
 
 
@@ -59,6 +66,28 @@ def metrics() -> str:
         for name, metric in METRICS.items()
     )
     return METRICS_HEADER + "".join(rows)
+
+
+def losses() -> str:
+    """The table of policy losses."""
+    rows = (
+        f"| `{name}` | {loss.level} | {_formula(loss.formula.__doc__)} "
+        f"| {', '.join(loss.aggregations)} | {loss.correction} "
+        f"| {', '.join(f'`--{flag}`' for flag in sorted(loss.settings))} | {loss.paper} |\n"
+        for name, loss in POLICY_LOSSES.items()
+    )
+    return LOSSES_HEADER + "".join(rows)
+
+
+def _formula(doc: str | None) -> str:
+    """Return the formula of a docstring's first line: what follows "Return"."""
+    assert doc is not None
+    return doc.partition("\n")[0].removeprefix("Return ").removesuffix(".")
+
+
+def with_losses(page: str) -> str:
+    """`page` with the present table of policy losses."""
+    return _with_table(page, LOSSES_HEADER, losses())
 
 
 def with_models(page: str) -> str:
@@ -123,4 +152,5 @@ if __name__ == "__main__":
     SUPERVISED.write_text(with_stages(SUPERVISED.read_text()))
     PREFLIGHT.write_text(with_models(PREFLIGHT.read_text()))
     REFERENCE.write_text(with_variables(REFERENCE.read_text()))
+    ALGORITHMS.write_text(with_losses(ALGORITHMS.read_text()))
     MONITORING.write_text(with_metrics(MONITORING.read_text()))

@@ -8,7 +8,7 @@ split.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,9 @@ from trainer.types import IntArray
 
 RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ±RATIO_LIMIT before exp, so that no token overflows the loss."""
+
+SMALLEST_WEIGHT = 1e-10
+"""Weight of a dropped token in a geometric mean, as in verl."""
 
 KL_WEIGHT_LIMIT = 10.0
 """Largest weight that a token's ratio gives to the unbiased gradient of the KL."""
@@ -111,7 +114,11 @@ def _correction(inputs: PolicyInputs, objective: PolicyObjective) -> Correction 
     if objective.correction.level == "off" or by_ratio:
         return None
     rollout = _needed(inputs.rollout_log_probs, "rollout_log_probs")
-    return correct(inputs.old_log_probs, rollout, inputs.rows, objective.correction)
+    found = correct(inputs.old_log_probs, rollout, inputs.rows, objective.correction)
+    if objective.loss.policy_loss.correction is EngineCorrection.SEQUENCE_WEIGHTS:
+        logs = (found.weights + SMALLEST_WEIGHT).log()
+        found = replace(found, weights=segment_mean(logs, inputs.rows).exp())
+    return found
 
 
 def _penalties(

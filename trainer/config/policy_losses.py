@@ -25,6 +25,7 @@ class EngineCorrection(StrEnum):
     """How --is_correction_level changes the loss: `losses.policy_loss` does it."""
 
     TOKEN_WEIGHTS = "weights of tokens"
+    SEQUENCE_WEIGHTS = "geometric means of the weights of a sequence's tokens"
     ENGINE_RATIO = "the ratio is taken to the engine itself, without bounds"
 
 
@@ -37,6 +38,12 @@ class Bounds(Protocol):
 
     @property
     def dual_clip(self) -> float | None: ...
+
+    @property
+    def sapo_temperature_pos(self) -> float: ...
+
+    @property
+    def sapo_temperature_neg(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,36 @@ def clipped_surrogate(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
     return TokenLosses(-surrogate, clipped < free)
 
 
+def clipped_weight(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
+    """Return −sg(clip(ρ, 1 − low, 1 + high)) A log π: clipped tokens keep a gradient."""
+    ratio = tokens.log_ratio.detach().exp()
+    low, high = bounds.clip_range
+    weight = ratio.clamp(1 - low, 1 + high)
+    return TokenLosses(-weight * tokens.advantages * tokens.log_probs, weight != ratio)
+
+
+def soft_gate(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
+    """Return −(4/τ) σ(τ(ρ − 1)) A, where τ depends on whether A is positive."""
+    gains = tokens.advantages
+    positive = gains.new_full(gains.shape, bounds.sapo_temperature_pos)
+    temperature = positive.where(gains > 0, bounds.sapo_temperature_neg)
+    gate = (temperature * (tokens.log_ratio.exp() - 1)).sigmoid() * 4 / temperature
+    return TokenLosses(-gate * gains, gains.new_zeros(gains.shape))
+
+
+def geometric_mean(tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
+    """Return −ρ̄Ā for each token of a sequence, where ρ̄ is the geometric mean of clipped ratios.
+
+    Log-ratios are clipped to [−low, high], on the side to which the advantage pulls. Ā is the mean
+    of the sequence's advantages.
+    """
+    low, high = bounds.clip_range
+    sign = tokens.advantages.sign()
+    free, clipped = sign * tokens.log_ratio, sign * tokens.log_ratio.clamp(-low, high)
+    ratio = tokens.sequence_mean(sign * free.minimum(clipped)).exp()
+    return TokenLosses(-ratio * tokens.sequence_mean(tokens.advantages), clipped < free)
+
+
 CLIP = frozenset({"eps_clip", "eps_clip_low_high"})
 
 POLICY_LOSSES = {
@@ -108,6 +145,24 @@ POLICY_LOSSES = {
         aggregations=("sequence",),
         settings=CLIP | {"dual_clip"},
         paper="Zheng et al. 2025, equations 5 and 7",
+    ),
+    "cispo": PolicyLoss(
+        formula=clipped_weight,
+        settings=CLIP,
+        paper="MiniMax 2025 (MiniMax-M1), section 3.1",
+    ),
+    "sapo": PolicyLoss(
+        formula=soft_gate,
+        aggregations=("sequence",),
+        settings=frozenset({"sapo_temperature_pos", "sapo_temperature_neg"}),
+        paper="Gao et al. 2025, arXiv 2511.20347",
+    ),
+    "gmpo": PolicyLoss(
+        formula=geometric_mean,
+        correction=EngineCorrection.SEQUENCE_WEIGHTS,
+        aggregations=("sequence",),
+        settings=CLIP,
+        paper="Zhao et al. 2025, arXiv 2507.20673",
     ),
 }
 """Values of --policy_loss_type."""

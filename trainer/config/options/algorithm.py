@@ -68,7 +68,7 @@ class LossSettings:
         group=LOSS,
         dotted="actor.policy_loss_type",
         choices=tuple(POLICY_LOSSES),
-        help="ppo: a ratio for each token; gspo: one for each sequence",
+        help="formula of the policy's loss; see docs/algorithms.md",
     )
     eps_clip: float = flag(
         0.2, group=LOSS, dotted="actor.eps_clip", above=0, help="clip range of the policy's ratio"
@@ -86,6 +86,18 @@ class LossSettings:
         dotted="actor.dual_clip",
         above=1,
         help="bound on the loss of negative advantages, commonly 3",
+    )
+    sapo_temperature_pos: float = flag(
+        1.0,
+        group=LOSS,
+        above=0,
+        help="SAPO's temperature for positive advantages; more is a narrower gate",
+    )
+    sapo_temperature_neg: float = flag(
+        1.05,
+        group=LOSS,
+        above=0,
+        help="SAPO's temperature for other advantages",
     )
     value_clip: float = flag(
         0.5, group=LOSS, dotted="critic.value_clip", above=0, help="clip range of the value"
