@@ -144,3 +144,16 @@ def test_a_baseline_over_the_known_rewards_equals_trl_s(
         PaddedInputs(rewards=rewards, action_mask=known.action_mask, group_size=batch.group_size),
     )
     same(mine, of_trl(peers, known, algorithm, rewards, **options))
+
+
+@given(batch=batches())
+def test_opo_equals_verl_s(peers: Peers, batch: Batch) -> None:
+    mine, _ = ours(batch, estimator("opo", reward_clip_range=(-1000.0, 1000.0)))
+    theirs = peers.verl(
+        "advantages",
+        estimator="opo",
+        rewards=batch.rewards,
+        action_mask=batch.action_mask,
+        groups=np.arange(len(batch.rewards)) // batch.group_size,
+    )
+    same(mine, theirs)

@@ -30,7 +30,7 @@ def estimate(settings: AdvantageSettings, padded: PaddedInputs) -> tuple[FloatAr
     """Return advantages, whitened if the settings say so, and returns; zero at other tokens."""
     mask = padded.action_mask
     inputs = AdvantageInputs(
-        scores=advantages.scores(settings, padded.rewards, padded.group_size),
+        scores=advantages.scores(settings, padded.rewards, counted(mask), padded.group_size),
         actions=counted(mask),
         old_log_probs=flat(padded.old_log_probs, mask),
         ref_log_probs=flat(padded.ref_log_probs, mask),

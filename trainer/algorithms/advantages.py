@@ -46,12 +46,15 @@ class AdvantageInputs:
     kl_estimator: str = "k1"
 
 
-def scores(settings: AdvantageSettings, rewards: Floats, group_size: int) -> Numbers:
+def scores(
+    settings: AdvantageSettings, rewards: Floats, actions: IntArray, group_size: int
+) -> Numbers:
     """Return [B] the clipped difference of rewards [B] to their baseline; NaN where unknown.
 
-    `group_size`: number of completions of one prompt, which are neighbours.
+    `actions` [B]: their numbers of actions. `group_size`: number of completions of one prompt,
+    which are neighbours.
     """
-    above = subtract(settings.estimator, rewards, group_size)
+    above = subtract(settings.estimator, rewards, actions, group_size)
     return np.where(np.isnan(rewards), np.nan, np.clip(above, *settings.reward_clip_range))
 
 
@@ -186,35 +189,60 @@ def whiten(advantages: Numbers, of_all: Moments, *, std_norm: bool = True) -> Nu
 
 
 Groups = NDArray[np.float64]
+"""[P, n]: a row has the completions of one prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """What a baseline is computed from."""
+
+    rewards: Groups
+    """NaN where unknown."""
+    actions: Groups
+    """Numbers of actions."""
+
 
 EPSILON = 1e-9
 """Prevents 0 / 0 for a group of equal rewards."""
 
 
-def above_mean(rewards: Groups) -> Groups:
+def above_mean(of: Completions) -> Groups:
     """Return r − mean: REINFORCE++-baseline (Hu et al. 2025), Dr. GRPO (Liu et al. 2025)."""
-    known, _, mean = _moments(rewards)
-    return np.where(known, rewards - mean, 0)
+    known, _, mean = _moments(of.rewards)
+    return np.where(known, of.rewards - mean, 0)
 
 
-def above_batch_mean(rewards: Groups) -> Groups:
+def above_length_weighted_mean(of: Completions) -> Groups:
+    """Return r − Σ l r / Σ l over the prompt's completions of l tokens: OPO (Hao et al. 2025).
+
+    It is the baseline of least variance if the squared norm of a completion's gradient grows with
+    its length.
+    """
+    known, _, _ = _moments(of.rewards)
+    weights = np.where(known, of.actions, 0)
+    total = (weights * np.where(known, of.rewards, 0)).sum(axis=1, keepdims=True)
+    mean = total / np.maximum(weights.sum(axis=1, keepdims=True), 1)
+    return np.where(known, of.rewards - mean, 0)
+
+
+def above_batch_mean(of: Completions) -> Groups:
     """Return r − mean of the known rewards of all prompts: for one completion a prompt."""
-    known = ~np.isnan(rewards)
-    mean = rewards[known].mean() if known.any() else 0.0
-    return np.where(known, rewards - mean, 0)
+    known = ~np.isnan(of.rewards)
+    mean = of.rewards[known].mean() if known.any() else 0.0
+    return np.where(known, of.rewards - mean, 0)
 
 
-def above_others(rewards: Groups) -> Groups:
+def above_others(of: Completions) -> Groups:
     """Return r − mean of the others: leave-one-out (Ahmadian et al. 2024, equation 8)."""
-    known, count, mean = _moments(rewards)
+    known, count, mean = _moments(of.rewards)
     # r − (n·mean − r) / (n − 1) = n / (n − 1) · (r − mean)
-    return np.where(known, (rewards - mean) * count / np.maximum(count - 1, 1), 0)
+    return np.where(known, (of.rewards - mean) * count / np.maximum(count - 1, 1), 0)
 
 
-def normalised(rewards: Groups) -> Groups:
+def normalised(of: Completions) -> Groups:
     """Return (r − mean) / (std + 1e-9) with ddof 1: GRPO (Shao et al. 2024, section 4.1.2)."""
-    known, count, mean = _moments(rewards)
-    centred = np.where(known, rewards - mean, 0)
+    known, count, mean = _moments(of.rewards)
+    centred = np.where(known, of.rewards - mean, 0)
     variance = (centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
     normal: Groups = centred / (np.sqrt(variance) + EPSILON)
     return normal
@@ -228,17 +256,19 @@ def _moments(rewards: Groups) -> tuple[NDArray[np.bool_], Groups, Groups]:
     return known & (count > 1), count.astype(np.float64), mean
 
 
-BASELINES: dict[Baseline, Callable[[Groups], Groups]] = {
+BASELINES: dict[Baseline, Callable[[Completions], Groups]] = {
     Baseline.GROUP_MEAN: above_mean,
     Baseline.OTHERS_MEAN: above_others,
     Baseline.GROUP_NORM: normalised,
+    Baseline.LENGTH_WEIGHTED_MEAN: above_length_weighted_mean,
     Baseline.BATCH_MEAN: above_batch_mean,
 }
 
 
-def subtract(estimator: str, rewards: Floats, size: int) -> Groups:
+def subtract(estimator: str, rewards: Floats, actions: IntArray, size: int) -> Groups:
     """Return [B] rewards minus the estimator's baseline, in groups of `size` neighbours."""
     flat, baseline = rewards.astype(np.float64), ESTIMATORS[estimator].baseline
     if baseline is Baseline.NONE:
         return np.nan_to_num(flat)
-    return BASELINES[baseline](flat.reshape(-1, size)).reshape(-1)
+    of = Completions(flat.reshape(-1, size), actions.astype(np.float64).reshape(-1, size))
+    return BASELINES[baseline](of).reshape(-1)

@@ -13,6 +13,7 @@ class Baseline(StrEnum):
     GROUP_MEAN = "mean of the prompt's completions"
     OTHERS_MEAN = "mean of the prompt's other completions"
     GROUP_NORM = "mean of the prompt's completions, divided by their deviation"
+    LENGTH_WEIGHTED_MEAN = "mean of the prompt's completions, each weighted by its tokens"
     BATCH_MEAN = "mean of all prompts' completions"
 
 
@@ -34,6 +35,7 @@ ESTIMATORS = {
     "rloo": Estimator(Baseline.OTHERS_MEAN, compares_group=True),
     "group_norm": Estimator(Baseline.GROUP_NORM, compares_group=True),
     "dr_grpo": Estimator(Baseline.GROUP_MEAN, compares_group=True),
+    "opo": Estimator(Baseline.LENGTH_WEIGHTED_MEAN, compares_group=True),
     "flash_reinforce": Estimator(Baseline.BATCH_MEAN),
 }
 """Values of --advantage_estimator."""

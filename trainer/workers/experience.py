@@ -138,7 +138,9 @@ def make_lesson(
         kept.ended.result()
     settings = config.advantage
     worth = Worth(
-        scores=advantages.scores(settings, rewards, config.n_samples_per_prompt),
+        scores=advantages.scores(
+            settings, rewards, forward.division.plan.actions, config.n_samples_per_prompt
+        ),
         settings=settings,
         kl=config.kl,
         kl_coef=kl_coef,

@@ -182,8 +182,11 @@ COMPARES_GROUP = [name for name, about in ESTIMATORS.items() if about.compares_g
 REWARDS = [1.0, 0.0, 0.5, 4.0, 2.0, 3.0]
 
 
-def above(estimator: str, rewards: list[float], size: int = 3) -> list[float]:
-    values = advantages.subtract(estimator, np.array(rewards, dtype=np.float32), size)
+def above(
+    estimator: str, rewards: list[float], size: int = 3, actions: list[int] | None = None
+) -> list[float]:
+    lengths = np.array(actions or [1] * len(rewards))
+    values = advantages.subtract(estimator, np.array(rewards, dtype=np.float32), lengths, size)
     return [float(value) for value in values]
 
 
@@ -202,6 +205,13 @@ def test_the_mean_of_the_prompts_samples_is_the_baseline(estimator: str) -> None
 
 def test_rloo_leaves_the_sample_itself_out_of_its_baseline() -> None:
     assert above("rloo", REWARDS) == pytest.approx([0.75, -0.75, 0.0, 1.5, -1.5, 0.0])
+
+
+def test_opo_weights_the_known_rewards_of_a_prompt_by_their_tokens() -> None:
+    got = above("opo", [1.0, UNKNOWN, 0.5, 4.0, 2.0, 3.0], actions=[1, 9, 3, 2, 0, 2])
+    first, second = (1 * 1.0 + 3 * 0.5) / 4, (2 * 4.0 + 2 * 3.0) / 4
+    expected = [1 - first, 0.0, 0.5 - first, 4 - second, 2 - second, 3 - second]
+    assert got == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from trainer.config.translate import policy_losses as losses
 from trainer.config.translate.rows import (
     TRACKERS,
     TRUE,
@@ -144,37 +145,6 @@ def _k3(value: str, values: Values) -> Answer:
 
 def _unbiased(value: str, values: Values) -> Answer:
     return switch(value, values) if values.number("beta") else needless(NO_KL)
-
-
-def _policy_loss(value: str, values: Values) -> Answer:
-    """Return the loss of --loss_type and --importance_sampling_level together."""
-    kind = values.text("loss_type")
-    of_sequences = values.text("importance_sampling_level") == "sequence"
-    if kind in ("cispo", "sapo"):
-        return absent(f"{kind} with ratios of sequences is absent") if of_sequences else kind
-    return "gspo" if of_sequences else "ppo"
-
-
-def _sapo(value: str, values: Values) -> Answer:
-    sapo = values.text("loss_type") == "sapo"
-    return number(value, values) if sapo else needless("only sapo has it")
-
-
-def _clip(value: str, values: Values) -> Answer:
-    if values.text("loss_type") == "cispo":  # TRL's is the bound itself, and there is none below
-        above = float(value) - 1
-        return f"1 {shown(above)}" if above > 0 else absent("a bound of at most 1 is absent")
-    low = values.text("epsilon")
-    return f"{low} {values.text('epsilon_high') or low}"
-
-
-def _epsilon(value: str, values: Values) -> Answer:
-    if values.text("loss_type") == "sapo":
-        return needless("sapo has no bounds")
-    if values.text("loss_type") == "cispo" and not values.has("epsilon_high"):
-        return absent("a bound of at most 1 is absent")
-    high = values.has("epsilon_high")
-    return needless("with --epsilon_high") if high else number(value, values)
 
 
 def _estimator(value: str, values: Values) -> Answer:
@@ -345,19 +315,19 @@ KEYS = [
     Row("beta", "kl_estimator", by=_k3, default="0.0", note="k3"),
     Row("use_bias_correction_kl", "kl_unbiased_gradient", by=_unbiased, default="True",
         note="with one ratio for each token the gradient is the same, with the ratio at most 10"),
-    Row("epsilon", "eps_clip", by=_epsilon, default="0.2"),
-    Row("epsilon_high", "eps_clip_low_high", by=_clip),
+    Row("epsilon", "eps_clip", by=losses.trl_epsilon, default="0.2"),
+    Row("epsilon_high", "eps_clip_low_high", by=losses.trl_clip),
     Row("delta", "dual_clip", by=number, note="the same bound, for negative advantages"),
-    Row("importance_sampling_level", "policy_loss_type", by=_policy_loss,
+    Row("importance_sampling_level", "policy_loss_type", by=losses.trl_policy_loss,
         default="token"),
-    Row("loss_type", "policy_loss_type", by=_policy_loss, default="dapo",
+    Row("loss_type", "policy_loss_type", by=losses.trl_policy_loss, default="dapo",
         note="cispo and sapo; others: ppo, or gspo with importance_sampling_level sequence"),
     Row("loss_type", "loss_aggregation",
         by=chosen(dapo="token", grpo="sequence", dr_grpo="constant", cispo="token",
                   sapo="sequence"),
         default="dapo", note="bnpo, luspo and vespo are absent"),
-    Row("sapo_temperature_pos", "sapo_temperature_pos", by=_sapo, default="1.0"),
-    Row("sapo_temperature_neg", "sapo_temperature_neg", by=_sapo, default="1.05"),
+    Row("sapo_temperature_pos", "sapo_temperature_pos", by=losses.trl_sapo, default="1.0"),
+    Row("sapo_temperature_neg", "sapo_temperature_neg", by=losses.trl_sapo, default="1.05"),
     Row("scale_rewards", "advantage_estimator", by=_estimator, default="group",
         note="group: group_norm; none: dr_grpo; batch is absent"),
     Row("entropy_coef", "entropy_loss_coef", by=_entropy, default="0.0"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from trainer.config.translate import policy_losses as losses
 from trainer.config.translate import verl_conversions as by
 from trainer.config.translate.rows import (
     TRUE,
@@ -67,13 +68,13 @@ KEYS: list[Row] = [
         note="without effect in verl 0.9 unless clip_ratio_low and _high are null"),
     Row(f"{ACTOR}.clip_ratio_low", "eps_clip_low_high", by=by.clip, default="0.2"),
     Row(f"{ACTOR}.clip_ratio_high", "eps_clip_low_high", by=by.clip, default="0.2"),
-    Row(f"{ACTOR}.clip_ratio_c", "dual_clip", by=by.dual_clip, default="3.0",
+    Row(f"{ACTOR}.clip_ratio_c", "dual_clip", by=losses.verl_dual_clip, default="3.0",
         note="off here by default"),
     Row(f"{ACTOR}.policy_loss.loss_mode", "policy_loss_type",
         by=chosen(vanilla="ppo", gspo="gspo", cispo="cispo", sapo="sapo", geo_mean="gmpo"),
         default="vanilla", note="geo_mean: gmpo; others are absent"),
-    Row(f"{ACTOR}.tau_pos", "sapo_temperature_pos", by=by.sapo, default="1.0"),
-    Row(f"{ACTOR}.tau_neg", "sapo_temperature_neg", by=by.sapo, default="1.05"),
+    Row(f"{ACTOR}.tau_pos", "sapo_temperature_pos", by=losses.verl_sapo, default="1.0"),
+    Row(f"{ACTOR}.tau_neg", "sapo_temperature_neg", by=losses.verl_sapo, default="1.05"),
     Row(f"{ACTOR}.loss_agg_mode", "loss_aggregation",
         by=chosen(token_mean="token", seq_mean_token_mean="sequence",
                   seq_mean_token_sum_norm="constant"),
@@ -150,7 +151,7 @@ KEYS: list[Row] = [
     Row("reward_model.reward_manager", by=by.reward_manager, old=True,
         note="--remote_rm_url is the reward"),
     Row("algorithm.adv_estimator", "advantage_estimator", by=by.estimator, default="gae",
-        note="grpo: group_norm; reinforce_plus_plus: reinforce; remax, opo, gpg, gdpo, grpo_passk "
+        note="grpo: group_norm; reinforce_plus_plus: reinforce; remax, gpg, gdpo, grpo_passk "
         "and the optimal token baselines are absent"),
     Row("algorithm.norm_adv_by_std_in_grpo", "advantage_estimator", by=by.norm, default="True",
         note="False: dr_grpo"),

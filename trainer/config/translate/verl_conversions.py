@@ -196,18 +196,6 @@ def adaptive(value: str, values: Values) -> Answer:
     return needless("the weight of the KL is fixed")
 
 
-def sapo(value: str, values: Values) -> Answer:
-    if values.text(f"{ACTOR}.policy_loss.loss_mode") == "sapo":
-        return number(value, values)
-    return needless("only sapo has it")
-
-
-def dual_clip(value: str, values: Values) -> Answer:
-    if values.text(f"{ACTOR}.policy_loss.loss_mode") in ("vanilla", ""):
-        return number(value, values)
-    return needless("only the vanilla loss has it")
-
-
 def estimator(value: str, values: Values) -> Answer:
     named = {
         "gae": "gae",
@@ -215,6 +203,7 @@ def estimator(value: str, values: Values) -> Answer:
         "grpo_vectorized": "group_norm",
         "reinforce_plus_plus": "reinforce",
         "reinforce_plus_plus_baseline": "reinforce_baseline",
+        "opo": "opo",
         "rloo": "rloo",
         "rloo_vectorized": "rloo",
     }

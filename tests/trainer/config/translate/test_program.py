@@ -160,6 +160,7 @@ def test_a_name_that_begins_as_a_flag_does_stays_a_value(
          {"--policy_loss_type": ["gmpo"]}),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=sapo actor_rollout_ref.actor.tau_neg=2.0",
          {"--policy_loss_type": ["sapo"], "--sapo_temperature_neg": ["2.0"]}),
+        ("algorithm.adv_estimator=opo", {"--advantage_estimator": ["opo"]}),
         ("algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive",
          {"--init_kl_coef": ["0.001"], "--kl_target": ["0.1"]}),
         ("actor_rollout_ref.actor.use_kl_loss=True",
