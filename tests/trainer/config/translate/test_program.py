@@ -282,7 +282,7 @@ def test_openrlhf_leaves_a_template_out_beside_the_chat_template(
     command = f"python -m openrlhf.cli.train_ppo_ray {theirs}"
     assert any("input_template" in name for name in translate(capsys, command)) == kept
     _, _, err = run(capsys, "--", *shlex.split(command))
-    assert ("here they begin with BOS" in err) == kept
+    assert ("they begin with BOS here" in err) == kept
 
 
 def test_openrlhf_s_older_flags(capsys: pytest.CaptureFixture[str]) -> None:
