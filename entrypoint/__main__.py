@@ -19,7 +19,7 @@ try:
     from contract.launch.programs import Program
     from entrypoint.commands import cli, packages
     from entrypoint.config.read import read_settings
-    from entrypoint.config.recipes import BUILTIN
+    from entrypoint.config.recipes import BUILTIN, RECIPES
     from entrypoint.config.settings import Settings, SettingsError
     from entrypoint.processes import programs
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
@@ -164,8 +164,8 @@ def _up(settings: Settings) -> int:
     role = decide(settings)
     is_head = isinstance(role, Head)
     own_job = is_head and not settings.waits_for_jobs
-    if own_job and (faults := (recipe := recipes.load(settings.recipe)).faults(settings)):
-        more = [NO_JOB] if recipe.is_left_out(settings) else []
+    if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
+        more = [NO_JOB] if RECIPES[settings.recipe].may_lack_a_job and not settings.job else []
         print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
         return ExitCode.USAGE
     console.set_up(settings)

@@ -18,6 +18,7 @@ from entrypoint.commands import cli, node_shell
 from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.read import removed_settings
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Fault, SettingsError
@@ -67,9 +68,10 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     warnings = _of_the_role(settings)
-    recipe = recipes.load(settings.recipe)
-    if settings.waits_for_jobs or recipe.is_left_out(settings):
+    lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
+    if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
+    recipe = recipes.load(settings.recipe)
     if wrong := cli.hinted(recipe.faults(settings), cli.PLAN_FLAGS):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)

@@ -19,10 +19,14 @@ class RecipeTraits:
     """The head uploads its checkpoints to a store (ROLLCALL_STORAGE=s3://…)."""
     bare_workers: bool = False
     """Its workers import nothing but Ray before they register with Ray."""
+    may_lack_a_job: bool = False
+    """Nobody need have named it: without a job, nothing was asked for."""
 
 
 RECIPES: Mapping[str, RecipeTraits] = {
-    "builtin": RecipeTraits(own_trainer=True, wandb_flag=True, uploads=True, bare_workers=True),
+    "builtin": RecipeTraits(
+        own_trainer=True, wandb_flag=True, uploads=True, bare_workers=True, may_lack_a_job=True
+    ),
     "command": RecipeTraits(),
     "openrlhf": RecipeTraits(wandb_flag=True),
     "search-r1": RecipeTraits(),

@@ -145,10 +145,6 @@ class Recipe(ABC):
     def look_for_files(self, settings: Settings) -> None:
         """Raises FilesGoneError, and ArgumentsError."""
 
-    def is_left_out(self, settings: Settings) -> bool:
-        """Return whether the user has asked for no job at all, by no word and no recipe."""
-        return False
-
     def warnings(self, settings: Settings) -> Sequence[str]:
         """Return the warnings of the job, for `plan` and the journal."""
         return ()

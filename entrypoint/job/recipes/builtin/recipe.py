@@ -67,9 +67,6 @@ class Builtin(Recipe):
     def recognises(self, typed: TypedCommand) -> Match:
         return Match.SURE if typed.words[0].startswith("-") else Match.NONE
 
-    def is_left_out(self, settings: Settings) -> bool:
-        return not settings.job
-
     def faults(self, settings: Settings) -> Sequence[str]:
         from trainer.config.job_checks import data_faults, engine_faults, model_faults
         from trainer.config.parse import parse
