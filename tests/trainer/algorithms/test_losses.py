@@ -18,6 +18,7 @@ from trainer.algorithms.kl import kl
 from trainer.algorithms.losses import PolicyInputs, ValueInputs, token_weights
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.config.options.algorithm import CorrectionSettings, KLSettings
+from trainer.config.policy_losses import POLICY_LOSSES
 
 LOW, HIGH = 0.8, 1.2
 
@@ -98,6 +99,36 @@ def test_gspo_clips_one_ratio_for_each_sequence() -> None:
     loss.value.backward()
     assert clipped == first
     assert gradient(log_probs) == pytest.approx([-first / 4, -first / 4, second])
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_no_gradient_depends_on_the_split_of_sequences_into_passes(name: str) -> None:
+    rng, lengths = np.random.default_rng(3), np.array([3, 1, 4, 2])
+    objective = policy_objective(policy_loss_type=name)
+    rows = np.repeat(np.arange(4), lengths)
+    old, drift = rng.normal(-2, 1, 10), rng.choice([-1.0, -0.1, 0.05, 0.9], 10)
+    gains = np.array([1.3, -0.7, -1.1, 0.4])[rows]
+    weights = token_weights(lengths, objective.loss.policy_aggregation, 5)[rows]
+
+    def gradients(*passes: list[int]) -> list[float]:
+        found = np.zeros(10)
+        for sequences in passes:
+            here = np.isin(rows, sequences)
+            log_probs = tensor(*(old + drift)[here])
+            given = inputs(
+                log_probs,
+                old[here].tolist(),
+                gains[here].tolist(),
+                rows=torch.tensor(rows[here]),
+                weights=torch.tensor(weights[here]),
+            )
+            losses.policy_loss(given, objective).value.backward()
+            found[here] = gradient(log_probs)
+        return found.tolist()
+
+    packed = gradients([0, 1, 2, 3])
+    assert packed == pytest.approx(gradients([0], [1, 3], [2]), rel=1e-12)
+    assert any(packed)
 
 
 def test_entropy_is_rewarded_and_reported() -> None:
