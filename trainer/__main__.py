@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
-from trainer.cluster.worker_group import without_collections
+from trainer.cluster.imports import without_collections
 from trainer.config.job_checks import missing_packages, start_faults
 from trainer.config.parse import parse
 from trainer.config.schema import ConfigError

@@ -29,6 +29,7 @@ from ray.exceptions import RayError, RayTaskError
 from trainer.cluster import tcp_stream
 from trainer.cluster.calls import RayPending, fetched, received
 from trainer.cluster.heartbeat import GroupHeartbeat
+from trainer.cluster.imports import without_collections
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
 from trainer.cluster.worker_group import (
@@ -39,7 +40,6 @@ from trainer.cluster.worker_group import (
     WorkerGroup,
     build,
     load,
-    without_collections,
 )
 from trainer.types import Rank
 

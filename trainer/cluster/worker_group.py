@@ -6,15 +6,14 @@ worker runs.
 
 from __future__ import annotations
 
-import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from trainer.cluster.imports import without_collections
 from trainer.types import LostWorkerError
 
 W_co = TypeVar("W_co", covariant=True)
@@ -229,19 +228,3 @@ def load(actor: str) -> Any:
 def build(actor: str, args: tuple[Any, ...]) -> Any:
     """Returns an instance of `actor` ("module:Class")."""
     return load(actor)(*args)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Import inside this context without garbage collections.
-
-    torch and transformers make some 300,000 objects that stay. Collections would take a sixth of
-    the time of their import.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
