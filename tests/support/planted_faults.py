@@ -4,7 +4,7 @@
 
 A fault names its package and the line to change, not the file, so that it survives a move of the
 file. The tests that must catch it lie beside the source: first those that name its module, then the
-others of the folder. A fault between several parts names a file of tests/scenarios. With TEXT, only
+others of the folder. Some faults name their own test file. With TEXT, only
 faults whose line has it are planted. The exit code is 1 if a fault stays uncaught, or if its line
 does not stand exactly once in its package.
 """
@@ -47,7 +47,7 @@ class Fault:
     old: str
     new: str
     tests: str = ""
-    """A file of tests/scenarios that must catch it, where the code meets others."""
+    """The file or test that must catch it, where those beside the source need not."""
 
     def file(self, root: Path) -> Path | None:
         """Return the source file with the line, None unless it stands once in the package."""
