@@ -25,10 +25,11 @@ from bench.result import report
 from contract.durations import duration
 from contract.journal import EventSource, append_event, read_events
 from entrypoint.job.failures import classes, hang, policy
-from entrypoint.job.failures.classes import AttemptResult, FailureClass, Hung, WorkerLeaving
+from entrypoint.job.failures.classes import AttemptResult, Hung, WorkerLeaving
 from entrypoint.job.failures.log_patterns import EvidenceLog
 from entrypoint.job.failures.policy import Replace, RestartBudget, Resume, Stop
 from entrypoint.net import wait
+from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record.record import FlightRecord, from_journal
 from entrypoint.run.journal import Journal
 

@@ -1,8 +1,14 @@
-"""Exit codes of the launcher, the trainer and their jobs; docs/reference.md has what each means."""
+"""Exit codes of the launcher, the trainer and their jobs: what each means and what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+
+RESUMES = "Started again with its run directory, it resumes from its newest checkpoint, if any."
+CORRECT = "Correct the job's command or settings, and start it again."
+STORAGE = f"Look at the run directory's storage: it is full, read-only or away. {RESUMES}"
 
 
 class ExitCode(IntEnum):
@@ -17,3 +23,43 @@ class ExitCode(IntEnum):
     UNFIT = 76
     NOT_ALLOWED = 77
     STOPPED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an exit code tells."""
+
+    text: str
+    """Who ends with it, and why: the row of docs/reference.md."""
+    remedy: str = RESUMES
+    """What to do about a run that ended with it before an attempt has failed."""
+
+
+MEANINGS: Mapping[ExitCode, Meaning] = {
+    ExitCode.FINISHED: Meaning("the run finished", ""),
+    ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
+    ExitCode.UNREACHABLE: Meaning(
+        "at the deadline the head or a service was unreachable, or workers were missing; of a "
+        "command: no head answers, or the head failed on the request",
+        f"Start the missing nodes, or look at the network and the services. {RESUMES}",
+    ),
+    ExitCode.JOB_FAILED: Meaning("the job failed more often than the restart budget allows"),
+    ExitCode.RUN_DIR: Meaning(
+        "the run directory cannot be used, or a living head holds it; of a command: a file or its "
+        "output cannot be written",
+        STORAGE,
+    ),
+    ExitCode.RETRY: Meaning(
+        "a temporary error, such as a Ray that does not stay up, or a port that another program "
+        "has: start this node again",
+        "Start it again with the same run directory. If it ends so again, read the log that the "
+        "first line names, and the head's.",
+    ),
+    ExitCode.UNFIT: Meaning(
+        "this node is not fit: preflight failed, the head refuses the node's versions, or a file "
+        "or a right is missing outside the run directory",
+        f"Replace the node that is not fit; rollcall doctor says why. {RESUMES}",
+    ),
+    ExitCode.NOT_ALLOWED: Meaning("wrong token"),
+    ExitCode.STOPPED: Meaning("stopped after a save: SIGTERM, Ctrl-C, or a terminal that closed"),
+}

@@ -13,8 +13,8 @@ from typing import Any
 
 from contract.resources import gpu_model
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.preflight.verdict import Verdict
+from entrypoint.run.failure_classes import FailureClass
 
 FAILS, WARNS = 0.25, 0.5
 """Shares of the speed that link and GPUs allow: below the first it fails, below the second it

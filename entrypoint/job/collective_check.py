@@ -21,12 +21,12 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.job import collective
 from entrypoint.job.collective import CollectiveResult
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.machine import inventory
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.process import Process, StartError, marks
 from entrypoint.processes.programs import program
+from entrypoint.run.failure_classes import FailureClass
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import exported_model
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
-from entrypoint.job.failures.classes import AttemptResult, FailureClass
+from entrypoint.job.failures.classes import AttemptResult
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
@@ -32,6 +32,7 @@ from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
+from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.store import StoreError
 

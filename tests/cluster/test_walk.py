@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from entrypoint.commands.demo import inherited
-from entrypoint.run.flight_record.remedies import BY_CLASS
+from entrypoint.run.failure_classes import REMEDIES
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.repository import ROOT
 from tests.support.terminal import in_terminal
@@ -116,7 +116,7 @@ def test_one_command_tells_the_cause_of_a_failed_run(shell: Shell, tmp_path: Pat
         outcome, cause, to_do, log, *_ = said.splitlines()
         assert outcome.startswith("failed: the job died, and the attempt brought no new step")
         assert cause == "cause: ValueError: no such column: prompt"
-        assert to_do == f"what to do: {BY_CLASS['unknown']}"
+        assert to_do == f"what to do: {REMEDIES['unknown']}"
         assert "no such column: prompt" in Path(log.removeprefix("log: ")).read_text()
         said, code = shell.runs("rollcall status")
         assert said.splitlines()[1:4] == [cause, to_do, log]

@@ -12,13 +12,13 @@ from contract.progress import Progress
 from contract.resources import NodeResources
 from entrypoint.job.failures.classes import (
     AttemptResult,
-    FailureClass,
     ScaleUp,
     classify,
 )
 from entrypoint.job.failures.policy import Grow, History, decide, with_fewer
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.builtin.recipe import RECIPE
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.builtin_settings import settings_of
 from tests.support.world import DIED, FINISHED, STOPPED, Act, World, ends
 from trainer.config.parse import parse

@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from the code: variables, GPUs, metrics, losses, stages.
+"""The tables in docs/ that are made from the code: variables, exit codes, losses, metrics, …
 
 Links to functions of `examples/ppo_by_hand.py`, too: each has the function's line.
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 
+from contract.exit_codes import MEANINGS
 from contract.resources import GPU_MODELS
 from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
+from entrypoint.run.failure_classes import FAILURES
 from tests.support.repository import ROOT
 from trainer.config.parity import markdown, with_tables
 from trainer.config.policy_losses import POLICY_LOSSES
@@ -22,7 +24,7 @@ from trainer.supervised.stages import STAGES
 SUPERVISED = ROOT / "docs" / "supervised.md"
 ALGORITHMS, BY_HAND = ROOT / "docs" / "algorithms.md", ROOT / "examples" / "ppo_by_hand.py"
 PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "reference.md"
-MONITORING = ROOT / "docs" / "monitoring.md"
+RECOVERY, MONITORING = ROOT / "docs" / "recovery.md", ROOT / "docs" / "monitoring.md"
 MODELS_HEADER = (
     "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
     "| links | source |\n|---|---|---|---|---|---|---|\n"
@@ -34,6 +36,8 @@ LOSSES_HEADER = (
     "| `--is_correction_level` gives | flags that it reads | source |\n"
     "|---|---|---|---|---|---|---|\n"
 )
+EXIT_CODES_HEADER = "| exit code | meaning |\n|---|---|\n"
+FAILURES_HEADER = "| class | evidence | answer |\n|---|---|---|\n"
 VARIABLES_HEADER = "| variable | default | meaning |\n|---|---|---|\n"
 
 
@@ -90,14 +94,32 @@ def with_losses(page: str) -> str:
     return _with_table(page, LOSSES_HEADER, losses())
 
 
+def exit_codes() -> str:
+    """The table of exit codes."""
+    rows = (f"| {code:d} | {meaning.text} |\n" for code, meaning in MEANINGS.items())
+    return EXIT_CODES_HEADER + "".join(rows)
+
+
+def failures() -> str:
+    """The table of failure classes."""
+    rows = (f"| `{name}` | {row.evidence} | {row.answer} |\n" for name, row in FAILURES.items())
+    return FAILURES_HEADER + "".join(rows)
+
+
 def with_models(page: str) -> str:
     """`page`, which ends with the table of models, with the present table."""
     return page.partition(MODELS_HEADER)[0] + models()
 
 
 def with_variables(page: str) -> str:
-    """`page` with the present table of variables."""
+    """`page` with the present tables of variables and exit codes."""
+    page = _with_table(page, EXIT_CODES_HEADER, exit_codes())
     return _with_table(page, VARIABLES_HEADER, variables())
+
+
+def with_failures(page: str) -> str:
+    """`page` with the present table of failure classes."""
+    return _with_table(page, FAILURES_HEADER, failures())
 
 
 def with_metrics(page: str) -> str:
@@ -154,3 +176,4 @@ if __name__ == "__main__":
     REFERENCE.write_text(with_variables(REFERENCE.read_text()))
     ALGORITHMS.write_text(with_losses(ALGORITHMS.read_text()))
     MONITORING.write_text(with_metrics(MONITORING.read_text()))
+    RECOVERY.write_text(with_failures(RECOVERY.read_text()))

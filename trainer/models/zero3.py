@@ -109,16 +109,24 @@ def whole(parameters: Iterable[Any]) -> Iterator[None]:
         yield
 
 
-def prepare_deepspeed(rank: Rank) -> None:
-    """Set up DeepSpeed. Call it before a module that uses DeepSpeed is imported."""
+def set_up_deepspeed() -> None:
+    """Import DeepSpeed with the CPU as its device if there is no GPU, and without its messages.
+
+    Call it before a module that uses DeepSpeed is imported.
+    """
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ["LOCAL_RANK"] = "0"  # a process sees its own GPU only
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     import deepspeed
 
     # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def prepare_deepspeed(rank: Rank) -> None:
+    """Set up DeepSpeed for a rank of Ray, which sees its own GPU only."""
+    os.environ["LOCAL_RANK"] = "0"
+    set_up_deepspeed()
     if rank.world == 1:
         rendezvous.alone()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
 from trainer.config.schema import ConfigError, Fault
-from trainer.models import hf_export, hub, lora
+from trainer.models import hf_export, hub, lora, zero3
 from trainer.models.loading import prepare_process
 from trainer.supervised import arguments, batches, data, loggers
 from trainer.supervised.lengths import FITS, Fit, fitted
@@ -63,7 +62,7 @@ def run(command: Command) -> None:
     disable_progress_bars()
     _set_up_loggers(flags)
     if flags.zero_stage:
-        _prepare_deepspeed()
+        zero3.set_up_deepspeed()
     make_arguments, build = TRAINERS[command.stage]
     largest = STAGES[command.stage].LARGEST_PASS
     common = arguments.of_trainer(flags, largest, world, cpu=device.type == "cpu")
@@ -132,17 +131,6 @@ def _set_up_loggers(flags: StageFlags) -> None:
     first = os.environ.get("RANK", "0") == "0"
     run_id = loggers.run_id(flags.run_dir) if keeps and first and flags.run_dir else None
     os.environ.update(loggers.variables(flags, run_id, os.environ))
-
-
-def _prepare_deepspeed() -> None:
-    """Set up DeepSpeed before it is imported."""
-    if not torch.cuda.is_available():
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    import deepspeed
-
-    # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def _join_deepspeed() -> None:

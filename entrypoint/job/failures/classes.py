@@ -5,29 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from enum import StrEnum
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import KILLED_RANK
 from entrypoint.job.failures import error_lines
-
-
-class FailureClass(StrEnum):
-    FINISHED = "finished"
-    USAGE = "usage"
-    WRONG_START = "wrong_start"
-    GPU_OOM = "gpu_oom"
-    HOST_OOM = "host_oom"
-    COLLECTIVE = "collective"
-    NODE_LOST = "node_lost"
-    GPU_FAULT = "gpu_fault"
-    SERVICE = "service"
-    HANG = "hang"
-    STORAGE = "storage"
-    PREEMPTED = "preempted"
-    SCALED_UP = "scaled_up"
-    """No failure: an attempt with fewer workers was ended, so that the next one uses all."""
-    UNKNOWN = "unknown"
+from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +95,7 @@ class AttemptResult:
 
 
 EXIT_CODES: dict[int, FailureClass] = {
-    ExitCode.FINISHED: FailureClass.FINISHED,
-    ExitCode.USAGE: FailureClass.USAGE,
-    ExitCode.UNREACHABLE: FailureClass.SERVICE,
-    ExitCode.RUN_DIR: FailureClass.STORAGE,
-    ExitCode.STOPPED: FailureClass.PREEMPTED,
+    row.driver_code: failure for failure, row in FAILURES.items() if row.driver_code is not None
 }
 
 BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
@@ -125,17 +103,7 @@ BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMM
 The user's command did not cause them: a shell runs it, without a runtime environment."""
 SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"})
 
-NEAREST_THE_CAUSE = (
-    FailureClass.GPU_FAULT,
-    FailureClass.GPU_OOM,
-    FailureClass.HOST_OOM,
-    FailureClass.STORAGE,
-    FailureClass.NODE_LOST,
-    FailureClass.COLLECTIVE,
-    FailureClass.SERVICE,
-)
-"""If there is evidence for several classes, the first of these is the cause and the others are its
-effects: a process that dies breaks its peers' collectives."""
+NEAREST_THE_CAUSE = tuple(failure for failure, row in FAILURES.items() if row.is_cause)
 
 OF_RAY = re.compile(r"Job entrypoint command failed|Running entrypoint for job |\s*$")
 """Lines of Ray's message that are not lines of the job."""

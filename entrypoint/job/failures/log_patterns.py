@@ -1,17 +1,14 @@
-"""Patterns that map a line of a job's log to a failure class, for any framework.
-
-For every pattern, tests/data/failures has a line that a program really printed.
-"""
+"""Reads the evidence of a failure from the lines of a job's log, for any framework."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from contract.launch.log_lines import KILLED_RANK
-from entrypoint.job.failures.classes import Evidence, FailureClass
+from entrypoint.job.failures.classes import Evidence
 from entrypoint.job.failures.error_lines import ErrorLines
 from entrypoint.machine import oom_kills, xid
+from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 """Terminal control sequences (ECMA-48): colours, cursor movements, titles."""
@@ -37,87 +34,9 @@ LONGEST_LINE = 400
 STALE_STEPS = 2
 """Steps after which an error has not ended the job."""
 
-PATTERNS: Mapping[FailureClass, tuple[str, ...]] = {
-    FailureClass.GPU_OOM: (
-        r"(CUDA|HIP) out of memory",
-        r"CUDA error: out of memory",
-        r"Cuda failure .*out of memory",
-        r"CUBLAS_STATUS_ALLOC_FAILED",
-        r"No available memory for the cache blocks",
-        r"is less than desired GPU memory utilization",
-    ),
-    FailureClass.GPU_FAULT: (
-        r"uncorrectable ECC error",
-        r"CUDA_ERROR_ECC_UNCORRECTABLE",
-        r"fallen off the bus",
-        r"Unable to determine the device handle for GPU",
-    ),
-    FailureClass.HOST_OOM: (
-        r"ray\.exceptions\.OutOfMemoryError",
-        r"due to the node running low on memory",
-        r"[Cc]an(not|'t) allocate memory",
-        r"^MemoryError\b",
-        r"DataLoader worker .*killed by signal: (Killed|Bus error)",
-        r"Detected \d+ oom[-_]kill event",
-        r"ObjectStoreFullError",
-        r"failed to extend /dev/shm|NCCL WARN .*(posix_fallocate failed|shared memory segment)",
-    ),
-    FailureClass.STORAGE: (
-        r"\[Errno (5|28|30|116|122)\]",
-        r"\(os error (28|30|116|122)\)",
-        r"No space left on device",
-        r"Disk quota exceeded",
-        r"Stale (NFS )?file handle",
-        r"PytorchStreamWriter failed writing",
-        r"inline_container\.cc:\d+\] \. unexpected pos",
-        r"OutOfDiskError",
-    ),
-    FailureClass.NODE_LOST: (
-        r"NodeDiedError",
-        r"because its node has died",
-        r"marked dead because the detector has missed too many heartbeats",
-        r"LocalRayletDiedError",
-        r"ActorUnavailableError",
-        r"Owner's node has crashed",
-    ),
-    FailureClass.COLLECTIVE: (
-        r"collective operation timeout",
-        r"ProcessGroupNCCL's watchdog got stuck",
-        r"NCCL error",
-        r"nccl(UnhandledCuda|System|Remote|Internal)Error",
-        r"Dist(Backend|Network|Store)Error",
-        r"gloo/transport/.*([Tt]imed out|Connection (reset|closed|refused))",
-        r"connectFullMesh failed",
-        r"rank \S+ \(.*\) does not answer",
-    ),
-    FailureClass.SERVICE: (
-        r"We couldn't connect to 'http",
-        r"LocalEntryNotFoundError",
-        r"\b(429 Client|50[0234] Server) Error",
-    ),
-    FailureClass.USAGE: (
-        r"^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|FileNotFoundError):",
-        r"error: (unrecognized arguments|the following arguments are required|argument \S+:)",
-        r"(GatedRepo|RepositoryNotFound)Error",
-        r"is not a valid model identifier",
-        r"Could not override '",
-        r"ZeRORuntimeException: The checkpoint being loaded used a DP world size",
-    ),
-    FailureClass.UNKNOWN: (
-        r"EngineDeadError",
-        r"Engine core initialization failed",
-        r"its worker process has died",
-        r"WorkerCrashedError",
-        r"Fatal Python error",
-        r"(CUDA|HIP) error: ",
-        r"Memory access fault by GPU",
-        r"exits with return code = ",
-        KILLED_RANK.pattern,
-    ),
+COMPILED = {
+    failure: re.compile("|".join(row.patterns)) for failure, row in FAILURES.items() if row.patterns
 }
-"""If a line fits several classes, the first counts. UNKNOWN: it names what died, not why."""
-
-COMPILED = {failure: re.compile("|".join(words)) for failure, words in PATTERNS.items()}
 
 
 def plain(text: str) -> str:

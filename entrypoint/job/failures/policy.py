@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from contract.durations import duration
 from contract.exit_codes import ExitCode
 from entrypoint.job import collective
-from entrypoint.job.failures.classes import FailureClass
+from entrypoint.run.failure_classes import FAILURES, FailureClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +91,6 @@ Decision = Continuation | Stop
 OUT_OF_MEMORY = (FailureClass.GPU_OOM, FailureClass.HOST_OOM)
 """Another attempt may fit; if it does not, the user must change the job."""
 
-REASONS = {
-    FailureClass.NODE_LOST: "a node was lost",
-    FailureClass.COLLECTIVE: "the nodes lost each other on the network",
-    FailureClass.GPU_FAULT: "a GPU failed",
-    FailureClass.SERVICE: "a service did not answer",
-    FailureClass.HANG: "the job made no progress",
-    FailureClass.STORAGE: "storage failed",
-    FailureClass.UNKNOWN: "the job died",
-}
-
-FINAL = {
-    FailureClass.USAGE: (
-        ExitCode.USAGE,
-        "the job cannot run as it is configured; another try would end the same way",
-    ),
-    FailureClass.WRONG_START: (
-        ExitCode.JOB_FAILED,
-        "the job does not go on from its checkpoint; it would do steps twice, and overwrite them",
-    ),
-}
-"""Failure classes that another attempt cannot change."""
-
 
 def start(on_disk: int, in_memory: int = 0) -> str | None:
     """Return in words where the next attempt will resume; None: at the beginning.
@@ -144,9 +122,9 @@ def decide(
     if failure is FailureClass.PREEMPTED:
         saved = f"step {from_step} is saved" if from_step else "no step was saved yet"
         return Stop("stopped", ExitCode.STOPPED, f"stopped; {saved}")
-    if failure in FINAL:
-        exit_code, sentence = FINAL[failure]
-        return Stop("failed", exit_code, sentence)
+    about = FAILURES[failure]
+    if about.is_final:
+        return Stop("failed", about.exit_code, about.reason)
     beginning = start(from_step, in_memory)
     where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
     if failure is FailureClass.SCALED_UP:
@@ -158,14 +136,14 @@ def decide(
         attempts = "the attempt" if in_vain == 1 else f"{in_vain} attempts in a row"
         return Stop(
             "failed",
-            ExitCode.RUN_DIR if failure is FailureClass.STORAGE else ExitCode.JOB_FAILED,
-            f"{REASONS[failure]}, and {attempts} brought no new step: "
+            about.exit_code,
+            f"{about.reason}, and {attempts} brought no new step: "
             "giving up (ROLLCALL_MAX_RESTARTS)",
         )
     if failure is FailureClass.GPU_FAULT and node:
         return Replace(f"a GPU of {node} failed: evicting it, {where}", node)
     return Resume(
-        f"{REASONS[failure]}: {where}",
+        f"{about.reason}: {where}",
         delayed=in_vain > 0 and failure is not FailureClass.NODE_LOST,
     )
 

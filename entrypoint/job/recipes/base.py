@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self, cast
 
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.run.failure_classes import FailureClass
 
 
 @dataclass(frozen=True, slots=True)

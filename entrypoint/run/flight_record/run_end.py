@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.exit_codes import RESUMES
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
-from entrypoint.run.flight_record.remedies import GOES_ON, OVER, remedy
+from entrypoint.run.flight_record.remedies import OVER, remedy
 from entrypoint.run.flight_record.text import counted
 
 ENTRY = "job.json"
@@ -84,7 +85,7 @@ def read(run: RunFiles) -> Ended | None:
     code = last["details"].get("exit_code")
     to_do = remedy(outcome, code if isinstance(code, int) else None, of)
     if _is_job_that_is_over(run):
-        to_do = to_do.replace(GOES_ON, OVER)
+        to_do = to_do.replace(RESUMES, OVER)
     if outcome != "failed":
         return Ended(outcome, last["sentence"], result, to_do=to_do)
     cause = failure["sentence"].removeprefix("unknown: ") if failure else ""

@@ -15,7 +15,7 @@ from typing import Any
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.job.failures.classes import FailureClass
+from entrypoint.run.failure_classes import FailureClass
 
 Event = Mapping[str, Any]
 

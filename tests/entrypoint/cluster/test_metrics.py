@@ -20,8 +20,8 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import measurements
 from entrypoint.cluster.measurements import Measuring
 from entrypoint.cluster.prometheus import METRICS, REWARD_CALL
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.failures.policy import RestartBudget
+from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record.time_accounting import Tally
 from tests.support.control import Head, answers, node_info
 from tests.support.flight_events import Clock

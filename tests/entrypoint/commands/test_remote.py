@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from contract.exit_codes import ExitCode
+from contract.exit_codes import RESUMES, ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import ControlServer
@@ -20,12 +20,11 @@ from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import supervisor
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run.flight_record import remedies
+from entrypoint.run.failure_classes import REMEDIES, FailureClass
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head
 
@@ -65,7 +64,7 @@ def settings(run: RunFiles, port: int = 9) -> Settings:
 
 @pytest.mark.parametrize("command", [remote.status, remote.stop])
 @pytest.mark.parametrize(
-    ("outcome", "to_do"), [(FINISHED, ""), (STOPPED, f"what to do: {remedies.GOES_ON}\n")]
+    ("outcome", "to_do"), [(FINISHED, ""), (STOPPED, f"what to do: {RESUMES}\n")]
 )
 def test_status_and_stop_tell_the_outcome(
     tmp_path: Path,
@@ -111,7 +110,7 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
     given_up = "the job died, and 2 attempts in a row brought no new step: giving up"
     why = [
         "cause: ValueError: no such column: prompt",
-        f"what to do: {remedies.BY_CLASS['unknown']}",
+        f"what to do: {REMEDIES['unknown']}",
         f"log: {run.logs / 'attempt-2.log'}",
     ]
     assert remote.status(settings(run), parse("status", [])) == 0
@@ -122,7 +121,7 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
     assert capsys.readouterr().out.splitlines()[:4] == [f"failed: {given_up}", *why]
     for row in (status_row(run, capsys), report_row(run, capsys)):
         assert row["cause"] == "ValueError: no such column: prompt"
-        assert row["to_do"] == remedies.BY_CLASS["unknown"]
+        assert row["to_do"] == REMEDIES["unknown"]
         assert row["log"] == str(run.logs / "attempt-2.log")
 
 
@@ -153,7 +152,7 @@ def report_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, A
 
 def test_every_class_of_failure_has_a_remedy() -> None:
     no_end = {FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP}
-    assert set(remedies.BY_CLASS) == set(FailureClass) - no_end
+    assert {name for name, remedy in REMEDIES.items() if remedy} == set(FailureClass) - no_end
 
 
 def test_logs_tells_the_outcome_after_the_ends_of_the_logs(

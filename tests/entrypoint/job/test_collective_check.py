@@ -17,12 +17,12 @@ from entrypoint.config.read import read_settings
 from entrypoint.job import collective, collective_check
 from entrypoint.job.collective import CollectiveResult
 from entrypoint.job.collective_check import CollectiveCheck
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.failures.policy import Replace, Resume, Stop, unreachable
 from entrypoint.net import wait
 from entrypoint.preflight.verdict import Verdict
 from entrypoint.processes.inbox import StopAsked
 from entrypoint.processes.process import NODE_MARK, find_marked
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, World, ends
 

@@ -13,7 +13,8 @@ from contract.journal import EventSource, append_event, journal_writer, read_eve
 from contract.redaction import MASK
 from entrypoint.config.read import read_settings
 from entrypoint.job.failures import classes
-from entrypoint.job.failures.classes import AttemptResult, FailureClass
+from entrypoint.job.failures.classes import AttemptResult
+from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record import html
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal

@@ -20,7 +20,6 @@ from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_end import Lacking, of_script, written_to
 from entrypoint.job.recipes.base import FilesGoneError, JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command.recipe import (
@@ -62,6 +61,7 @@ from entrypoint.job.recipes.openrlhf.release import (
 from entrypoint.job.recipes.shell_wrapping import no_effect
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.run.failure_classes import FailureClass
 
 SAVE_EVERY = 20
 """Steps between two checkpoints, if the user does not say: OpenRLHF's default is never."""

@@ -18,7 +18,6 @@ from entrypoint.config.parsers import ServiceOn
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.command.recipe import (
@@ -51,6 +50,7 @@ from entrypoint.job.recipes.verl.command_line import (
     VerlCommand,
     parse,
 )
+from entrypoint.run.failure_classes import FailureClass
 
 NAME, MODULE = "search-r1", "search_r1"
 URL, SEARCHES = "retriever.url", "do_search"

@@ -23,7 +23,6 @@ from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.checkpoint_files import UNREADABLE
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.job_end import Lacking, of_script, of_steps
@@ -35,6 +34,7 @@ from entrypoint.job.recipes.trl import command_line
 from entrypoint.job.recipes.trl import flags as trl_flags
 from entrypoint.job.recipes.trl.command_line import CONFIG, OUTPUT, RESUME, Script
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.run.failure_classes import FailureClass
 
 USAGE = re.compile(
     r"ValueError: (Some specified arguments are not used by the HfArgumentParser"

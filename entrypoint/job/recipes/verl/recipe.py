@@ -13,7 +13,6 @@ from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
@@ -44,6 +43,7 @@ from entrypoint.job.recipes.verl.command_line import (
     VerlCommand,
     parse,
 )
+from entrypoint.run.failure_classes import FailureClass
 
 PACKAGE, RECIPES = "verl", "recipe"
 """`recipe` is a directory beside the package in verl's repository."""

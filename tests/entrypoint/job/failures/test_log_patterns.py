@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from entrypoint.job.failures import log_patterns
-from entrypoint.job.failures.classes import FailureClass as F
 from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.run.failure_classes import FailureClass as F
 
 
 def test_the_first_line_of_a_class_is_kept_until_it_is_outlived() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from contract.exit_codes import ExitCode
-from entrypoint.job.failures.classes import FailureClass as F
 from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
+from entrypoint.run.failure_classes import FailureClass as F
 
 HELD = "or a later one that the nodes hold in memory"
 

@@ -12,8 +12,8 @@ import yaml
 from trl import SFTConfig
 
 from entrypoint.config.read import read_settings
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import base as recipes
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.openrlhf_parser import options
 from tests.support.repository import ROOT
 from trainer.config.config import Config

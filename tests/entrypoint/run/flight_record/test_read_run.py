@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.exit_codes import RESUMES
 from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
@@ -16,7 +17,7 @@ from entrypoint.run import curves
 from entrypoint.run.flight_record import html, read_run
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
-from entrypoint.run.flight_record.remedies import GOES_ON, OVER
+from entrypoint.run.flight_record.remedies import OVER
 from entrypoint.run.flight_record.time_accounting import AGAIN, IN_FLIGHT, TRAINING, UNTOLD, USES
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
@@ -98,7 +99,7 @@ def test_a_job_that_is_over_does_not_resume_with_its_cluster(
     (job.root / "job.json").write_text(json.dumps({"ended": ended}))
     found = read_run.of_run(job).end
     assert found is not None
-    assert found.to_do == (OVER if ended else GOES_ON)
+    assert found.to_do == (OVER if ended else RESUMES)
 
 
 def test_each_use_of_time_that_a_tally_knows_has_a_colour_of_its_own() -> None:

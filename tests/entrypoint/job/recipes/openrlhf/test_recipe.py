@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import interpreters
 from entrypoint.job.recipes.openrlhf import release
 from entrypoint.job.recipes.openrlhf.recipe import RECIPE
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.hf_checkpoints import torch_file
 from tests.support.openrlhf_checkpoints import checkpoint
 from tests.support.openrlhf_parser import PACKAGE, parsed, reserved

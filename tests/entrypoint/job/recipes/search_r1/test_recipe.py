@@ -12,9 +12,9 @@ import pytest
 from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.search_r1 import recipe as search_r1
 from entrypoint.job.recipes.search_r1.recipe import RECIPE
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.recipe_commands import nodes
 from tests.support.repository import DATA, ROOT
 from tests.support.search_r1_checkpoints import checkpoint

@@ -15,11 +15,11 @@ from contract.launch.launcher_flags import parse, telling_steps
 from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes import interpreters
 from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.trl import recipe as trl
 from entrypoint.job.recipes.trl.recipe import RECIPE
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.begun import begun
 from tests.support.hf_checkpoints import checkpoint, torch_file
 from tests.support.recipe_commands import launched

@@ -14,9 +14,9 @@ from safetensors.numpy import save
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.classes import FailureClass
 from entrypoint.job.recipes.verl.command_line import parse
 from entrypoint.job.recipes.verl.recipe import RECIPE
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.begun import begun
 from tests.support.interpreters import python_with
 from tests.support.recipe_commands import nodes

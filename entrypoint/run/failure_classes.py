@@ -1,0 +1,269 @@
+"""The failure classes: how each is recognised, what Rollcall does, and what a person does.
+
+A line of a log maps to a class by `patterns`, for any framework. For every class with patterns,
+tests/data/failures has a line that a program really printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from contract.exit_codes import CORRECT, RESUMES, STORAGE, ExitCode
+from contract.launch.log_lines import KILLED_RANK
+
+
+class FailureClass(StrEnum):
+    FINISHED = "finished"
+    USAGE = "usage"
+    WRONG_START = "wrong_start"
+    GPU_OOM = "gpu_oom"
+    HOST_OOM = "host_oom"
+    COLLECTIVE = "collective"
+    NODE_LOST = "node_lost"
+    GPU_FAULT = "gpu_fault"
+    SERVICE = "service"
+    HANG = "hang"
+    STORAGE = "storage"
+    PREEMPTED = "preempted"
+    SCALED_UP = "scaled_up"
+    """No failure: an attempt with fewer workers was ended, so that the next one uses all."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """All facts of a class."""
+
+    evidence: str
+    """What shows it, and `answer`: what Rollcall does; the row of docs/recovery.md."""
+    answer: str
+    reason: str = ""
+    """Why the run goes on or ends, as a sentence."""
+    remedy: str = ""
+    """What to do if the run has ended with it; empty: nothing."""
+    driver_code: ExitCode | None = None
+    """The exit code by which a job says that it ended with this class."""
+    exit_code: ExitCode = ExitCode.JOB_FAILED
+    """The exit code of a run that ends with it."""
+    is_final: bool = False
+    """Another attempt cannot change it."""
+    is_cause: bool = False
+    """Evidence alone shows it. With evidence for several such classes, the first of FAILURES is the
+    cause and the others are its effects: a process that dies breaks its peers' collectives."""
+    patterns: tuple[str, ...] = ()
+    """Of a line. If a line fits several classes, the first of FAILURES counts."""
+
+
+FAILURES: Mapping[FailureClass, Failure] = {
+    FailureClass.FINISHED: Failure(
+        evidence="exit code 0, and what only a finished job leaves ([below](#exit-code-0))",
+        answer="stop, exit 0",
+        driver_code=ExitCode.FINISHED,
+        exit_code=ExitCode.FINISHED,
+    ),
+    FailureClass.PREEMPTED: Failure(
+        evidence=(
+            "SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, `ROLLCALL_PREEMPT_FILE`, `stop`, exit"
+            " code 143"
+        ),
+        answer="the trainer saves at the next step boundary; exit 143",
+        driver_code=ExitCode.STOPPED,
+        exit_code=ExitCode.STOPPED,
+    ),
+    FailureClass.GPU_FAULT: Failure(
+        evidence="ECC and Xid lines, a GPU fallen off the bus",
+        answer=(
+            "evict the worker (it exits 76), resume with another worker, or with those that "
+            "are left"
+        ),
+        reason="a GPU failed",
+        remedy=f"Have the GPU examined, or start without its node. {RESUMES}",
+        is_cause=True,
+        patterns=(
+            r"uncorrectable ECC error",
+            r"CUDA_ERROR_ECC_UNCORRECTABLE",
+            r"fallen off the bus",
+            r"Unable to determine the device handle for GPU",
+        ),
+    ),
+    FailureClass.GPU_OOM: Failure(
+        evidence="lines such as `CUDA out of memory`",
+        answer="resume once with advice, then stop",
+        remedy=f"Change what the first line says. {RESUMES}",
+        is_cause=True,
+        patterns=(
+            r"(CUDA|HIP) out of memory",
+            r"CUDA error: out of memory",
+            r"Cuda failure .*out of memory",
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"No available memory for the cache blocks",
+            r"is less than desired GPU memory utilization",
+        ),
+    ),
+    FailureClass.HOST_OOM: Failure(
+        evidence=(
+            "the log; the kernel's count of OOM kills in each node's container, which a "
+            "worker reports to the head (event `oom-kill`)"
+        ),
+        answer="resume once with advice, then stop",
+        remedy=f"Change what the first line says. {RESUMES}",
+        is_cause=True,
+        patterns=(
+            r"ray\.exceptions\.OutOfMemoryError",
+            r"due to the node running low on memory",
+            r"[Cc]an(not|'t) allocate memory",
+            r"^MemoryError\b",
+            r"DataLoader worker .*killed by signal: (Killed|Bus error)",
+            r"Detected \d+ oom[-_]kill event",
+            r"ObjectStoreFullError",
+            r"failed to extend /dev/shm|NCCL WARN .*(posix_fallocate failed|shared memory segment)",
+        ),
+    ),
+    FailureClass.STORAGE: Failure(
+        evidence=(
+            "exit code 73, disk full, read-only, stale handle; wrong use while a file that "
+            "the job names is gone or still being written"
+        ),
+        answer=(
+            "wait until the run directory takes a write and the job's files are there "
+            "(`ROLLCALL_REWARD_TIMEOUT` for each), resume; exit 73 after the deadline or the "
+            "last restart"
+        ),
+        reason="storage failed",
+        remedy=STORAGE,
+        driver_code=ExitCode.RUN_DIR,
+        exit_code=ExitCode.RUN_DIR,
+        is_cause=True,
+        patterns=(
+            r"\[Errno (5|28|30|116|122)\]",
+            r"\(os error (28|30|116|122)\)",
+            r"No space left on device",
+            r"Disk quota exceeded",
+            r"Stale (NFS )?file handle",
+            r"PytorchStreamWriter failed writing",
+            r"inline_container\.cc:\d+\] \. unexpected pos",
+            r"OutOfDiskError",
+        ),
+    ),
+    FailureClass.NODE_LOST: Failure(
+        evidence="silent workers, nodes that Ray reports dead",
+        answer=(
+            "wait for all nodes, or continue with fewer "
+            "([below](#fewer-nodes-and-more-again)), then resume"
+        ),
+        reason="a node was lost",
+        remedy=f"Look at the lost node and its network. {RESUMES}",
+        is_cause=True,
+        patterns=(
+            r"NodeDiedError",
+            r"because its node has died",
+            r"marked dead because the detector has missed too many heartbeats",
+            r"LocalRayletDiedError",
+            r"ActorUnavailableError",
+            r"Owner's node has crashed",
+        ),
+    ),
+    FailureClass.COLLECTIVE: Failure(
+        evidence="NCCL and gloo lines",
+        answer=(
+            "test all nodes together ([the collective "
+            "check](preflight.md#the-collective-check)), evict the node at fault, resume"
+        ),
+        reason="the nodes lost each other on the network",
+        remedy=f"Look at the network between the nodes: rollcall doctor. {RESUMES}",
+        is_cause=True,
+        patterns=(
+            r"collective operation timeout",
+            r"ProcessGroupNCCL's watchdog got stuck",
+            r"NCCL error",
+            r"nccl(UnhandledCuda|System|Remote|Internal)Error",
+            r"Dist(Backend|Network|Store)Error",
+            r"gloo/transport/.*([Tt]imed out|Connection (reset|closed|refused))",
+            r"connectFullMesh failed",
+            r"rank \S+ \(.*\) does not answer",
+        ),
+    ),
+    FailureClass.SERVICE: Failure(
+        evidence="exit code 69, the model hub unreachable",
+        answer="wait for the service, then resume",
+        reason="a service did not answer",
+        remedy=f"Look at the service and its log. {RESUMES}",
+        driver_code=ExitCode.UNREACHABLE,
+        is_cause=True,
+        patterns=(
+            r"We couldn't connect to 'http",
+            r"LocalEntryNotFoundError",
+            r"\b(429 Client|50[0234] Server) Error",
+        ),
+    ),
+    FailureClass.USAGE: Failure(
+        evidence=(
+            "exit code 64; in a run without a step also import errors, unknown arguments, "
+            "missing files"
+        ),
+        answer="stop at once, exit 64",
+        reason="the job cannot run as it is configured; another try would end the same way",
+        remedy=CORRECT,
+        driver_code=ExitCode.USAGE,
+        exit_code=ExitCode.USAGE,
+        is_final=True,
+        patterns=(
+            r"^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|FileNotFoundError):",
+            r"error: (unrecognized arguments|the following arguments are required|argument \S+:)",
+            r"(GatedRepo|RepositoryNotFound)Error",
+            r"is not a valid model identifier",
+            r"Could not override '",
+            r"ZeRORuntimeException: The checkpoint being loaded used a DP world size",
+        ),
+    ),
+    FailureClass.HANG: Failure(
+        evidence=(
+            "no sign of life for longer than this phase of a step ever takes; the message "
+            "names the last phase seen"
+        ),
+        answer="record the stacks of every process, stop the job, resume",
+        reason="the job made no progress",
+        remedy="Read the file stacks-attempt-N.txt beside the log: it says where each process was. "
+        f"Raise ROLLCALL_HANG_TIMEOUT if the job was only slow. {RESUMES}",
+    ),
+    FailureClass.WRONG_START: Failure(
+        evidence="the first step of an attempt is not the step after its checkpoint",
+        answer="stop at once, exit 70",
+        reason=(
+            "the job does not go on from its checkpoint; it would do steps twice, and "
+            "overwrite them"
+        ),
+        remedy="Have the job resume from the checkpoint that Rollcall names.",
+        is_final=True,
+    ),
+    FailureClass.UNKNOWN: Failure(
+        evidence="anything else",
+        answer="wait (longer after each failure), then resume",
+        reason="the job died",
+        remedy=f"Read the log, and repair the cause. {RESUMES}",
+        patterns=(
+            r"EngineDeadError",
+            r"Engine core initialization failed",
+            r"its worker process has died",
+            r"WorkerCrashedError",
+            r"Fatal Python error",
+            r"(CUDA|HIP) error: ",
+            r"Memory access fault by GPU",
+            r"exits with return code = ",
+            KILLED_RANK.pattern,
+        ),
+    ),
+    FailureClass.SCALED_UP: Failure(
+        evidence=(
+            "no failure: the head ended an attempt with fewer workers, because the missing "
+            "ones are back"
+        ),
+        answer="resume with all workers",
+    ),
+}
+"""UNKNOWN has patterns that name what died, not why."""
+
+REMEDIES: Mapping[str, str] = {str(name): row.remedy for name, row in FAILURES.items()}
+"""Class of the failure that has ended the run → what to do."""
