@@ -17,10 +17,11 @@ try:
     from contract.exit_codes import ExitCode
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
+    from contract.options import ConfigError
     from entrypoint.commands import cli, packages
     from entrypoint.config.read import read_settings
     from entrypoint.config.recipes import BUILTIN, RECIPES
-    from entrypoint.config.settings import Settings, SettingsError
+    from entrypoint.config.settings import Settings
     from entrypoint.processes import programs
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
     sys.exit(INTERRUPTED)
@@ -55,14 +56,14 @@ def _run() -> int:
     words = sys.argv[1:]
     try:
         return _do(cli.parse(words, recipe_takes_command=recipe_takes_command(os.environ)))
-    except (cli.UsageError, SettingsError) as error:
+    except (cli.UsageError, ConfigError) as error:
         from entrypoint.commands import arguments
 
         return arguments.fail(str(error), ExitCode.USAGE, as_json=cli.wants_json(words))
 
 
 def _do(call: cli.Invocation) -> int:
-    """Do what the words ask for; return the exit code. Raises SettingsError."""
+    """Do what the words ask for; return the exit code. Raises ConfigError."""
     environ: Mapping[str, str] = {**os.environ, **call.variables}
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
@@ -133,7 +134,7 @@ def _refuse_a_second_head(settings: Settings) -> None:
 
     decide(settings)
     if fault := address.second_head(settings):
-        raise SettingsError([fault])
+        raise ConfigError([fault])
 
 
 def _become(module: Program, *arguments: str) -> NoReturn:
@@ -246,10 +247,10 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return INTERRUPTED
 
 
-def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | SettingsError:
+def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | ConfigError:
     try:
         return read_settings(environ, job)
-    except SettingsError as error:
+    except ConfigError as error:
         return error
 
 

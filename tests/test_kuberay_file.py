@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, decide
-from entrypoint.config.settings import SettingsError
 from entrypoint.machine.inventory import installed
 from tests.support.repository import ROOT
 from trainer.config.parse import parse
@@ -112,5 +112,5 @@ def test_a_supervisor_that_fails_is_tried_again_unless_it_would_end_the_same_way
 
 def test_a_pod_of_kuberay_without_the_variable_is_refused_and_told_of_the_file() -> None:
     mark = {"KUBERAY_GEN_RAY_START_CMD": "ray start --head"}
-    with pytest.raises(SettingsError, match=r"ROLLCALL_RAY_ADDRESS.*kuberay\.yaml"):
+    with pytest.raises(ConfigError, match=r"ROLLCALL_RAY_ADDRESS.*kuberay\.yaml"):
         read_settings({"ROLLCALL_NODE_NAME": "here", **mark})

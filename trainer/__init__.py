@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contract.options import ConfigError
     from env.episodes.environment import Environment
     from env.episodes.types import Episode, Reply, Task, Turn
     from env.types import RewardFunction, RewardRequest, Score
-    from trainer.config.schema import ConfigError
     from trainer.metrics.callbacks import (
         Callback,
         CallbackError,
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "contract.options": ("ConfigError",),
     "env.episodes.environment": ("Environment",),
     "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
     "env.types": ("RewardFunction", "RewardRequest", "Score"),
-    "trainer.config.schema": ("ConfigError",),
     "trainer.metrics.callbacks": (
         *("Callback", "CallbackError", "CheckpointEnd", "EvaluationEnd", "StepEnd"),
     ),

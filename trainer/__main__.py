@@ -7,28 +7,28 @@ from collections.abc import Sequence
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
+from contract.options import ConfigError, fail
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.imports import without_collections
 from trainer.config.job_checks import missing_packages, start_faults
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = parse(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
-        return _end(error, ExitCode.USAGE)
+        return fail(error)
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     try:
         faults = start_faults(config)
     except OSError as error:
-        return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+        return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
-        return _end("\n".join(faults), ExitCode.USAGE)
+        return fail("\n".join(faults))
     if why := missing_packages():
-        return _end(why, ExitCode.USAGE)
+        return fail(why)
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     with without_collections():
         from trainer.training import run
@@ -37,16 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         run.run(config)
     except Exception as error:
         if (code := run.exit_code(error)) is not None:
-            return _end(error, code)
+            return fail(error, code)
         if isinstance(error, OSError) and config.has(error.filename):
-            return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+            return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
         raise
     return ExitCode.FINISHED
-
-
-def _end(error: Exception | str, code: ExitCode) -> ExitCode:
-    print(error, file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.manifest import newest_checkpoint
+from contract.options import ConfigError
 from env.data.prompts import PromptError
 from trainer.checkpoint import openrlhf, state, writer
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError
 from trainer.models.hub import HubError
 from trainer.types import ALONE, UnreadableCheckpointError
 

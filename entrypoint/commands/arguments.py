@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
+from contract.options import ParseError
 from entrypoint.commands import cli
 from entrypoint.config import parsers
-from entrypoint.config.variables import ParseError
 
 JOB = "the id of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.journal import timestamp
+from contract.options import ConfigError
 from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail, version
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared
-from entrypoint.config.variables import SettingsError
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
 from entrypoint.run import bundle, errors, known_secrets
 from entrypoint.run.bundle import Gathered, Member
@@ -96,7 +96,7 @@ def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:
     try:
         settings: Settings | None = read_settings(environ)
         faults: list[str] = []
-    except SettingsError as error:
+    except ConfigError as error:
         settings, faults = None, [str(fault) for fault in error.faults]
     about = {
         "created": timestamp(),

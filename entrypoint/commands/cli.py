@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from contract.options import ParseError
 from entrypoint.config import parsers
 from entrypoint.config.recipes import SUPERVISED
-from entrypoint.config.variables import ParseError
 from entrypoint.job.recipes.base import UnknownFlag
 
 COMMANDS: Mapping[str, str] = {

@@ -27,7 +27,7 @@ OF_ROLL = ("head", "phase", "nodes", "missing", "refused", "differences")
 def main(settings: Settings, as_json: bool) -> int:
     """Show every check; return 76 if one failed, whatever ROLLCALL_PREFLIGHT says.
 
-    Raises SettingsError if the role cannot be decided.
+    Raises ConfigError if the role cannot be decided.
     """
     strict = replace(settings, preflight=PreflightMode.STRICT)
     report = run_checks(role.decide(settings), strict, running_pid=living(settings))

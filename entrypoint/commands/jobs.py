@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from contract.exit_codes import ExitCode
+from contract.options import ParseError
 from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask, patiently
 from entrypoint.commands.logs import LogsOfHead, follow
 from entrypoint.commands.remote import job_sentences
 from entrypoint.config import runtime_env
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import ParseError
 from entrypoint.console import DATE_FORMAT
 from entrypoint.job import working_dir
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError, Fault
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
@@ -21,7 +22,6 @@ from entrypoint.config.read import removed_settings
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault, SettingsError
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
 
@@ -53,14 +53,14 @@ NODES_UNKNOWN = (
 )
 
 
-def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE) -> dict[str, Any]:
+def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) -> dict[str, Any]:
     """Return what the node would do, with `KEYS`; None for what faults leave open."""
-    if isinstance(settings, SettingsError):
+    if isinstance(settings, ConfigError):
         return _row(faults=settings.faults)
     given = _given(settings)
     try:
         decided = role.decide(settings)
-    except SettingsError as error:
+    except ConfigError as error:
         return _row(**given, faults=error.faults)
     given["why"] = decided.why
     if isinstance(decided, Worker):
@@ -91,7 +91,7 @@ def plan(settings: Settings | SettingsError, other: PlannedNodes = LIKE_THIS_ONE
 
 
 def main(
-    settings: Settings | SettingsError,
+    settings: Settings | ConfigError,
     as_json: bool,
     other: PlannedNodes = LIKE_THIS_ONE,
     *,
@@ -110,7 +110,7 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(KEYS)
     rows = [
         {
-            "variable": fault.variable,
+            "variable": fault.path,
             "value": fault.value,
             "problem": fault.problem,
             "remedy": fault.remedy,
@@ -211,7 +211,7 @@ def _print_text(row: dict[str, Any], *, cost: bool) -> None:
     for warning in row["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
-        print(Fault(**fault), file=sys.stderr)
+        print(Fault(*fault.values()), file=sys.stderr)
 
 
 def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

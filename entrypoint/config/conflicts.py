@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from itertools import combinations
 from urllib.parse import urlsplit
 
+from contract.options import Fault
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
 from entrypoint.config.parsers import one_of
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
-from entrypoint.config.variables import Fault, shown
+from entrypoint.config.variables import shown
 
 
 def contradictions(settings: Settings) -> Iterator[Fault]:

@@ -6,8 +6,8 @@ import re
 
 import regex
 
+from contract.options import ParseError
 from entrypoint.config.parsers import arguments
-from entrypoint.config.variables import ParseError
 
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from contract.options import ParseError, boolean
 from entrypoint.config.recipes import RECIPES
-from entrypoint.config.variables import ParseError, Secret, is_placeholder
+from entrypoint.config.variables import Secret, is_placeholder
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -83,15 +84,6 @@ def token(raw: str) -> Secret:
             "give a random one, as `openssl rand -hex 24` prints",
         )
     return given
-
-
-def boolean(raw: str) -> bool:
-    match raw.lower():
-        case "1" | "true" | "yes" | "on":
-            return True
-        case "0" | "false" | "no" | "off":
-            return False
-    raise ParseError("is neither yes nor no", "give 1, true, yes or on; or 0, false, no or off")
 
 
 def whole_number(minimum: int, maximum: int = 1_000_000) -> Callable[[str], int]:

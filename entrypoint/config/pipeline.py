@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.options import ParseError
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
-from entrypoint.config.variables import ParseError
 
 if TYPE_CHECKING:
     import yaml

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.options import ConfigError, Fault, ParseError
 from contract.redaction import MASK, secret_texts
 from contract.run_dir import NODE_DIR
 from entrypoint.config import image, job_parsers, parsers, wandb_key
@@ -22,14 +23,7 @@ from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared
-from entrypoint.config.variables import (
-    Fault,
-    ParseError,
-    SettingsError,
-    Variable,
-    is_placeholder,
-    shown,
-)
+from entrypoint.config.variables import Variable, is_placeholder, shown
 
 PREFIX = "ROLLCALL_"
 FOR_CHILDREN = (
@@ -73,7 +67,7 @@ MISSPELT = 0.92
 def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
     """The settings in `environ`, with the `job` arguments of the command line.
 
-    Raises SettingsError with every fault that was found.
+    Raises ConfigError with every fault that was found.
     """
     environ = without_service_links(environ)
     reader, platform = Reader(environ), detect(environ)
@@ -99,7 +93,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     reader.check_platform(platform)
     if faults := [*reader.faults, *contradictions(settings)]:
         open_role = undecided(settings)  # alone it is a fault only of commands that need the role
-        raise SettingsError([*faults, *([open_role] if open_role else [])])
+        raise ConfigError([*faults, *([open_role] if open_role else [])])
     return settings
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from contract.options import ConfigError, Fault
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault, SettingsError, shown
+from entrypoint.config.variables import shown
 
 DEFAULT_EXPECTED_WORKERS = 1
 DEFAULT = "default"
@@ -43,9 +44,9 @@ class Sourced(NamedTuple):
 
 
 def decide(settings: Settings) -> Head | Worker:
-    """This node's role. Raises SettingsError if the settings give none or contradict each other."""
+    """This node's role. Raises ConfigError if the settings give none or contradict each other."""
     if faults := list(_faults(settings)):
-        raise SettingsError(faults)
+        raise ConfigError(faults)
     head = head_address(settings)
     if is_worker(settings) and head is not None:
         return Worker(head.value, f"{_why(settings)}; the head is named by {head.source}")

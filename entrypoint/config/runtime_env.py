@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from entrypoint.config.variables import ParseError
+from contract.options import ParseError
 
 FIELDS = (
     *("working_dir", "excludes", "env_vars", "pip", "uv", "conda"),

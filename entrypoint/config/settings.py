@@ -12,24 +12,23 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from contract.options import boolean
 from contract.redaction import redact, secret_texts
 from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
 from entrypoint.config.parsers import DebugRay, LogFormat, PortRange, PreflightMode, ServiceOn
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
-from entrypoint.config.variables import Fault, Secret, SettingsError, Variable, variable
+from entrypoint.config.variables import Secret, Variable, variable
 
 __all__ = [
     "DebugRay",
-    "Fault",
     "LogFormat",
     "PortRange",
     "PreflightMode",
     "Secret",
     "ServiceOn",
     "Settings",
-    "SettingsError",
 ]
 
 
@@ -44,7 +43,7 @@ class Settings:
 
     ray_worker: bool | None = variable(
         "RAY_WORKER",
-        parse.boolean,
+        boolean,
         "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
         shown="head, or what the platform's rank says",
         replaces=("rank", "is_main", "processes"),
@@ -120,7 +119,7 @@ class Settings:
     )
     waits_for_jobs: bool = variable(
         "ROLLCALL_WAIT_FOR_JOBS",
-        parse.boolean,
+        boolean,
         "1: the head runs no job of its own; it waits for jobs that `rollcall submit` brings, as"
         " `up --wait-for-jobs` does.",
         default=False,

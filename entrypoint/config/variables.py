@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
@@ -21,40 +21,6 @@ PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 """Matches what guides write where a key belongs: `your_wandb_api_key_here`, `{token}`, `...`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault of one variable, and its remedy."""
-
-    variable: str
-    value: str | None
-    """The value as given, secrets masked; None if the variable is not set."""
-    problem: str
-    """What is wrong, as the sentence's predicate: "is not a whole number"."""
-    remedy: str
-    """What to do, as an imperative: "give 0, 1, 2 or more"; empty if `problem` says all."""
-
-    def __str__(self) -> str:
-        subject = self.variable if self.value is None else f"{self.variable}={self.value!r}"
-        return f"{subject} {self.problem}: {self.remedy}." if self.remedy else self.problem
-
-
-class SettingsError(Exception):
-    """The settings cannot be used; `faults` holds every fault."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(map(str, self.faults)))
-
-
-class ParseError(ValueError):
-    """A parser cannot use the text."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        self.problem = problem
-        self.remedy = remedy
-        super().__init__(f"{problem}: {remedy}")
 
 
 class Secret(str):

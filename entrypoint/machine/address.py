@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.options import Fault
 from entrypoint.config import role
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault
 from entrypoint.machine import interfaces
 from entrypoint.machine.interfaces import Interface
 from entrypoint.net import dns, sockets

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrypoint.config.parsers import boolean
-from entrypoint.config.variables import ParseError
+from contract.options import ParseError, boolean
 from entrypoint.machine import nccl_names
 from entrypoint.machine.limits import read
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from contract.options import ConfigError
 from contract.redaction import named_secrets, secret_texts
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 from entrypoint.run import token as run_token
 
 
@@ -16,7 +16,7 @@ def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
     """Return what is secret in this environment, and the run's token and its keys."""
     found = set(secret_texts(environ))
     found.update(*(named_secrets(text) for text in environ.values()))
-    with suppress(SettingsError):  # who needs the settings says what is wrong
+    with suppress(ConfigError):  # who needs the settings says what is wrong
         found |= read_settings(environ).secrets
     root = run.root.resolve()  # a relative path may hide the directories above it
     roots = (root, *root.parents[:2])  # of a job: RUN/jobs/ID

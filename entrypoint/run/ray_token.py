@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contract.options import ConfigError, Fault
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault, SettingsError
 
 DEFAULT_FILE = Path("~/.ray/auth_token")
 
@@ -13,7 +13,7 @@ DEFAULT_FILE = Path("~/.ray/auth_token")
 def of_existing_ray(settings: Settings) -> str:
     """The token; "" if Ray has none (RAY_AUTH_MODE is not `token`).
 
-    Raises SettingsError if Ray has one and its variables give none.
+    Raises ConfigError if Ray has one and its variables give none.
     """
     environ = settings.environ
     if environ.get("RAY_AUTH_MODE", "").strip().lower() != "token":
@@ -30,5 +30,5 @@ def of_existing_ray(settings: Settings) -> str:
     if not token:
         remedy = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that has the token"
         problem = f"asks for Ray's token, and {path} {why}"
-        raise SettingsError([Fault("RAY_AUTH_MODE", "token", problem, remedy)])
+        raise ConfigError([Fault("RAY_AUTH_MODE", "token", problem, remedy)])
     return token

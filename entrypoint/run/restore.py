@@ -154,7 +154,7 @@ def _newest_fetched(
             return step
     if steps or any(journal.landmarks("upload")):
         raise UnusableStoreError(
-            f"{store.url} has no whole checkpoint of this run any more, and the run would begin "
+            f"{store.url} has no complete checkpoint of this run any more, and the run would begin "
             "again at step 0. Bring a checkpoint back there, or give ROLLCALL_STORAGE another "
             "prefix to begin a new run"
         )

@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from contract.files.os_errors import with_path
+from contract.options import ConfigError, Fault
 from contract.redaction import MASK
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import Fault, Secret, SettingsError
+from entrypoint.config.variables import Secret
 from entrypoint.net import wait
 from entrypoint.run import errors, unfit_head_note
 from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
@@ -64,10 +65,10 @@ def derived(token: str, purpose: str) -> str:
 
 
 def _given(token: Secret) -> str:
-    """The text of ROLLCALL_TOKEN. Raises SettingsError if it is a key of the page."""
+    """The text of ROLLCALL_TOKEN. Raises ConfigError if it is a key of the page."""
     if is_read_only(token.reveal()) or OF_PAGE.fullmatch(token.reveal()):
         problem = "is a key of the run's page, which starts no node"
-        raise SettingsError([Fault("ROLLCALL_TOKEN", MASK, problem, "give the run's own token")])
+        raise ConfigError([Fault("ROLLCALL_TOKEN", MASK, problem, "give the run's own token")])
     return token.reveal()
 
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tensorboardX.proto.event_pb2 import Event
 
 from contract.manifest import checkpoint_path, newest_checkpoint
+from contract.options import ConfigError
 from env.data.prompts import PromptError
 from env.types import RewardRequest, Score
 from tests.support.learners import settings
@@ -23,7 +24,6 @@ from tests.support.tiny_run import Tiny, events, metric_rows, train
 from trainer.algorithms.objectives import CriticObjective
 from trainer.checkpoint.resume import ResumeError
 from trainer.config.options.algorithm import LossSettings
-from trainer.config.schema import ConfigError
 from trainer.models import value_model
 from trainer.rollout import prompts
 from trainer.types import TrainingError, UnfitModelError

@@ -17,6 +17,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.launch.programs import Program
+from contract.options import Fault
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.job_queue_protocol import SubmissionError
@@ -29,7 +30,6 @@ from env.prepare.arithmetic import ALPHABET
 from tests.support.job_head import FINISHED, JobHead, fails, finishes, soon, until_stopped
 from tests.support.repository import ROOT
 from tests.support.tiny_reward_model import write_reward_model
-from trainer.config.schema import Fault
 
 LATER = "{stage.one.run}/made"
 

@@ -224,7 +224,7 @@ def test_a_run_whose_checkpoints_are_all_corrupt_in_the_store_does_not_begin_ane
     run = stored(tmp_path, s3, 1, 2)
     for step in (1, 2):
         s3.put(f"checkpoints/global_step_{step}/policy.pt", b"corrupt")
-    with pytest.raises(UnusableStoreError, match="has no whole checkpoint of this run any more"):
+    with pytest.raises(UnusableStoreError, match="has no complete checkpoint of this run any more"):
         fetched(s3, run)
     assert [event["details"]["step"] for event in kinds(run, "checkpoint-skipped")] == [2, 1]
     assert restore.under_way(run), "the next head looks again"

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from contract.options import ConfigError
 from entrypoint.commands.plan import plan
 from entrypoint.config.read import read_settings
-from entrypoint.config.variables import SettingsError
 from tests.support.repository import ROOT
 
 COMPOSE, PAGES = ROOT / "compose", ROOT / "docs" / "platforms"
@@ -51,5 +51,5 @@ def words_of_script(script: str) -> list[str]:
 def planned(environ: Mapping[str, str]) -> dict[str, Any]:
     try:
         return plan(read_settings(environ))
-    except SettingsError as error:
+    except ConfigError as error:
         return plan(error)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from contract.journal import read_events
+from contract.options import ConfigError
 from env.episodes.attempts import without_reward
 from env.types import RewardFunction, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher
@@ -20,7 +21,6 @@ from trainer.checkpoint.writer import RunState
 from trainer.cluster.stop import StopRequest
 from trainer.config.config import Config
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError
 from trainer.metrics.callbacks import Callback
 from trainer.rollout import episode_setup
 from trainer.rollout import prompts as data
@@ -82,7 +82,7 @@ def faults_of(**flags: object) -> dict[str, str]:
     """Flag → what is wrong with its value, or without it. Fails if nothing is."""
     with pytest.raises(ConfigError) as caught:
         parse(to_argv(dict(flags)))
-    return {fault.flag: str(fault) for fault in caught.value.faults}
+    return {fault.path: str(fault) for fault in caught.value.faults}
 
 
 def share_of(character: str) -> RewardFunction:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from contract.files.os_errors import why_absent
-from trainer.config.schema import Fault, MissingFile, UnfinishedFile
+from contract.options import Fault, MissingFile, UnfinishedFile
 
 TRAIN = "train"
 """The split that is read if none is named."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from contract.options import Fault, MissingFile
 from env.environments import environment_file_check
 from trainer.config.config import Config
-from trainer.config.schema import Fault, MissingFile
 
 
 def faults(config: Config) -> Iterator[Fault]:

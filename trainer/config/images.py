@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from contract.options import Fault
 from trainer.config import model_files
 from trainer.config.config import Config
-from trainer.config.schema import Fault
 
 
 def faults(config: Config) -> Iterator[Fault]:

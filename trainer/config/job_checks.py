@@ -166,7 +166,7 @@ def beginning_faults(config: Config) -> list[str]:
         return []
     return [
         f"--load_checkpoint false: {config.files.root} has a run of {finished} steps already. "
-        "Leave the flag out to go on from the newest whole checkpoint, name one by --load_step, or "
+        "Leave it out to resume from the newest complete checkpoint, name one by --load_step, or "
         "give another run directory"
     ]
 

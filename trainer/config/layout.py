@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from contract.options import Fault
 from trainer.config.config import Config
-from trainer.config.schema import Fault
 
 
 class Role(StrEnum):

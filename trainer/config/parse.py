@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.files.os_errors import why_absent
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile
 from trainer.config import layout, values
 from trainer.config.config import Config
 from trainer.config.help import help_text
@@ -22,18 +23,8 @@ from trainer.config.read_flags import (
     read_words,
     resolve,
 )
-from trainer.config.schema import (
-    OVER,
-    ConfigError,
-    Declared,
-    Fault,
-    Flag,
-    MissingFile,
-    flags_of,
-    with_values,
-)
+from trainer.config.schema import OVER, Declared, Flag, flags_of, with_values
 from trainer.config.validate import faults_between
-from trainer.config.values import FALSE, TRUE
 
 T = TypeVar("T")
 CONFIG = "config"
@@ -66,8 +57,8 @@ def parse(argv: Sequence[str], *, incomplete: bool = False, absent: bool = False
     between = [
         fault
         for fault in faults_between(config)
-        if fault.flag.removeprefix("--") not in reading.at_fault
-        and fault.flag not in open_flags
+        if fault.path.removeprefix("--") not in reading.at_fault
+        and fault.path not in open_flags
         and not (absent and isinstance(fault, MissingFile))
     ]
     if faults := [*reading.faults, *between]:
@@ -207,7 +198,7 @@ def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _C
             continue
         if fault is not None:
             checked.at_fault.add(name)
-            checked.faults.setdefault(fault.flag, fault)
+            checked.faults.setdefault(fault.path, fault)
             continue
         checked.values[name] = value
         if one.about.no_effect and value != one.default:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import Fault, MissingFile, UnknownName, flags_of, once_for_each
-from trainer.config.values import FALSE, TRUE
+from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName
+from trainer.config.schema import flags_of, once_for_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[G
         word = left.next()
         name, equals, value = word[2:].partition("=")
         if not word.startswith("--") or not name:
-            faults.append(Fault(word, "", "belongs to no flag", "See --help"))
+            faults.append(Fault(f"'{word}'", "", "belongs to no flag", "See --help"))
         elif name not in shapes:
             faults.append(unknown(name, shapes))
             left.skip_values()

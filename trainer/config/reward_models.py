@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.options import Fault
 from trainer.config import model_files
 from trainer.config.config import Config
-from trainer.config.schema import Fault
 
 HEAD = "ForSequenceClassification"
 OPENRLHF = ("RewardModel", "CriticModel", "LLMForSequenceRegression")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
-from contract.redaction import redact
 from trainer.config.values import plain
 
 T = TypeVar("T")
@@ -82,41 +81,6 @@ class Flag:
         if self.at_most is not None and not value <= self.at_most:
             return f"must be at most {self.at_most:g}"
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One error of a command line, and its remedy."""
-
-    flag: str
-    value: str
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        given = f" (given: {redact(self.value)})" if self.value else ""
-        return f"{self.flag}: {self.problem}{given}. {self.remedy}"
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFile(Fault):
-    """A file that a command line names and that this machine lacks or cannot read now."""
-
-
-class UnknownName(Fault):
-    """A flag that no command of this kind has, and that resembles none."""
-
-
-class UnfinishedFile(MissingFile):
-    """A data file that another program is still writing."""
-
-
-class ConfigError(ValueError):
-    """A command line that cannot be run; its text has every fault."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__("\n".join(str(fault) for fault in faults))
-        self.faults = tuple(faults)
 
 
 def flag(default: Any, **about: Any) -> Any:

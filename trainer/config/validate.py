@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.files.os_errors import why_absent
+from contract.options import Fault, MissingFile
 from trainer.config import data_sets, environments, images, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
-from trainer.config.schema import Fault, MissingFile
 from trainer.config.values import shown
 
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-TRUE = ("true", "yes", "on", "1")
-FALSE = ("false", "no", "off", "0")
+from contract.options import boolean
+
 MANY = 1_000_000
 
 
@@ -31,9 +31,7 @@ def convert(kind: Any, texts: Sequence[str]) -> Any:
 
 def _single(kind: Any, text: str) -> Any:
     if kind is bool:
-        if text.lower() not in TRUE + FALSE:
-            raise ValueError
-        return text.lower() in TRUE
+        return boolean(text)
     if kind is Path:
         return Path(text).absolute()
     return kind(text)

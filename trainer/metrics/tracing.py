@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from contract.journal import attempt_number
+from contract.options import TRUE
 from contract.redaction import redact
 from trainer.config.config import Config
-from trainer.config.values import TRUE
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")

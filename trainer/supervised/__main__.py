@@ -12,8 +12,8 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
+from contract.options import ConfigError, fail
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
-from trainer.config.schema import ConfigError
 from trainer.metrics.sinks import finish_limit
 from trainer.supervised.parse import content_faults, parse
 from trainer.supervised.stages import DESCRIPTIONS, STAGES
@@ -26,18 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FINISHED
     if stage not in STAGES:
         words = ", ".join(STAGES)
-        return _end(f"{stage or 'nothing'}: no such command. Known: {words}", ExitCode.USAGE)
+        return fail(f"{stage or 'nothing'}: no such command. Known: {words}")
     run_dir = os.environ.get("ROLLCALL_RUN_DIR")
     try:
         command = parse(stage, rest, Path(run_dir) if run_dir else None)
         if faults := list(content_faults(command.flags)):
             raise ConfigError(faults)
     except ConfigError as error:
-        return _end(error, ExitCode.USAGE)
+        return fail(error)
     except BrokenPipeError:  # the reader of the help has left
         raise
     except OSError as error:
-        return _end(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
+        return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if os.environ.get("RANK", "0") == "0":
         for warning in command.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if (code := run.exit_code(error)) is None:
             raise
-        return _end(error, code)
+        return fail(error, code)
     return ExitCode.FINISHED
 
 
@@ -57,11 +57,6 @@ def _help() -> str:
     lines = [f"  {stage}  {DESCRIPTIONS[stage]}" for stage in STAGES]
     usage = "usage: python -m trainer.supervised STAGE [--FLAG VALUE …]"
     return "\n".join([usage, "", *lines, "", "STAGE --help lists the flags of a stage."])
-
-
-def _end(error: Exception | str, code: ExitCode) -> ExitCode:
-    print(error, file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

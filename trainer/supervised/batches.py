@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainer.config.schema import Fault
+from contract.options import Fault
 from trainer.supervised.options import StageFlags
 
 

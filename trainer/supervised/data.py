@@ -15,12 +15,12 @@ from typing import Any
 
 from datasets import Dataset, Features, Json, List, Value
 
+from contract.options import ConfigError
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, is_chat, read_rows, without_gaps
 from env.data.template_messages import fitted
 from env.episodes.codec import TextCodec
 from trainer.config.data_sets import is_hub_name
-from trainer.config.schema import ConfigError
 from trainer.models import hub
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import MARGIN, columns, data_faults, datasets_of, misfit

@@ -12,8 +12,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback, WandbCallback
 
+from contract.options import FALSE, TRUE
 from contract.redaction import redact, secret_texts
-from trainer.config.values import FALSE, TRUE
 from trainer.metrics.sinks import FINISH_SECONDS, FINISH_TIMEOUT, answered
 from trainer.supervised.options import StageFlags
 

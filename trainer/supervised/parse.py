@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import why_absent
+from contract.options import ConfigError, Fault, MissingFile
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import data_sets, model_files
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
 from trainer.config.reward_models import output_faults
-from trainer.config.schema import OVER, ConfigError, Fault, MissingFile
+from trainer.config.schema import OVER
 from trainer.config.validate import missing_model
 from trainer.config.vocabulary import unreadable_tokens
 from trainer.supervised import batches
@@ -63,7 +64,7 @@ def parse(
     between = [
         fault
         for fault in _faults(flags, reading.given)
-        if fault.flag.removeprefix("--") not in reading.at_fault
+        if fault.path.removeprefix("--") not in reading.at_fault
         and not (absent and isinstance(fault, MissingFile))
     ]
     if faults := [*reading.faults, *between]:

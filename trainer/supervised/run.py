@@ -17,9 +17,9 @@ from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
 from contract.launch.model_digests import ModelDigests, OtherModelError
+from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
-from trainer.config.schema import ConfigError, Fault
 from trainer.models import hf_export, hub, lora, zero3
 from trainer.models.loading import prepare_process
 from trainer.supervised import arguments, batches, data, loggers

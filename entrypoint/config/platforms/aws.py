@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from contract.options import ParseError
 from entrypoint.config.parsers import host
 from entrypoint.config.platforms.facts import (
     NODE_COUNT,
@@ -22,7 +23,6 @@ from entrypoint.config.platforms.facts import (
     Source,
     first_given,
 )
-from entrypoint.config.variables import ParseError
 
 MAIN_INDEX = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
 NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"

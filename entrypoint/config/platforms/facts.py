@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from entrypoint.config.parsers import boolean, host, whole_number
-from entrypoint.config.variables import Fault, ParseError, shown
+from contract.options import Fault, ParseError, boolean
+from entrypoint.config.parsers import host, whole_number
+from entrypoint.config.variables import shown
 
 NODE_COUNT = whole_number(1)
 RANK = whole_number(0)

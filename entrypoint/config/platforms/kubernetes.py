@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from contract.options import Fault
 from entrypoint.config.parsers import host
 from entrypoint.config.platforms.facts import (
     NODE_COUNT,
@@ -23,7 +24,7 @@ from entrypoint.config.platforms.facts import (
     Source,
     first_given,
 )
-from entrypoint.config.variables import Fault, shown
+from entrypoint.config.variables import shown
 
 LEADER_WORKER_SET = Platform(
     name="leaderworkerset",

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from contract.options import Fault, ParseError
 from entrypoint.config.parsers import host, node_name, whole_number
 from entrypoint.config.platforms.facts import (
     GPU_COUNT,
@@ -26,7 +27,7 @@ from entrypoint.config.platforms.facts import (
     not_decided,
     one_process,
 )
-from entrypoint.config.variables import Fault, ParseError, shown
+from entrypoint.config.variables import shown
 
 COMPONENTS = whole_number(1, 128)
 SPECIAL_STEPS = 0xFFFFFFFA

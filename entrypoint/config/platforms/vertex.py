@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from contract.options import ParseError
 from entrypoint.config.platforms.facts import (
     NOT_THE_JSON,
     Facts,
@@ -16,7 +17,6 @@ from entrypoint.config.platforms.facts import (
     Source,
     without_port,
 )
-from entrypoint.config.variables import ParseError
 
 CLUSTER_SPEC = "CLUSTER_SPEC"
 

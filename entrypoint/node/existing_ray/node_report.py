@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from contract.options import ConfigError
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import PreflightMode, Settings, SettingsError
+from entrypoint.config.settings import PreflightMode, Settings
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import wait
 from entrypoint.preflight.run import run_checks
@@ -41,7 +42,7 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     try:
         row = check_in(read_settings({**os.environ, **given}))
-    except SettingsError as error:
+    except ConfigError as error:
         row = {"unfit": [" ".join(str(fault).split()) for fault in error.faults]}
     print(json.dumps(row))
     return 0

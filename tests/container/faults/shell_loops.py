@@ -2,7 +2,7 @@
 
 For the scripts of `torchrun` and `trl` each node has
 `while ! torchrun --nnodes 3 --node-rank N --master-addr head … SCRIPT; do sleep 2; done`, with the
-newest whole checkpoint; for `command`, Ray is started in such a loop, and the head submits the
+newest complete checkpoint; for `command`, Ray is started in such a loop, and the head submits the
 program in one. Timeouts are those that users have: torch's 30 minutes for gloo (NCCL: 10), Ray's
 own for a silent node. A container that is killed is started again at once, as with Rollcall.
 """

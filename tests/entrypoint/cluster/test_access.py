@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from contract.exit_codes import ExitCode
 from contract.journal import append_event
+from contract.options import ConfigError
 from contract.redaction import redact
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import Access, Keys, needed, page_link
@@ -23,7 +24,6 @@ from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import SettingsError
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head, node_info
 
@@ -96,7 +96,7 @@ def test_a_log_may_hold_the_link_whole_and_no_link_with_the_token() -> None:
 )
 @pytest.mark.parametrize("key", [READ_KEY, PAGE_KEY])
 def test_no_node_starts_with_a_key_of_the_page(start: Callable[[Settings], str], key: str) -> None:
-    with pytest.raises(SettingsError, match="is a key of the run's page, which starts no node"):
+    with pytest.raises(ConfigError, match="is a key of the run's page, which starts no node"):
         start(read_settings({"ROLLCALL_TOKEN": key, "HEAD_POD_ID": "x"}))
 
 

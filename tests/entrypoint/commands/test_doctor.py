@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.commands import doctor
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 from entrypoint.preflight.check import Check
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -47,7 +47,7 @@ def test_a_fit_machine_ends_with_0(
 
 
 def test_a_role_that_cannot_be_decided_is_a_fault_of_the_settings() -> None:
-    with pytest.raises(SettingsError):
+    with pytest.raises(ConfigError):
         doctor.main(read_settings({"RAY_WORKER": "1"}), False)
 
 

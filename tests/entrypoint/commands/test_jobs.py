@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli, jobs
 from entrypoint.commands.head_client import AwayError, ask
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.settings import Settings
 from entrypoint.console import DATE_FORMAT
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
@@ -209,7 +210,7 @@ def test_bad_input_exits_with_64_and_says_what_would_be_right(
         code = rollcall(job_head, *words)
     except SystemExit as ended:
         code = int(str(ended.code))
-    except SettingsError as error:
+    except ConfigError as error:
         code = 64
         print(error)
     output = capsys.readouterr()

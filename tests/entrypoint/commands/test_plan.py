@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.commands.cli import PlannedNodes
 from entrypoint.config.read import REMOVED, read_settings
-from entrypoint.config.settings import SettingsError
 from tests.support.model_files import write_files
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -77,7 +77,7 @@ def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) ->
 def test_faults_of_settings_and_of_the_role_end_with_64(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings({"EXPECTED_WORKERS": "two"})
     for given in (caught.value, read_settings({"RAY_WORKER": "1"})):
         assert plan.main(given, True) == 64

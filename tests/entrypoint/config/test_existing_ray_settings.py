@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, decide
-from entrypoint.config.settings import PreflightMode, SettingsError
+from entrypoint.config.settings import PreflightMode
 from entrypoint.preflight.run import OF_SUPERVISOR, run_checks
 
 NAMED = {"ROLLCALL_NODE_NAME": "here", "ROLLCALL_RECIPE": "command"}
@@ -16,7 +17,7 @@ KUBERAY = {"KUBERAY_GEN_RAY_START_CMD": "ray start --head", "KUBERNETES_SERVICE_
 
 
 def faults(**environ: str) -> str:
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(ConfigError) as error:
         decide(read_settings(BESIDE | environ))
     return str(error.value)
 

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError, declared
+from entrypoint.config.settings import declared
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
 
 def faults(environ: dict[str, str], *job: str) -> dict[str, str]:
     """Variable to the sentence about it."""
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings(environ, job)
-    return {fault.variable: str(fault) for fault in caught.value.faults}
+    return {fault.path: str(fault) for fault in caught.value.faults}
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])

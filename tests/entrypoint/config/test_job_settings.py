@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 
 
 def faults(**environ: str) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings({"ROLLCALL_RECIPE": "command", **environ}, ["true"])
     return [str(fault) for fault in caught.value.faults]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.config import role
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker, decide
-from entrypoint.config.settings import SettingsError
 
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
 RANK_0 = {
@@ -24,7 +24,7 @@ def decided(environ: dict[str, str]) -> Head | Worker:
 
 
 def faults(environ: dict[str, str]) -> str:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         decided(environ)
     return str(caught.value)
 
@@ -163,6 +163,6 @@ def test_a_host_name_that_cannot_name_a_log_file_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "-two words-")
-    with pytest.raises(SettingsError, match="ROLLCALL_NODE_NAME is not set, and this host's name"):
+    with pytest.raises(ConfigError, match="ROLLCALL_NODE_NAME is not set, and this host's name"):
         read_settings({})
     assert read_settings({"ROLLCALL_NODE_NAME": "a"}).node_name == "a"

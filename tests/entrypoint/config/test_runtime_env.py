@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError, ParseError
 from entrypoint.config.read import read_settings
 from entrypoint.config.runtime_env import parsed
-from entrypoint.config.settings import SettingsError
-from entrypoint.config.variables import ParseError
 
 
 def test_json_and_yaml_say_the_same() -> None:
@@ -100,6 +99,6 @@ def test_a_variable_gives_the_environment_of_the_heads_own_command(tmp_path: Pat
 def test_settings_that_contradict_each_other_are_refused(
     environ: dict[str, str], job: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings(environ, job)
     assert said in str(caught.value)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.read import FOR_CHILDREN, read_settings
@@ -20,7 +21,6 @@ from entrypoint.config.settings import (
     Secret,
     ServiceOn,
     Settings,
-    SettingsError,
     declared,
 )
 from tests.support import doc_pages
@@ -30,9 +30,9 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
 def faults(environ: dict[str, str], *job: str) -> dict[str, str]:
     """Variable to the sentence about it."""
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings(environ, job)
-    return {fault.variable: str(fault) for fault in caught.value.faults}
+    return {fault.path: str(fault) for fault in caught.value.faults}
 
 
 def test_an_empty_environment_has_the_defaults_of_the_design() -> None:
@@ -190,7 +190,7 @@ def test_the_port_of_a_kubernetes_service_called_rollcall_ray_is_no_setting() ->
     service = {"ROLLCALL_RAY_SERVICE_HOST": "10.0.0.7", "ROLLCALL_RAY_SERVICE_PORT": "6379"}
     assert read_settings(service | {"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"}).ray_port == 6379
     assert read_settings(service | {"ROLLCALL_RAY_PORT": "7000"}).ray_port == 7000
-    with pytest.raises(SettingsError, match="ROLLCALL_RAY_PORT"):
+    with pytest.raises(ConfigError, match="ROLLCALL_RAY_PORT"):
         read_settings({"ROLLCALL_RAY_PORT": "tcp://10.0.0.7:6379"})
 
 
@@ -379,10 +379,10 @@ def test_any_environment_gives_settings_or_faults_and_shows_no_secret(
     environ: dict[str, str], job: list[str]
 ) -> None:
     environ |= {"WANDB_API_KEY": SECRET, "HF_TOKEN": SECRET}
-    told: Settings | SettingsError
+    told: Settings | ConfigError
     try:
         told = read_settings(environ, job)
-    except SettingsError as error:
+    except ConfigError as error:
         told = error
     assert SECRET not in str(told)
     assert SECRET not in repr(told)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from contract.run_dir import NODE_DIR
 from entrypoint.cluster import differences
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.builtin.recipe import RECIPE
 from entrypoint.node import ray_node
 from entrypoint.preflight import storage
@@ -56,7 +57,7 @@ def test_the_run_directory_is_shared_or_the_head_s(
     ],
 )
 def test_another_value_is_a_fault(given: str, problem: str) -> None:
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(ConfigError) as error:
         settings_of(ROLLCALL_STORAGE=given)
     (fault,) = error.value.faults
     assert fault.problem == problem
@@ -65,7 +66,7 @@ def test_another_value_is_a_fault(given: str, problem: str) -> None:
 
 @pytest.mark.parametrize("given", ["head", "s3://bucket"])
 def test_workers_that_cannot_read_the_token_need_it_as_a_variable(given: str) -> None:
-    with pytest.raises(SettingsError, match="set the same ROLLCALL_TOKEN on every node"):
+    with pytest.raises(ConfigError, match="set the same ROLLCALL_TOKEN on every node"):
         read_settings({"ROLLCALL_STORAGE": given})
     assert read_settings({"ROLLCALL_STORAGE": given, "EXPECTED_WORKERS": "0"}).token is None
 
@@ -73,7 +74,7 @@ def test_workers_that_cannot_read_the_token_need_it_as_a_variable(given: str) ->
 def test_a_cluster_that_waits_for_jobs_takes_no_store() -> None:
     waits = {"ROLLCALL_WAIT_FOR_JOBS": "1"}
     assert settings_of(ROLLCALL_STORAGE="head", **waits)
-    with pytest.raises(SettingsError, match="uploads the checkpoints of one run, and this cluster"):
+    with pytest.raises(ConfigError, match="uploads the checkpoints of one run, and this cluster"):
         settings_of(ROLLCALL_STORAGE="s3://bucket", **waits)
 
 
@@ -81,14 +82,14 @@ def test_a_cluster_that_waits_for_jobs_takes_no_store() -> None:
 def test_beside_a_ray_that_exists_the_run_directory_is_shared(given: str) -> None:
     beside = {"ROLLCALL_RAY_ADDRESS": "http://10.0.0.9:8265"}
     assert settings_of(ROLLCALL_STORAGE="shared", **beside)
-    with pytest.raises(SettingsError, match="the job's driver runs on Ray's head"):
+    with pytest.raises(ConfigError, match="the job's driver runs on Ray's head"):
         settings_of(ROLLCALL_STORAGE=given, **beside)
 
 
 def test_a_store_takes_the_checkpoints_of_the_builtin_recipe_only() -> None:
     command = {"ROLLCALL_RECIPE": "command"}
     assert settings_of(ROLLCALL_STORAGE="head", **command)
-    with pytest.raises(SettingsError, match="have the job save to a store itself"):
+    with pytest.raises(ConfigError, match="have the job save to a store itself"):
         settings_of(ROLLCALL_STORAGE="s3://bucket", **command)
 
 

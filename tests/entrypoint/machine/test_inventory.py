@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 from entrypoint.machine.inventory import gpu_memory
 from entrypoint.machine.view import Machine
 from tests.support import machines
@@ -35,5 +35,5 @@ def test_without_gpus_or_their_library_it_is_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["eighty", "80", "0GB", "-1GB", "80TBs"])
 def test_what_is_no_size_of_memory_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="ROLLCALL_GPU_MEMORY"):
+    with pytest.raises(ConfigError, match="ROLLCALL_GPU_MEMORY"):
         read_settings({"ROLLCALL_GPU_MEMORY": text})

@@ -12,9 +12,10 @@ import pytest
 from contract.files.append import append_line
 from contract.journal_file.lines import line_of
 from contract.lease import Claim
+from contract.options import ConfigError
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings, SettingsError
+from entrypoint.config.settings import Settings
 from entrypoint.node import webhook
 from entrypoint.node.webhook import Follower, News, telling
 from entrypoint.run.journal import Journal
@@ -261,7 +262,7 @@ def test_storage_that_fails_for_one_journal_costs_no_message_of_another(
 
 
 def test_a_wrong_url_is_refused_without_showing_it(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(ConfigError) as refused:
         settings_of(f"ftp://hooks.example{PATH}", tmp_path)
     assert "ROLLCALL_WEBHOOK='********' is not an http or https URL" in str(refused.value)
     assert PATH not in str(refused.value)

@@ -15,10 +15,11 @@ import pytest
 from rich.console import Console
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from entrypoint.cluster import request_format
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
-from entrypoint.config.settings import PreflightMode, SettingsError
+from entrypoint.config.settings import PreflightMode
 from entrypoint.machine.view import Machine
 from entrypoint.preflight import host, show
 from entrypoint.preflight.check import Check, Context, Report, Result
@@ -138,10 +139,10 @@ def test_a_check_that_is_left_out_is_reported_as_skipped() -> None:
 def test_a_check_to_leave_out_that_does_not_exist_is_a_fault_with_the_nearest_name(
     named: str, nearest: str
 ) -> None:
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(ConfigError) as error:
         read_settings({"ROLLCALL_PREFLIGHT_SKIP": f"host.shm,{named}"})
     (fault,) = error.value.faults
-    assert (fault.variable, fault.value) == ("ROLLCALL_PREFLIGHT_SKIP", named)
+    assert (fault.path, fault.value) == ("ROLLCALL_PREFLIGHT_SKIP", named)
     assert fault.remedy.startswith(nearest)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 from entrypoint.run.ray_token import of_existing_ray
 
 
@@ -27,5 +27,5 @@ def test_a_missing_token_is_a_fault_in_words(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
     for path, why in ((tmp_path / "none", "cannot be read"), (empty, "is empty")):
-        with pytest.raises(SettingsError, match=rf"RAY_AUTH_MODE='token'.*{why}.*RAY_AUTH_TOKEN"):
+        with pytest.raises(ConfigError, match=rf"RAY_AUTH_MODE='token'.*{why}.*RAY_AUTH_TOKEN"):
             token(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(path))

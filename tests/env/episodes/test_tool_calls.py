@@ -42,7 +42,7 @@ MALFORMED = [
     (Family.HERMES, '<tool_call>{"name": "add"}', "</tool_call> is missing"),
     (Family.HERMES, "<tool_call>[1]</tool_call>", "JSON object"),
     (Family.HERMES, '<tool_call>{"arguments": {}}</tool_call>', "no name"),
-    (Family.HERMES, '<tool_call>{"name": "add", "arguments": 3}</tool_call>', "no JSON object"),
+    (Family.HERMES, '<tool_call>{"name": "add", "arguments": 3}</tool_call>', "not a JSON object"),
     (Family.HERMES, "<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
     (Family.LLAMA3, "<|python_tag|>search.call(query='x')", "not JSON"),
     (Family.LLAMA3, '{"name": "add", "parameters": ', "not JSON"),

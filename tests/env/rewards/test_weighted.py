@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from env.http.client import RewardRejected, RewardUnreachable
 from env.registry import RewardSpecError, pure_reward, reward_function
 from env.rewards import judge
 from env.types import RewardRequest, Score
 from tests.support.scripted_server import ScriptedServer
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError
 
 GOOD = "<think>2+3</think><answer>#### 5</answer>"
 REQUESTS = [RewardRequest(f"Q{text}", "Q", "5") for text in (GOOD, "#### 5", "#### 6")]

@@ -104,7 +104,7 @@ def test_a_named_checkpoint_whose_file_vanishes_while_it_is_read_is_named(
         return begin(to, step)
 
     monkeypatch.setattr(resume, "_from_disk", deleted_first)
-    with pytest.raises(ResumeError, match=r"--load_step 1: .* whole checkpoint: policy.pt is miss"):
+    with pytest.raises(ResumeError, match=r"--load_step 1: .* complete checkpoint: policy.pt is"):
         train(tiny.config(run_dir, max_steps=2, load_step=1, **GRPO))
 
 

@@ -18,12 +18,14 @@ from trainer.config import layout
 class Built:
     """Stands for a Ray actor; its `build` returns what it was asked to wait for."""
 
+    load: Any
     build: Any
 
     def __init__(self, worker: int) -> None:
-        self.build, self._worker = self, worker
+        self.load = self.build = self
+        self._worker = worker
 
-    def remote(self, actor: str, args: tuple[Any, ...], before: Any) -> tuple[int, Any]:
+    def remote(self, actor: str, args: tuple[Any, ...] = (), before: Any = None) -> tuple[int, Any]:
         return self._worker, before and before[0]
 
 

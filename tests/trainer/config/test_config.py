@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, faults_of
 from trainer.config.parse import named_in, parse
-from trainer.config.schema import ConfigError
 
 
 def test_every_fault_is_reported_at_once() -> None:
@@ -49,7 +49,7 @@ def test_grpo_with_one_sample_is_a_fault() -> None:
 
 @pytest.mark.parametrize("argv", [["stray"], ["--gamma", "0.9", "stray"], ["--bf16", "stray"]])
 def test_a_value_without_its_flag_is_a_fault(argv: list[str]) -> None:
-    with pytest.raises(ConfigError, match="stray: belongs to no flag"):
+    with pytest.raises(ConfigError, match="'stray': belongs to no flag"):
         parse(argv)
 
 
@@ -67,7 +67,7 @@ def test_a_flag_without_its_value_is_a_fault_beside_all_others() -> None:
 def test_a_flag_at_fault_is_named_as_it_was_spelt() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(["--train.batch_size", "many", "--algo.advantage.estimator", "grpo"])
-    flags = [fault.flag for fault in caught.value.faults]
+    flags = [fault.path for fault in caught.value.faults]
     assert "--train.batch_size" in flags
     assert "--algo.advantage.estimator" in flags
     assert "--train_batch_size" not in flags

@@ -51,7 +51,7 @@ def test_every_fault_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
     two = written(tmp_path, "two.toml", "eps_clip = 0\n")
     words = ["--config", str(one), "--config", str(two), "--kl_target", "high"]
     flags = {
-        fault.flag.partition(": ")[2] or fault.flag for fault in read(Config, words, "", "").faults
+        fault.path.partition(": ")[2] or fault.path for fault in read(Config, words, "", "").faults
     }
     assert {"gamma", "lambd", "seeed", "eps_clip", "--kl_target"} <= flags
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.job_checks import data_faults
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError
 from trainer.rollout import prompts
 
 
@@ -71,7 +71,7 @@ def test_shares_that_do_not_fit_are_a_fault(
     with pytest.raises(ConfigError) as error:
         tiny.config(run_dir, prompt_data=both, prompt_data_probs=shares)
     (fault,) = error.value.faults
-    assert fault.flag == "--prompt_data_probs"
+    assert fault.path == "--prompt_data_probs"
     assert said in str(fault)
 
 
@@ -83,7 +83,7 @@ def test_all_faults_of_several_sets_come_at_once(tiny: Tiny, run_dir: Path) -> N
             prompt_data_probs="1,2",
             eval_dataset=f"{tiny.held_out},/lost.jsonl",
         )
-    said = [(fault.flag, fault.value) for fault in error.value.faults]
+    said = [(fault.path, fault.value) for fault in error.value.faults]
     assert said == [
         ("--prompt_data", "/nowhere.jsonl"),
         ("--prompt_data", "/gone.jsonl"),

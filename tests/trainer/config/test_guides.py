@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.repository import DATA
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.config import Config
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError, flags_of
+from trainer.config.schema import flags_of
 
 COMMANDS = tomllib.loads((DATA / "guides.toml").read_text())["command"]
 EACH = pytest.mark.parametrize("command", COMMANDS, ids=[one["name"] for one in COMMANDS])
@@ -36,7 +37,7 @@ def completed(command: dict[str, Any], tiny: Tiny, run_dir: Path) -> Config:
 def test_only_what_a_command_lacks_is_a_fault(command: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(shlex.split(command["argv"]))
-    assert sorted(fault.flag for fault in caught.value.faults) == sorted(command["lacks"])
+    assert sorted(fault.path for fault in caught.value.faults) == sorted(command["lacks"])
 
 
 @EACH_OF_PPO

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.layout import Layout
-from trainer.config.schema import ConfigError
 
 
 def pools(config: Config) -> dict[str, tuple[int, int]]:

@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from contract.options import UnfinishedFile
 from trainer.config.data_sets import WRITING_SECONDS, DataSets, faults, is_being_written
-from trainer.config.schema import UnfinishedFile
 
 ROW = json.dumps({"prompt": 'a "quoted" text, é', "label": [1, {"x": None}]}).encode()
 

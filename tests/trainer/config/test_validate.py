@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, faults_of, to_argv
 from trainer.config.config import Config
 from trainer.config.no_effect import NO_EFFECT, warnings_between
 from trainer.config.parse import parse
-from trainer.config.schema import ConfigError, flags_of
+from trainer.config.schema import flags_of
 
 
 @pytest.mark.parametrize(

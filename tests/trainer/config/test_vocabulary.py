@@ -204,4 +204,4 @@ def test_a_stage_is_refused_beforehand(tiny: Tiny, model: Path, tmp_path: Path, 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     given = {"pretrain": tiny.model, "dataset": tmp_path / "rows.jsonl", "save_path": tmp_path}
     faults = content_faults(parse("dpo", to_argv({**given, flag: model})).flags)
-    assert [fault.flag for fault in faults] == [f"--{flag}"]
+    assert [fault.path for fault in faults] == [f"--{flag}"]

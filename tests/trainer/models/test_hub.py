@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.schema import ConfigError
 from trainer.models import hub
 from trainer.training import run
 

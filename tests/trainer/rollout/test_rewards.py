@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from contract.options import ConfigError
 from env.registry import reward_function
 from env.types import Prompt, RewardRequest, Score
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
@@ -24,7 +25,6 @@ from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, share_of, train
 from tests.support.waiting import eventually
 from trainer.config.reward_models import combination
-from trainer.config.schema import ConfigError
 from trainer.models.settings import RewardSettings
 from trainer.rollout import prompts
 from trainer.rollout.rewards import BackgroundScoring, ModelReward, rewards_of

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
+from contract.options import ConfigError
 from env.data.prompts import PromptError
 from tests.support.hub_server import Hub, ask
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.schema import ConfigError
 from trainer.supervised import data
 from trainer.supervised.options import StageFlags
 from trainer.supervised.parse import content_faults, parse
@@ -118,7 +118,7 @@ def test_a_data_set_of_the_hub_is_refused_as_a_file_is(
         with pytest.raises(ConfigError) as caught:
             data.load(flags("sft", "owner/chats"), "owner/chats", tmp_path)
     (fault,) = caught.value.faults
-    assert fault.flag == "--output_key"
+    assert fault.path == "--output_key"
     assert fault.remedy.startswith("It has prompt; --output_key none takes the last message")
 
 

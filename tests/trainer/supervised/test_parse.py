@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config.schema import ConfigError, flags_of
+from trainer.config.schema import flags_of
 from trainer.supervised.parse import Command, content_faults, parse
 from trainer.supervised.stages import STAGES, DPOFlags
 

@@ -88,7 +88,7 @@ def test_values_become_the_words_of_a_command_line() -> None:
 def test_wrong_flags_are_all_faults_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         train(pretrain="/nowhere", advantage_estimater="rloo", max_steps="three", reward="gsm8k")
-    assert {fault.flag for fault in raised.value.faults} >= {
+    assert {fault.path for fault in raised.value.faults} >= {
         "--pretrain",
         "--advantage_estimater",
         "--max_steps",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster.bin_packing import pack
 from trainer.config import layout
 from trainer.config.config import Config
-from trainer.config.schema import ConfigError
 from trainer.training import run
 from trainer.weight_sync import backends, choose
 from trainer.weight_sync.messages import GroupRank, GroupRendezvous, Member

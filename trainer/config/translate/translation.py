@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from contract.options import FALSE as FALSE_WORDS
+from contract.options import TRUE as TRUE_WORDS
+from contract.options import ConfigError, MissingFile
 from contract.redaction import redact
 from trainer.config import layout
 from trainer.config import values as kinds
@@ -15,7 +18,7 @@ from trainer.config.config import Config
 from trainer.config.no_effect import NO_EFFECT
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.read_flags import aliases
-from trainer.config.schema import ConfigError, Declared, MissingFile, by_group, flags_of
+from trainer.config.schema import Declared, by_group, flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command, TranslateError
 from trainer.config.translate.rows import (
@@ -356,7 +359,7 @@ def _leave_out_template(made: Translation) -> None:
 
 def _is_shown(texts: Sequence[str]) -> bool:
     """Return whether the value of a secret is in the command itself."""
-    switches = (*kinds.TRUE, *kinds.FALSE)
+    switches = (*TRUE_WORDS, *FALSE_WORDS)
     return any(text.lower() not in switches and not needs_variable(text) for text in texts)
 
 

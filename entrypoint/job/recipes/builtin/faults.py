@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile, UnknownName
 from entrypoint.job.recipes.base import AbsentFile, ArgumentsError, FilesGoneError, UnknownFlag
-from trainer.config.schema import ConfigError, Fault, MissingFile, UnfinishedFile, UnknownName
 
 __all__ = ["ConfigError", "UnfinishedFile", "error_of", "sentences"]
 
@@ -18,8 +18,8 @@ def sentences(faults: Sequence[Fault]) -> list[str]:
 
 def _sentence(fault: Fault) -> str:
     if isinstance(fault, MissingFile):
-        return AbsentFile(str(fault), Path(fault.value))
-    return UnknownFlag(str(fault), fault.flag) if isinstance(fault, UnknownName) else str(fault)
+        return AbsentFile(str(fault), Path(fault.value or ""))
+    return UnknownFlag(str(fault), fault.path) if isinstance(fault, UnknownName) else str(fault)
 
 
 def error_of(error: ConfigError) -> FilesGoneError | ArgumentsError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from contract.journal import EXPORT
 from contract.launch.programs import Program
 from contract.manifest import lineage_of, newest_checkpoint
+from contract.options import ConfigError, UnfinishedFile
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.parsers import HELP
@@ -28,7 +29,7 @@ from entrypoint.job.recipes.builtin.faults import error_of, sentences
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
-from trainer.config.schema import OVER, ConfigError, UnfinishedFile
+from trainer.config.schema import OVER
 
 if TYPE_CHECKING:
     from trainer.cluster.auto_layout.api import LayoutChoice

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.slurm import first_host
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import SettingsError
 
 RUNPOD_POD = {"RUNPOD_POD_ID": "xyz789", "RUNPOD_GPU_COUNT": "8", "RUNPOD_DC_ID": "EU-RO-1"}
 INSTANT_CLUSTER = {
@@ -160,7 +160,7 @@ def test_the_first_host_of_a_slurm_list_is_the_head(nodes: str, first: str) -> N
 
 
 def faults(environ: dict[str, str]) -> str:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_settings(environ)
     return str(caught.value)
 

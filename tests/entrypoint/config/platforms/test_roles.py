@@ -11,13 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.config import role
 from entrypoint.config.platforms import aws
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker, decide
-from entrypoint.config.settings import SettingsError
 from tests.support import platforms
 from tests.support import slurm_variables as slurm
 from tests.support.platforms import CLUSTERS, OPEN_MPI, POD, Recorded
@@ -26,16 +26,16 @@ from tests.support.slurm_variables import Environ
 NAMED = {"ROLLCALL_NODE_NAME": "here"}
 
 
-def played(environ: Environ) -> Head | Worker | SettingsError:
+def played(environ: Environ) -> Head | Worker | ConfigError:
     try:
         return decide(read_settings(environ | NAMED))
-    except SettingsError as error:
+    except ConfigError as error:
         return error
 
 
 def faults(environ: Environ) -> str:
     error = played(environ)
-    assert isinstance(error, SettingsError), error
+    assert isinstance(error, ConfigError), error
     return str(error)
 
 
@@ -58,7 +58,7 @@ def test_what_the_user_must_set_is_named_if_it_is_missing(cluster: Recorded) -> 
         told = [
             played({k: v for k, v in one.items() if k != missing}) for one in cluster.environs()
         ]
-        open_roles = [node for node in told if isinstance(node, SettingsError)]
+        open_roles = [node for node in told if isinstance(node, ConfigError)]
         assert open_roles, missing
         assert all(missing in str(error) for error in open_roles)
         assert sum(isinstance(node, Head) for node in told) <= 1
@@ -310,4 +310,4 @@ def test_two_platforms_that_contradict_each_other_are_a_fault(
     assume({first.platform, second.platform} != {"slurm", "open-mpi"})  # mpirun's word counts
     assume(not set(one) & set(other))
     assume(detect(one).is_head is not detect(other).is_head)
-    assert isinstance(played(one | other), SettingsError)
+    assert isinstance(played(one | other), ConfigError)

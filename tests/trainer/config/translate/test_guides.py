@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError, Fault, MissingFile
 from tests.support.repository import DATA
 from trainer.config import layout
 from trainer.config.config import Config
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
-from trainer.config.schema import ConfigError, Fault, MissingFile, flags_of
+from trainer.config.schema import flags_of
 from trainer.config.translate.command import TranslateError, of_script
 from trainer.config.translate.translation import Translation, plain, translated
 

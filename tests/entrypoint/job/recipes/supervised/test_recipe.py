@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from contract.options import ConfigError
 from contract.resources import NodeResources
 from entrypoint.config.parsers import STAGES
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.config.variables import SettingsError
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.recipes.recognise import recipe_of
 from entrypoint.job.recipes.supervised.recipe import RECIPE
@@ -141,7 +141,7 @@ def test_a_key_of_wandb_leaves_the_command_line() -> None:
 
 
 def test_settings_of_other_programs_are_refused() -> None:
-    with pytest.raises(SettingsError, match="the recipe is supervised, which takes none"):
+    with pytest.raises(ConfigError, match="the recipe is supervised, which takes none"):
         settings(*SFT, ROLLCALL_RESUME_ARGS="--x")
 
 

@@ -1,0 +1,88 @@
+"""What the variables of a node and the flags of the trainer share: faults, words, near names."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from contract.exit_codes import ExitCode
+from contract.redaction import redact
+
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one setting, and its remedy."""
+
+    path: str
+    """The setting as the user spells it: a variable, `--flag`, or `FILE: key`."""
+    value: str | None
+    """The value as given, secrets masked; None or empty if there is none to show."""
+    problem: str
+    """What is wrong, as the sentence's predicate: "is not a whole number"."""
+    remedy: str
+    """What to do; empty if `problem` says all."""
+
+    def __str__(self) -> str:
+        if not self.remedy:
+            return self.problem
+        if self.path.isidentifier():  # a variable, as a shell assigns it
+            subject = self.path if self.value is None else f"{self.path}={self.value!r}"
+            return f"{subject} {self.problem}: {self.remedy}."
+        given = f" (given: {redact(self.value)})" if self.value else ""
+        return f"{self.path}: {self.problem}{given}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFile(Fault):
+    """A file that a command line names and that this machine lacks or cannot read now."""
+
+
+class UnknownName(Fault):
+    """A flag that no command of this kind has, and that resembles none."""
+
+
+class UnfinishedFile(MissingFile):
+    """A data file that another program is still writing."""
+
+
+class ConfigError(ValueError):
+    """The settings cannot be used; `faults` holds every fault, and the text all of them."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = tuple(faults)
+
+
+class ParseError(ValueError):
+    """A parser cannot use the text."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}: {remedy}")
+
+
+def boolean(text: str) -> bool:
+    """Return what a word for yes or no means. Raises ParseError."""
+    if (word := text.lower()) in TRUE + FALSE:
+        return word in TRUE
+    raise ParseError("is neither yes nor no", "give 1, true, yes or on; or 0, false, no or off")
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return the known name that is most like `name`; empty if none is.
+
+    `cutoff`: difflib's ratio from which a name counts.
+    """
+    return next(iter(difflib.get_close_matches(name, list(known), 1, cutoff)), "")
+
+
+def fail(error: object, code: ExitCode = ExitCode.USAGE) -> ExitCode:
+    """Print why a program ends, with every fault, on standard error; return its exit code."""
+    print(error, file=sys.stderr)
+    return code
