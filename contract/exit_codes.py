@@ -43,7 +43,10 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         "command: no head answers, or the head failed on the request",
         f"Start the missing nodes, or look at the network and the services. {RESUMES}",
     ),
-    ExitCode.JOB_FAILED: Meaning("the job failed more often than the restart budget allows"),
+    ExitCode.JOB_FAILED: Meaning(
+        "the job failed more often than the restart budget allows",
+        f"Read the failure and the last attempt's log, and repair the cause. {RESUMES}",
+    ),
     ExitCode.RUN_DIR: Meaning(
         "the run directory cannot be used, or a living head holds it; of a command: a file or its "
         "output cannot be written",

@@ -42,6 +42,7 @@ from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
 from entrypoint.run import run_facts
+from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.storage_reads import StorageReads
 
 SMALL_BYTES = 2048
@@ -191,7 +192,11 @@ class ControlServer:
 
     def announce(self, outcome: str, exit_code: int) -> None:
         """Answer every worker's poll with the outcome, now and from now on."""
-        self._workers.outcome = {"outcome": outcome, "exit_code": exit_code}
+        self._workers.outcome = {
+            "outcome": outcome,
+            "exit_code": exit_code,
+            "remedy": remedy(outcome, exit_code, None),
+        }
         self._in_loop(self._workers.announced.set)
 
     def wait_until_acknowledged(self, timeout: float) -> None:

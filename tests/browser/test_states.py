@@ -84,7 +84,7 @@ class Case:
 
 
 CASES = {
-    "empty": Case(lambda head: None, "Starting", "1 thing"),
+    "empty": Case(lambda head: None, "Starting", "1 warning below."),
     "training": Case(trains, "Training", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
@@ -146,7 +146,7 @@ def test_nodes_that_start_ray_are_on_their_way(head: Head, tab: Page) -> None:
     registry.poll_opened("gpu-1")
     head.control.phase = HeadPhase.STARTING
     opened(head, tab)
-    expect(tab.locator("#verdict")).to_have_text("It is on its way: nothing to do yet.")
+    expect(tab.locator("#verdict")).to_have_text("No fault so far: nothing to do yet.")
     expect(tab.get_by_role("region", name="Needs attention")).to_be_hidden()
     expect(tab.locator("#counts")).to_contain_text("1 starting Ray")
     registry.expected = 2
@@ -201,7 +201,7 @@ def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
     opened(head, tab)
     attention = tab.get_by_role("region", name="Needs attention")
     expect(attention).to_contain_text("hang: no step for 9 min. The head's answer: resuming from")
-    expect(tab.locator("#verdict")).to_have_text("It goes on. 1 thing to look at: see below.")
+    expect(tab.locator("#verdict")).to_have_text("Running. 1 warning below.")
     attempts = tab.get_by_role("list", name="Attempts").get_by_role("listitem")
     expect(attempts).to_have_count(2)
     expect(attempts.first).to_contain_text("Attempt 2 · ")
@@ -227,7 +227,7 @@ def test_what_costs_nothing_now_is_not_red(head: Head, tab: Page) -> None:
     Progress(step=5, loss=0.51234, eval=-1.324, at=old).write(head.run.progress)
     head.control._registry.check_in(node_info("gpu-2", python="3.9.0"), "")
     opened(head, tab)
-    expect(tab.locator("#verdict")).to_have_text("It goes on. 1 thing to look at: see below.")
+    expect(tab.locator("#verdict")).to_have_text("Running. 1 warning below.")
     expect(tab.locator("#attention li.warn")).to_contain_text("gpu-2 was refused: ")
     expect(tab.locator("#facts")).to_contain_text("0.5123")
     expect(tab.locator("#facts")).to_contain_text("Held-out reward")

@@ -83,27 +83,18 @@ function pushed(lists, key, value) {
 /** Pure: what a check has found, and the nodes on which it has found just that. */
 const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, said(node, check), node), new Map());
 
-const GOES_ON = "Started again with the same run directory, it resumes.";
-const TO_DO = {
-  64: "Correct the job's command or settings, and start it again. The last attempt's log lists all faults.",
-  69: "Start the missing nodes, or look at the network and the services. " + GOES_ON,
-  70: "Read the failure below and the last attempt's log, and repair the cause. " + GOES_ON,
-  73: "Look at the run directory's storage: it is full, read-only or away. " + GOES_ON,
-  75: "Start it again with the same run directory. If it ends so again, read the log that is named below, and the head's.",
-  76: "Replace the node that is not fit; rollcall doctor says why. " + GOES_ON,
-};
-
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
 function verdict({outcome, phase}, found) {
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
-  if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${GOES_ON}`];
-  if (outcome) return ["bad", TO_DO[outcome.exit_code] ?? TO_DO[70]];
+  if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
+  if (outcome) return ["bad", outcome.remedy];
   const bad = found.filter(([colour]) => colour === "bad").length;
-  const things = number => `${number} thing${number > 1 ? "s" : ""}`;
-  if (bad) return ["bad", `${things(bad)} to repair: see below.`];
+  const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
+  if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
   if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
-  if (found.length) return ["warn", `It goes on. ${things(found.length)} to look at: see below.`];
-  return phase === "training" ? ["good", "All is well: nothing to do."] : ["busy", "It is on its way: nothing to do yet."];
+  const trains = phase === "training";
+  if (found.length) return ["warn", `${trains ? "Running. " : ""}${count(found.length, "warning")} below.`];
+  return trains ? ["good", "All is well: nothing to do."] : ["busy", "No fault so far: nothing to do yet."];
 }
 
 /** Pure: the finding of a check that did not pass. */

@@ -225,7 +225,7 @@ FAULTS: tuple[Fault[Containers], ...] = (
     ),
     Fault(
         name="network-worker-for-ever",
-        sentence="the network of a worker is cut for ever, and after 30 s another comes",
+        sentence="a worker loses its network for good; a replacement joins after 30 s",
         inject=drops(SECOND),
         heal=replaced,
         after=30,
