@@ -159,12 +159,15 @@ def of_rank(rank: Rank, model: Path, name: str, updates: int, compiles: bool) ->
         "memory_mb": round((peak() - before) / 1e6, 1),
     }
     if not compiles:
+        from torch import distributed
+
         row["elements"] = elements(lambda: update(side, rank, 0), parameters)
         with tempfile.TemporaryDirectory(prefix="rc-shard-") as directory:
             where = shared(Path(directory), rank)
             for number in range(2):  # the first one makes buffers and threads
                 (where / str(number)).mkdir(exist_ok=True)
                 stall, whole = side.save(where / str(number))
+            distributed.barrier()  # rank 0 deletes the directory
         row |= {"checkpoint_stall_s": round(stall, 3), "checkpoint_s": round(whole, 3)}
     return row
 

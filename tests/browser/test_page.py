@@ -38,7 +38,7 @@ def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
 
 def trains(head: Head) -> None:
     """A run of some steps on one node of two; one of its checks did not pass."""
-    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/tiny-7b"]}
+    row = {"run_id": "a1", "recipe": "builtin", "model": "tiny-7b"}
     head.run.run.write_text(json.dumps(row))
     rows = [
         {"step": step, "train/reward": step / 10, "train/acc": 0.5, "timing/update": 1.0}

@@ -56,7 +56,7 @@ def keep(name: str, picture: bytes, directory: Path) -> None:
 
 
 def trains(head: Head) -> None:
-    row = {"run_id": "a1", "recipe": "builtin", "command": ["--pretrain", "/models/qwen-7b"]}
+    row = {"run_id": "a1", "recipe": "builtin", "model": "qwen-7b"}
     head.run.run.write_text(json.dumps(row))
     rows = reported_runs.learns(60)
     head.run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

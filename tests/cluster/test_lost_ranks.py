@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from tests.support.import_order import ImportOrder
-from tests.support.ray_nodes import short_directory, workers_of
+from tests.support.ray_nodes import short_directory, workers_import_tests, workers_of
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -54,7 +54,8 @@ def launcher() -> Iterator[RayLauncher]:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("RAY_TMPDIR", str(root))
-        placement.join(wanted)
+        with workers_import_tests():
+            placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()
 

@@ -19,7 +19,7 @@ import torch
 
 from tests.support.engines import settings
 from tests.support.learners import settings as learner
-from tests.support.ray_nodes import short_directory
+from tests.support.ray_nodes import short_directory, workers_import_tests
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
@@ -55,7 +55,8 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     with short_directory() as directory:
         monkeypatch.setenv("RAY_TMPDIR", str(directory))
-        placement.join(wanted)
+        with workers_import_tests():
+            placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=60.0)
         ray.shutdown()
 

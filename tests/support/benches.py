@@ -11,6 +11,7 @@ from pathlib import Path
 import ray
 
 from tests.support.ranks import Workbench
+from tests.support.ray_nodes import workers_import_tests
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -39,7 +40,8 @@ def started() -> Iterator[Benches]:
         layout.RoleProcesses(role=role, nodes=1, per_node=count) for role, count in RANKS.items()
     ]
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
-    placement.join(wanted)
+    with workers_import_tests():
+        placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {
         one.slots: launcher.launch_ranks(one.role, "tests.support.ranks:Workbench", one.slots)

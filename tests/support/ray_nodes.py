@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import ray
@@ -15,6 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
 from tests.support.ray_workers import actor_of
+from tests.support.repository import ROOT
 from tests.support.where import Spot, Where
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -42,6 +45,13 @@ def short_directory() -> Iterator[Path]:
 
 
 @contextmanager
+def workers_import_tests() -> Iterator[None]:
+    """The workers of a Ray that starts inside find `tests`, which is not installed."""
+    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
+        yield
+
+
+@contextmanager
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
     """A cluster that this process is a driver of."""
     head, *workers = nodes
@@ -49,9 +59,10 @@ def cluster_at(*nodes: Node) -> Iterator[Cluster]:
     cluster = Cluster(shutdown_at_exit=False)
     with short_directory() as directory:
         try:
-            cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
-            for worker in workers:
-                cluster.add_node(**worker)
+            with workers_import_tests():
+                cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
+                for worker in workers:
+                    cluster.add_node(**worker)
             ray.init(address=cluster.address, log_to_driver=False)
             yield cluster
         finally:

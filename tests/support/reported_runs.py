@@ -18,7 +18,7 @@ def written(root: Path, clock: Clock, *, recipe: str = "", model: str = "") -> R
     root.mkdir(parents=True, exist_ok=True)
     run.journal.write_text("".join(f"{json.dumps(row)}\n" for row in clock.rows))
     if recipe:
-        row = {"run_id": "a1", "recipe": recipe, "command": ["--pretrain", model]}
+        row = {"run_id": "a1", "recipe": recipe, "model": model.rpartition("/")[2]}
         run.run.write_text(json.dumps(row))
     return run
 
