@@ -152,7 +152,6 @@ def _help(command: Sequence[str]) -> str:
 def _up(settings: Settings) -> int:
     """Run this node from preflight to exit."""
     from entrypoint import console
-    from entrypoint.config.read import removed_settings
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
     from entrypoint.net import node_claims
@@ -170,8 +169,6 @@ def _up(settings: Settings) -> int:
         print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
         return ExitCode.USAGE
     console.set_up(settings)
-    for warning in removed_settings(settings.environ):
-        console.log.warning("%s", warning)
     inbox = Inbox()
     inbox.listen_to_signals()
     if settings.preempt_file:

@@ -18,7 +18,6 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import cli, node_shell
 from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
-from entrypoint.config.read import removed_settings
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
@@ -184,13 +183,12 @@ def _given(settings: Settings) -> dict[str, Any]:
 def _of_the_role(settings: Settings) -> list[str]:
     """What `up` looks up before it is a head by default."""
     lacking = node_shell.lacking(settings.environ)
-    removed = removed_settings(settings.environ)
     named = role.head_named_to_a_default(settings)
     if named is None:
-        return [*removed, lacking] if lacking else removed
+        return [lacking] if lacking else []
     given = f"{named.source}={settings.environ[named.source].strip()}"
     said = "must name this machine: RAY_WORKER is not set, so this node is the head"
-    return [*removed, f"{given} {said}; on a worker set RAY_WORKER=1"]
+    return [f"{given} {said}; on a worker set RAY_WORKER=1"]
 
 
 def _waits(settings: Settings) -> str:

@@ -32,11 +32,6 @@ FOR_CHILDREN = (
 )
 """Names with our prefix that a node sets for the processes it starts; ignored here."""
 
-REMOVED = {
-    "ROLLCALL_FORK_SERVER": "the fork server was removed, and each process imports for itself",
-}
-"""Variables of earlier versions, and what became of them: a node warns of them, and starts."""
-
 LONGEST_SECRET = 64 * 1024
 
 SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
@@ -95,15 +90,6 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
         open_role = undecided(settings)  # alone it is a fault only of commands that need the role
         raise ConfigError([*faults, *([open_role] if open_role else [])])
     return settings
-
-
-def removed_settings(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable in `environ` that only earlier versions had."""
-    return [
-        f"{name} is no setting any more: {why}. Unset it"
-        for name, why in REMOVED.items()
-        if environ.get(name, "").strip()
-    ]
 
 
 def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
@@ -181,7 +167,7 @@ class Reader:
                 remedy = f"spell it as {meant[0]}, or rename it if it is another program's"
                 self.fault(name, "is not a setting", remedy, secret=True)
                 continue
-            if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN, *REMOVED):
+            if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):
                 continue

@@ -316,6 +316,11 @@ class Settings:
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
     )
+    fork_server: bool = variable(
+        *("ROLLCALL_FORK_SERVER", boolean, parse.FORK_SERVER_MEANING),
+        default=False,
+        shown="off",
+    )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
         parse.duration,

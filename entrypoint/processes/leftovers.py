@@ -16,6 +16,7 @@ import psutil
 
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process
+from entrypoint.processes.fork_server import client as fork_server
 
 ATTEMPT, RAY_JOB = "ROLLCALL_ATTEMPT", "RAY_JOB_ID"
 DAEMON = "raylet"
@@ -45,7 +46,7 @@ def ray_works(settings: Settings, born_before: float) -> bool:
 
 def end_of_earlier_jobs(settings: Settings) -> str:
     """End what jobs have left that came before the one that runs here; return it, or ""."""
-    running = [_ray_job(found) for found in _marked(settings) if _is_rays(found)]
+    running = [_ray_job(found) for found in _marked(settings) if _is_rays(found, settings)]
     newest = max(running, default=0)
     return _ended(found for found in _strays(settings) if 0 < _ray_job(found) < newest)
 
@@ -61,7 +62,7 @@ def _ended(found: Iterable[psutil.Process]) -> str:
 
 
 def _strays(settings: Settings) -> Iterator[psutil.Process]:
-    return (found for found in _marked(settings) if not _is_rays(found))
+    return (found for found in _marked(settings) if not _is_rays(found, settings))
 
 
 def _marked(settings: Settings) -> Iterator[psutil.Process]:
@@ -72,15 +73,16 @@ def _marked(settings: Settings) -> Iterator[psutil.Process]:
                 yield found
 
 
-def _is_rays(found: psutil.Process) -> bool:
-    """Return whether it is Ray's daemon, or has it as an ancestor."""
+def _is_rays(found: psutil.Process, settings: Settings) -> bool:
+    """Return whether it is Ray's daemon, or has it, or the fork server, as an ancestor."""
+    server = fork_server.mark(settings)
     try:
         line = [found, *found.parents()]
     except psutil.Error:
         return True
     for one in line:
         with suppress(psutil.Error, OSError):
-            if one.name() == DAEMON:
+            if one.name() == DAEMON or one.environ().get(process.NODE_MARK) == server:
                 return True
     return False
 

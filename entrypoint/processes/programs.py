@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("entrypoint", "env", "trainer")
 
 
-def program(module: Program, *arguments: str) -> tuple[str, ...]:
-    """The command line of a program of this product, with this interpreter."""
-    return (sys.executable, "-P", "-m", str(module), *arguments)
+def program(module: Program, *arguments: str, python: str = "") -> tuple[str, ...]:
+    """The command line of a program of this product; by default with this interpreter."""
+    return (python or sys.executable, "-P", "-m", str(module), *arguments)
 
 
 def beside_interpreter(name: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 import ray
 
+from tests.support.fork_server import forked_workers
 from tests.support.import_order import ImportOrder
-from tests.support.ray_nodes import short_directory, workers_import_tests, workers_of
+from tests.support.ray_nodes import short_directory, workers_of
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -54,7 +55,7 @@ def launcher() -> Iterator[RayLauncher]:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("RAY_TMPDIR", str(root))
-        with workers_import_tests():
+        with forked_workers():
             placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.net.port_block import PortBlock
+from tests.support.fork_server import DEFAULT
 from tests.support.node_cluster import HEAD, Cluster, result
 from tests.support.tiny_job import tiny_job
 
@@ -39,13 +40,14 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, directory: Path) -> Iterator[Cluster]:
-    """One node, whose processes each search the path."""
+    """One node without a fork server, so that each process searches the path for itself."""
     job = tiny_job(tmp_path, 2)
     job[job.index("arithmetic")] = "reward.py"
     with PortBlock() as port:
         server = f"{sys.executable} -m env.server --task arithmetic --host 127.0.0.2 --port {port}"
         env = {
             "ROLLCALL_RECIPE": "builtin",
+            **DEFAULT,
             "ROLLCALL_REWARD_URL": f"http://127.0.0.2:{port}/get_reward",
             "ROLLCALL_REWARD_COMMAND": server,
         }

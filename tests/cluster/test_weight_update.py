@@ -18,8 +18,9 @@ import ray
 import torch
 
 from tests.support.engines import settings
+from tests.support.fork_server import forked_workers
 from tests.support.learners import settings as learner
-from tests.support.ray_nodes import short_directory, workers_import_tests
+from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.cluster import placement
@@ -55,7 +56,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
     with short_directory() as directory:
         monkeypatch.setenv("RAY_TMPDIR", str(directory))
-        with workers_import_tests():
+        with forked_workers():
             placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=60.0)
         ray.shutdown()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import ray
 
+from tests.support.fork_server import forked_workers
 from tests.support.ranks import Workbench
-from tests.support.ray_nodes import workers_import_tests
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -40,7 +40,7 @@ def started() -> Iterator[Benches]:
         layout.RoleProcesses(role=role, nodes=1, per_node=count) for role, count in RANKS.items()
     ]
     wanted = Layout(tuple(ResourcePool(groups=(group,)) for group in groups))
-    with workers_import_tests():
+    with forked_workers():
         placement.join(wanted)
     launcher = RayLauncher(placement.reserve(wanted), timeout=PATIENCE)
     yield {

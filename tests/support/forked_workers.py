@@ -17,17 +17,9 @@ from execnet.gateway_base import ExecModel, Popen2IO
 from execnet.xspec import XSpec
 
 FORKS = get_context("forkserver")
-PRELOADED = [
-    *("aiohttp", "google.protobuf.json_format", "hypothesis", "jsonschema", "msgpack", "psutil"),
-    *("requests", "uvicorn", "uvloop", "wandb", "yaml"),
-    *("trainer.workers.policy", "trainer.workers.critic", "trainer.workers.reference"),
-    *("trainer.workers.ddp", "trainer.workers.reward", "trainer.cluster.rendezvous"),
-    *("trainer.checkpoint.replica_store", "trainer.checkpoint.writer"),
-    *("trainer.rollout.hf_engine.engine", "trainer.rollout.prompts", "trainer.models.hub"),
-    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3")),
-]
+PRELOADED = ["trainer.cluster.preload", "hypothesis", "uvicorn", "wandb"]
 """They start no thread that a fork would lose: numpy's library starts its own anew. Not `datasets`:
-pyarrow starts one. Not Ray: its library reads the environment when it loads."""
+pyarrow starts one."""
 
 FORKED_WITH: set[str] = set()
 """The modules that this process, where it is such a worker, had when it was forked."""

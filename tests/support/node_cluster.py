@@ -20,6 +20,7 @@ from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, find_marked, kill
 from entrypoint.processes.programs import program
+from tests.support.fork_server import FORK_SERVER
 from tests.support.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("node_cluster_job.py")
@@ -44,7 +45,7 @@ class Cluster(Watch):
         super().__init__(self.layout.run, self.consoles)
         self.run.root.mkdir(parents=True)
         common = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers)}
-        self._env = {**common, **env}
+        self._env = {**common, **FORK_SERVER, **env}
         self._job = job
         self.own: dict[int, dict[str, str]] = {}
         """Variables of single nodes."""
@@ -93,7 +94,7 @@ class Cluster(Watch):
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
         mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [p for part in ("", "/service") for p in find_marked(mark + part)]
+        return [p for part in ("", "/service", "/fork-server") for p in find_marked(mark + part)]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""
@@ -111,9 +112,11 @@ class Cluster(Watch):
     def named(self, number: int, word: str) -> list[psutil.Process]:
         """The node's processes whose command line has `word`, or a path that ends in it.
 
-        A fork has its parent's command line until it becomes another program: it is left out.
+        A fork has its parent's command line until it becomes another program: it is left out. So
+        is the shim that stands in for a process of the node's fork server.
         """
         lines = {process: command_line(process) for process in self.processes(number)}
+        lines = {process: line for process, line in lines.items() if "-IS" not in line[1:2]}
         found = {
             process.pid: (process, line)
             for process, line in lines.items()

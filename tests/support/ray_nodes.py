@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psutil
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
+from tests.support.fork_server import forked_workers
 from tests.support.ray_workers import actor_of
-from tests.support.repository import ROOT
 from tests.support.where import Spot, Where
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -45,21 +43,14 @@ def short_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def workers_import_tests() -> Iterator[None]:
-    """The workers of a Ray that starts inside find `tests`, which is not installed."""
-    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
-        yield
-
-
-@contextmanager
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
-    """A cluster that this process is a driver of."""
+    """A cluster that this process is a driver of; a fork server makes its workers."""
     head, *workers = nodes
     Path("/tmp/ray").mkdir(exist_ok=True)  # Ray writes the address there, whatever temp_dir says
     cluster = Cluster(shutdown_at_exit=False)
     with short_directory() as directory:
         try:
-            with workers_import_tests():
+            with forked_workers():
                 cluster.add_node(**head, temp_dir=str(directory), include_dashboard=False)
                 for worker in workers:
                     cluster.add_node(**worker)

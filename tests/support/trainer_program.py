@@ -12,8 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from contract.launch.programs import Program
-from entrypoint.processes.programs import program
+from tests.support.fork_server import forkable, with_forked_workers
 from tests.support.ray_nodes import short_directory, workers_of
 from tests.support.tiny_run import Tiny, to_argv
 
@@ -43,11 +42,12 @@ def start(
     flags: dict[str, Any], ray_directory: Path, address: str | None = None
 ) -> subprocess.Popen[str]:
     """On a Ray of its own, or on the one that is at `address`."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+    inherited = forkable(os.environ)
+    environment = {k: v for k, v in inherited.items() if not k.startswith(("RAY_", "WANDB_"))}
     if address:
         environment["RAY_ADDRESS"] = address
     return subprocess.Popen(
-        program(Program.TRAINER, *to_argv(flags)),
+        [*with_forked_workers("trainer"), *to_argv(flags)],
         env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

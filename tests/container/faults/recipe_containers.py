@@ -19,6 +19,7 @@ from tests.container.faults.table_containers import (
     SECOND,
     Containers,
 )
+from tests.support.fork_server import DEFAULT
 from tests.support.podman import IMAGE, run_once
 from tests.support.recipe_jobs import RECORD, VARIABLES, VOLUMES, RecipeJob, losses, rows
 
@@ -52,7 +53,7 @@ class RecipeContainers(Containers):
         words = self.job.words()
         if self.job.recipe == "command":
             words = ["python", *words]
-        variables: dict[str, Any] = self.job.variables()
+        variables: dict[str, Any] = {**DEFAULT, **self.job.variables()}
         self.head(*words, **variables)
         self.join(1)
         self.join(2)
@@ -60,7 +61,7 @@ class RecipeContainers(Containers):
 
     def join(self, number: int) -> None:
         """Start a worker of this number in a new container."""
-        self.worker(number, **VARIABLES)
+        self.worker(number, **DEFAULT, **VARIABLES)
 
     def rows(self) -> list[dict[str, Any]]:
         return rows(self.record)

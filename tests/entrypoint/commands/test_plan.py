@@ -14,7 +14,7 @@ import pytest
 from contract.options import ConfigError
 from entrypoint.commands import plan
 from entrypoint.commands.cli import PlannedNodes
-from entrypoint.config.read import REMOVED, read_settings
+from entrypoint.config.read import read_settings
 from tests.support.model_files import write_files
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -288,11 +288,3 @@ def test_engines_that_share_are_each_on_a_node_and_it_is_said(
     assert engines["shares_with"] == ["reference"]
     assert plan.main(settings, False) == 0
     assert "no 4 GPUs are left for the engines" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_setting_of_an_earlier_version_is_a_warning_by_name_and_no_fault(name: str) -> None:
-    head = {"RAY_WORKER": "0", "EXPECTED_WORKERS": "0"}
-    (warning,) = plan.plan(read_settings(head | {name: "1"}))["warnings"]
-    assert warning.startswith(f"{name} is no setting any more: ")
-    assert plan.plan(read_settings(head | {name: " "}))["warnings"] == []

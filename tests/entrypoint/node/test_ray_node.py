@@ -13,6 +13,7 @@ from entrypoint.machine.inventory import inventory
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
+from entrypoint.processes.fork_server import shim
 from entrypoint.processes.programs import beside_interpreter
 
 ADDRESS = "10.0.0.2"
@@ -119,6 +120,16 @@ def test_ray_gives_up_sooner_on_a_worker_of_builtin_that_is_killed_as_it_starts(
     assert environment(**{name: "60"})[name] == "60"
     assert name not in environment(ROLLCALL_RECIPE="command", ROLLCALL_JOB="true")
     assert name not in environment(ROLLCALL_WAIT_FOR_JOBS="1")  # its jobs may be commands
+
+
+@pytest.mark.parametrize("given", [{}, {"RAY_worker_register_timeout_seconds": "8"}])
+def test_a_shim_waits_for_the_fork_server_for_half_of_ray_s_register_timeout(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the shim has time left for a plain start before Ray kills it."""
+    seconds = environment(**given)[shim.REGISTER_TIMEOUT]
+    monkeypatch.setenv(shim.REGISTER_TIMEOUT, seconds)
+    assert shim.patience() == float(seconds) / 2
 
 
 def test_what_the_user_set_for_ray_and_nccl_is_kept() -> None:
