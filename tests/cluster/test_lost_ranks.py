@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from tests.support.fork_server import forked_workers
 from tests.support.import_order import ImportOrder
 from tests.support.ray_nodes import short_directory, workers_of
+from tests.support.repository import ROOT
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.worker_group import WorkerGroup
@@ -55,8 +55,8 @@ def launcher() -> Iterator[RayLauncher]:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("RAY_TMPDIR", str(root))
-        with forked_workers():
-            placement.join(wanted)
+        patch.setenv("PYTHONPATH", str(ROOT))  # each imports for itself: no fork has all already
+        placement.join(wanted)
         yield RayLauncher(placement.reserve(wanted), timeout=180.0)
         ray.shutdown()
 
