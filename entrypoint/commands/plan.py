@@ -239,8 +239,7 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
             "exported": "for --save_hf_ckpt",
             "samples": "samples of a step",
         }
-        large = {key: host[key] for key in parts if host[key] > 2**30 / 20}  # others print as 0.0
-        each = ", ".join(f"{parts[key]} {_gib(size)}" for key, size in large.items())
+        each = ", ".join(f"{words} {_gib(host[key])}" for key, words in parts.items() if host[key])
         lines.append(("node memory", f"{_gib(host['need_bytes'])} on {host['node']}", each))
     if chosen := layout["chosen"]:
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]

@@ -23,7 +23,6 @@ from tests.support.trainer_program import Begin, flags_of, wait_until, worker_of
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replica_client import load
 from trainer.checkpoint.replication import Replicator
-from trainer.checkpoint.tensor_parts import whole_of
 from trainer.checkpoint.writer import DriverState
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher
@@ -157,8 +156,7 @@ def test_a_step_that_was_returned_to_is_not_overwritten_by_the_copy_of_the_step_
             for place in (0, 1):
                 shards = tuple((shard, (places[place],)) for shard, places in snapshot.shards)
                 for role in ("policy", "critic"):
-                    for tensor in load(replace(snapshot, shards=shards), role).model.values():
-                        whole_of(tensor)
+                    load(replace(snapshot, shards=shards), role)
                     checked.append(role)
         return seconds
 

@@ -16,8 +16,8 @@ from trainer.checkpoint.state import State
 def opened(source: Source, role: str, *, in_parts: bool) -> Iterator[State]:
     """Yield the state that all ranks of `role` saved.
 
-    `in_parts`: the caller reads tensors of files by `part_of`, so they may stay on the head's node.
-    Tensors of a snapshot are always read so. Raises SnapshotLostError, OSError, also as it is read.
+    `in_parts`: the caller reads tensors by `part_of`, so they may stay on the head's node. Raises
+    SnapshotLostError, OSError.
     """
     if isinstance(source, Snapshot):
         yield replica_client.load(source, role)

@@ -10,7 +10,7 @@ import copy
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class HostBuffer:
         """Copy the tensors to the places that `contents` has for them."""
         self.step = None  # an incomplete copy belongs to no step
         copied: set[int] = set()
-        for entry, (_, tensor) in zip(contents.entries, _ordered(state), strict=True):
+        for entry, (_, tensor) in zip(contents.entries, _named(state), strict=True):
             if id(tensor) not in copied:
                 copied.add(id(tensor))
                 place = _view(self._segment.buffer, tensor.dtype, entry.shape, entry.offset)
@@ -116,7 +116,7 @@ def _contents_of(state: State) -> Contents:
     entries: list[Entry] = []
     places: dict[int, int] = {}
     end = 0
-    for name, tensor in _ordered(state):
+    for name, tensor in _named(state):
         if id(tensor) not in places:
             places[id(tensor)] = end
             end += aligned(tensor.nbytes)
@@ -126,12 +126,7 @@ def _contents_of(state: State) -> Contents:
 
 
 def state_in(buffer: Any, contents: Contents) -> State:
-    """Return the State whose bytes are in `buffer`, in place. Raises what `state_of` raises."""
-    return state_of(contents, lambda entry, dtype: _view(buffer, dtype, entry.shape, entry.offset))
-
-
-def state_of(contents: Contents, tensor_at: Callable[[Entry, torch.dtype], Tensor]) -> State:
-    """Return the State whose tensors are those of `tensor_at`.
+    """Return the State whose bytes are in `buffer`, in place.
 
     Raises SnapshotLostError if another version made it, with a data type that is unknown here.
     """
@@ -140,7 +135,7 @@ def state_of(contents: Contents, tensor_at: Callable[[Entry, torch.dtype], Tenso
     adam: dict[str, dict[str, Any]] = {}
     for entry in contents.entries:
         kind, key, name = entry.name.split("/", 2)
-        tensor = tensor_at(entry, _dtype(entry))
+        tensor = _view(buffer, _dtype(entry), entry.shape, entry.offset)
         if kind == "adam":
             adam.setdefault(name, {})[key] = tensor
         else:
@@ -161,11 +156,6 @@ def _dtype(entry: Entry) -> torch.dtype:
             f"{entry.name} has the data type {entry.dtype!r}, which is unknown here"
         )
     return dtype
-
-
-def _ordered(state: State) -> list[tuple[str, Tensor]]:
-    """Return all tensors by name; numbers, which each rank reads at a restore, come first."""
-    return sorted(_named(state), key=lambda named: named[1].dim() > 0)
 
 
 def _named(state: State) -> Iterator[tuple[str, Tensor]]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
 class RangeReader(Protocol):
-    """A file, or a shard in memory, perhaps on another node."""
+    """A file on another node."""
 
-    def read(self, start: int, size: int) -> bytearray | NDArray[np.uint8]:
-        """Return `size` bytes from `start` on. Raises OSError, and SnapshotLostError of a shard."""
+    def read(self, start: int, size: int) -> bytearray:
+        """Return `size` bytes from `start` on. Raises OSError."""
 
 
 class RemoteTensor(Tensor):
-    """Shape and type of a tensor whose values are elsewhere, in a RangeReader."""
+    """Shape and type of a tensor whose values are in a file on the head's node."""
 
     file: RangeReader
     offset: int
@@ -70,7 +68,7 @@ def part_of(tensor: Tensor, start: int, size: int) -> Tensor:
     if not size:
         return torch.empty(0, dtype=tensor.dtype)
     width = tensor.dtype.itemsize
-    content: Any = tensor.file.read(tensor.offset + start * width, size * width)
+    content = tensor.file.read(tensor.offset + start * width, size * width)
     return torch.frombuffer(content, dtype=tensor.dtype)
 
 

@@ -231,8 +231,7 @@ class LearnerEngine:
             self._strategy.restore(content)
             (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]
             if self._average and content.average:
-                average = content.average.items()
-                self._average.restore({name: whole_of(tensor) for name, tensor in average})
+                self._average.restore(content.average)
             elif self._average:  # the checkpoint has none: the average begins with the model
                 weights = content.model.items()
                 self._average.begin((name, whole_of(tensor)) for name, tensor in weights)

@@ -15,25 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
-from trainer.checkpoint import replica_client, replica_ring, replica_store
+from trainer.checkpoint import replica_client, replica_ring
 from trainer.checkpoint.protocol import Snapshot, StoreName
-from trainer.checkpoint.replica_client import ReadRange
-from trainer.checkpoint.replica_store import (
-    Bytes,
-    NoRoomError,
-    ReplicaStore,
-    TornError,
-    digest_of,
-    pieces,
-    view,
-)
-from trainer.checkpoint.shard_manifest import Contents, ShardManifest, newest_complete
+from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
+from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
 from trainer.checkpoint.staging import StagingBuffers
 from trainer.checkpoint.state import State
-from trainer.checkpoint.tensor_parts import part_of, whole_of
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster import shared_memory
-from trainer.cluster.shared_memory import Entry, Segment
+from trainer.cluster.shared_memory import Segment
 from trainer.cluster.tcp_stream import Server, StreamSource
 from trainer.types import SnapshotLostError
 
@@ -205,71 +195,8 @@ def test_a_store_that_fails_without_a_message_is_told_by_its_error(
         raise OSError
 
     monkeypatch.setattr(replica_ring, "handle", fails)
-    contents = Contents((Entry("model//w", "float32", (2,), 0),), {}, 8)
-    shard = replace(sheet(1, "policy", 0), contents=contents)
+    shard = sheet(1, "policy", 0)
     driver = DriverState(RunState.parse(shard.run_state))
     snapshot = Snapshot(driver, ((shard, (StoreName("a run", "here"),)),))
-    found = replica_client.load(snapshot, "policy")
     with pytest.raises(SnapshotLostError, match=r"shard policy-0 of step 1: OSError\(\)"):
-        whole_of(found.model["w"])
-
-
-def state_of_rank(rank: int) -> State:
-    """A quarter of three parameters of 1,000 elements, as a rank of four has it."""
-    names = [f"p{n}" for n in range(3)]
-    part = {name: torch.arange(250.0) + 250 * rank + 1000 * n for n, name in enumerate(names)}
-    return State(
-        model=part,
-        adam={
-            name: {"step": torch.tensor(7.0), "exp_avg": own + 0.25, "exp_avg_sq": own + 0.5}
-            for name, own in part.items()
-        },
-        scheduler={},
-        pieces=dict.fromkeys(names, (250 * rank, (1000,))),
-    )
-
-
-def test_a_rank_fetches_the_parts_of_a_snapshot_that_it_reads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A quarter of them, and each shard's first piece, which has the numbers; a damaged or lost
-    piece comes from the other place."""
-    monkeypatch.setattr(replica_store, "PIECE_BYTES", 1024)
-    shards, data = [], {}
-    stores = StoreName("a run", "gone"), StoreName("a run", "whole")
-    for rank in range(4):
-        buffers = StagingBuffers()
-        buffers.take(1, (), state_of_rank(rank))
-        held = buffers.of(1)
-        content = np.frombuffer(held.buffer, np.uint8, count=held.contents.bytes).copy()
-        digests = tuple(digest_of(content[a:b]) for a, b in pieces(len(content)))
-        manifest = replace(
-            sheet(1, "policy", rank), contents=held.contents, digests=digests, ranks={"policy": 4}
-        )
-        data[rank] = content
-        shards.append((manifest, stores))
-    fetched: list[tuple[int, int]] = []
-
-    def opened(manifest: ShardManifest, place: StoreName, here: str) -> ReadRange:
-        def read(start: int, end: int) -> Bytes:
-            if place == stores[0]:
-                raise OSError("it is gone")
-            fetched.append((manifest.rank, end - start))
-            return data[manifest.rank][start:end]
-
-        return read
-
-    monkeypatch.setattr(replica_client, "_opened", opened)
-    driver = DriverState(RunState.parse(shards[0][0].run_state))
-    found = replica_client.load(Snapshot(driver, tuple(shards)), "policy")
-    assert {float(held["step"]) for held in found.adam.values()} == {7.0}
-    for n, (name, tensor) in enumerate(found.model.items()):
-        own = torch.arange(250.0) + 250 + 1000 * n
-        assert torch.equal(part_of(tensor, 250, 250), own)
-        assert torch.equal(part_of(found.adam[name]["exp_avg"], 250, 250), own + 0.25)
-        assert torch.equal(part_of(found.adam[name]["exp_avg_sq"], 250, 250), own + 0.5)
-    read = [sum(size for rank, size in fetched if rank == own) for own in range(4)]
-    assert read == [0, len(data[1]), 0, 1024]
-    data[2][:1024] = 0
-    with pytest.raises(SnapshotLostError, match="shard policy-2 of step 1"):
-        whole_of(found.model["p0"])
+        replica_client.load(snapshot, "policy")
