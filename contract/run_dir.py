@@ -23,7 +23,7 @@ class RunFiles:
         """Return whether the run itself writes this file or directory, or a parent of it."""
         lines = (self.journal, self.journal_index, self.metrics, self.samples)
         state = (self.progress, self.phase, self.leases, self.peers, self.layouts, self.unfit)
-        own = (*lines, *state, self.origin, self.checkpoints)
+        own = (*lines, *state, self.origin, self.kept, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -137,6 +137,11 @@ class RunFiles:
     def scratch(self) -> Path:
         """Holds files on their way between a node and the head's run directory."""
         return self.root / ".scratch"
+
+    @property
+    def kept(self) -> Path:
+        """Replicas that nodes wrote when they ended; the next attempt resumes from them."""
+        return self.root / ".kept"
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -6,22 +6,25 @@ store deposits the descriptors of its memory segments with the node's entrypoint
 unix(7)), which starts the next Ray. The replica store of the next Ray withdraws them. No byte is
 copied.
 
-The segments end with the entrypoint. A trainer that finished or was stopped has left nothing in the
-store, because its state is on disk.
+If the entrypoint ends, too, it writes the segments to files. A trainer that finished or was stopped
+has left nothing in the store, because its state is on disk.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingMixIn, UnixStreamServer
+from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
+from typing import IO
 
 from contract.files import private_dir
 
@@ -34,6 +37,8 @@ PATIENCE_SECONDS = 2.0
 MOST_DESCRIPTORS = 253
 """Maximum of one message: SCM_MAX_FD of Linux."""
 CHUNK_BYTES = 1 << 16
+LABEL = ".label"
+"""Suffix of the file that lists what a node has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Deposit:
     """Memory segments, and the label that their owner gave them."""
 
     label: bytes = b""
+    names: tuple[str, ...] = ()
+    """Name of each segment. The same name on another node means the same content."""
     descriptors: tuple[int, ...] = ()
 
     def close(self) -> None:
@@ -48,14 +55,15 @@ class Deposit:
             os.close(descriptor)
 
 
-def deposit(owner: str, label: bytes, segments: Sequence[int]) -> None:
+def deposit(owner: str, label: bytes, segments: Mapping[str, int]) -> None:
     """Replace everything in the store of this node. Does nothing if the node has no store.
 
-    `segments`: descriptors. Raises OSError if the store does not answer, or for more than
+    `segments`: name → descriptor. Raises OSError if the store does not answer, or for more than
     MOST_DESCRIPTORS segments.
     """
     if path := os.environ.get(VARIABLE):
-        with _asked(path, {"owner": owner}, label, segments) as answers:
+        head = {"owner": owner, "names": list(segments)}
+        with _asked(path, head, label, list(segments.values())) as answers:
             if answers.recv(1) != b".":
                 raise OSError(f"the descriptor store {path} does not take the segments")
 
@@ -70,7 +78,7 @@ def withdraw(owner: str) -> Deposit:
         return Deposit()
     with _asked(path, {"asked for": owner}) as answers:
         label, descriptors = _received(answers)
-        return Deposit(label, descriptors)
+        return Deposit(label, descriptors=descriptors)
 
 
 def environment(path: Path) -> Mapping[str, str]:
@@ -107,6 +115,21 @@ class FdStore:
             self._server.server_close()
             private_dir.remove(self._path.parent)
         self._replace({})
+
+    def save(self, directory: Path, node: str) -> None:
+        """Write the segments to `directory`/OWNER, which all nodes share.
+
+        If that fails, it logs a warning, and the segments are lost with this process.
+        """
+        with self._changing:
+            held = dict(self._held)
+            for owner, deposited in held.items():
+                try:
+                    _write(deposited, directory / owner, node)
+                except OSError as error:
+                    log.warning("what this node holds in memory is lost: %s", error)
+                else:
+                    log.info("what this node holds in memory is written to %s", directory)
 
     def take(self, owner: str, deposited: Deposit) -> None:
         """Replace the segments of all owners: one run at a time has a node."""
@@ -149,7 +172,7 @@ class _Handler(BaseRequestHandler):
                 Deposit(descriptors=descriptors).close()
                 raise
             if "owner" in asked:
-                deposited = Deposit(label, descriptors)
+                deposited = Deposit(label, tuple(asked["names"]), descriptors)
                 self.server.store.take(asked["owner"], deposited)
                 self.request.sendall(b".")
                 return
@@ -201,3 +224,32 @@ def _received(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
         Deposit(descriptors=tuple(descriptors)).close()
         raise
     return b"".join(words), tuple(descriptors)
+
+
+def _write(deposited: Deposit, directory: Path, node: str) -> None:
+    """Write the segments that the directory lacks, then the label. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, descriptor in zip(deposited.names, deposited.descriptors, strict=True):
+        if not (directory / name).exists():
+            with (
+                mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory,
+                _durable_file(directory / name) as file,
+            ):
+                file.write(memory)
+    with _durable_file(directory / f"{node}{LABEL}") as file:  # last: all files that it names exist
+        file.write(deposited.label)
+
+
+@contextmanager
+def _durable_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that gets its name once it is durable."""
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            yield file
+            os.fchmod(file.fileno(), 0o644)  # like the other files of the run
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from contract.exit_codes import ExitCode
@@ -113,6 +114,8 @@ class JobLoop:
         recipe = recipes.load(settings.recipe)
         run = RunContext(settings, recipe, journal, self.run.control, self.run.inbox)
         run.job = job.id
+        with suppress(OSError):  # none, or of a head that ended while another job ran
+            self.run.files.kept.rename(run.files.kept)
         run_identity.identify(settings, run.files)
         journal.record("start", f"{job.id} begins on the cluster of {settings.node_name}")
         return run

@@ -151,7 +151,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     tell = partial(journal.record, "service")
     with (
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
-        FdStore(ray_node.fd_store_path(settings)),
+        FdStore(ray_node.fd_store_path(settings)) as memory,
         ForkServer(settings, env),
         nullcontext() if settings.ray_address else actor_logs.copying(settings),
         cluster,
@@ -181,6 +181,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         if outcome.name == "failed" or code == ExitCode.RUN_DIR:
             log.info("%s", what_to_do(files, code))
+        memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
 
 

@@ -71,7 +71,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         run_token.show_to_shells(token)
         env = ray_node.environment(settings, token)
         with (
-            FdStore(ray_node.fd_store_path(settings)),
+            FdStore(ray_node.fd_store_path(settings)) as memory,
             ForkServer(settings, env),
             actor_logs.copying(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
@@ -82,6 +82,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
                     return membership.keep()
             finally:
                 run_token.hide_from_shells(membership.token)
+                memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError as error:
         log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED

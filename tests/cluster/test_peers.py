@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.manifest import newest_checkpoint
 from entrypoint.processes.process import kill
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.tiny_job import tiny_job
@@ -19,10 +18,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 STEPS = 150
 
 
-def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_an_orderly_stop(
+def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_all_nodes(
     tmp_path: Path,
 ) -> None:
-    """No checkpoint is on disk before the stop, which saves one."""
+    """And there is no checkpoint on disk before the last step."""
     job = tiny_job(tmp_path, STEPS)
     cluster = Cluster(tmp_path / "run", workers=1, job=job, ROLLCALL_RECIPE="builtin")
 
@@ -30,11 +29,13 @@ def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_an_order
         cluster.kill(HEAD)
         cluster.start(HEAD)
 
-    def all_are_told_to_stop() -> None:
-        assert not cluster.events("checkpoint")
+    def all_are_told_to_stop_while_nobody_trains() -> None:
+        failures = len(cluster.events("failure"))
+        kill(cluster.named(HEAD, "trainer"))
+        cluster.event("failure", within=60, after=failures)
         cluster.terminate(HEAD)
         assert set(cluster.exit_codes(within=60).values()) == {ExitCode.STOPPED}
-        assert newest_checkpoint(cluster.run.checkpoints) == cluster.step
+        assert cluster.run.kept.exists()
         cluster.start(HEAD, 1)
 
     try:
@@ -43,15 +44,16 @@ def test_no_finished_step_is_lost_with_the_driver_with_the_head_or_with_an_order
         for loses in (
             lambda: kill(cluster.named(HEAD, "trainer")),
             head_loses_its_power,
-            all_are_told_to_stop,
+            all_are_told_to_stop_while_nobody_trains,
         ):
             goes_on_from_the_last_finished_step(cluster, loses)
         assert cluster.exit_codes(within=120) == {HEAD: 0, 1: 0}, cluster.consoles()
     finally:
         cluster.close()
     assert_no_step_is_lost_or_done_twice(cluster.run)
-    stopped, finished = (e["details"]["step"] for e in cluster.events("checkpoint"))
-    assert stopped < finished == STEPS
+    assert "from files of the nodes' memory" in cluster.events("restore")[-1]["sentence"]
+    assert not cluster.run.kept.exists()
+    assert [e["details"]["step"] for e in cluster.events("checkpoint")] == [STEPS]
     told = [*cluster.events("step"), *cluster.events("step-found")]
     assert sorted(e["details"]["step"] for e in told) == list(range(1, STEPS + 1))
 

@@ -94,7 +94,7 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
 
     with FdStore(path):
         attacked = as_nobody(attack)
-        fd_store.deposit("a run", b"label", [memory])
+        fd_store.deposit("a run", b"label", {"one": memory})
         (found,) = fd_store.withdraw("a run").descriptors
         assert os.pread(found, 99, 0) == b"weights"
     os.close(found)

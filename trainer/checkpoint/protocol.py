@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from contract.manifest import WrittenFile
 from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState
 
 
@@ -25,17 +26,27 @@ class StoreName:
     """Ray's id of the node."""
 
 
+ReplicaPlace = StoreName | SpilledReplicas
+"""A place that has shards."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A complete in-memory checkpoint."""
 
     driver: DriverState
-    shards: tuple[tuple[ShardManifest, tuple[StoreName, ...]], ...]
-    """Each with the stores that have it."""
+    shards: tuple[tuple[ShardManifest, tuple[ReplicaPlace, ...]], ...]
+    """Each with the places that have it."""
 
     @property
     def step(self) -> int:
         return self.driver.run.step
+
+    @property
+    def place(self) -> str:
+        """Where it is restored from, in words."""
+        spilled = any(isinstance(places[0], SpilledReplicas) for _, places in self.shards)
+        return "files of the nodes' memory" if spilled else "the nodes' memory"
 
 
 @dataclass(frozen=True, slots=True)

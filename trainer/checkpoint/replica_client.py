@@ -9,9 +9,10 @@ import ray
 from ray.exceptions import RayError
 
 from trainer.checkpoint import replica_ring as ring
-from trainer.checkpoint.protocol import Receipt, Snapshot, StoreName, Targets
+from trainer.checkpoint.protocol import Receipt, ReplicaPlace, Snapshot, Targets
 from trainer.checkpoint.replica_store import Bytes, NoRoomError, digest_of, pieces
 from trainer.checkpoint.shard_manifest import ShardManifest
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import HostBuffer, state_in
 from trainer.checkpoint.state import State, merged
 from trainer.cluster import shared_memory
@@ -53,19 +54,19 @@ def load(snapshot: Snapshot, role: str) -> State:
     """
     here = shared_memory.node()
     shards = [
-        state_in(_bytes_of(manifest, stores, here), manifest.contents)
-        for manifest, stores in snapshot.shards
+        state_in(_bytes_of(manifest, places, here), manifest.contents)
+        for manifest, places in snapshot.shards
         if manifest.role == role
     ]
     return merged(shards, role)
 
 
-def _bytes_of(manifest: ShardManifest, stores: Iterable[StoreName], here: str) -> Bytes:
+def _bytes_of(manifest: ShardManifest, places: Iterable[ReplicaPlace], here: str) -> Bytes:
     """Return a buffer with the shard's bytes."""
     fault = "no node has it any more"
-    for name in stores:
+    for place in places:
         try:
-            data = _mapped_or_fetched(manifest, name, here)
+            data = _mapped_or_fetched(manifest, place, here)
         except (RayError, OSError, ValueError) as error:
             fault = first_line(error)
             continue
@@ -78,9 +79,11 @@ def _bytes_of(manifest: ShardManifest, stores: Iterable[StoreName], here: str) -
     )
 
 
-def _mapped_or_fetched(manifest: ShardManifest, name: StoreName, here: str) -> Bytes:
+def _mapped_or_fetched(manifest: ShardManifest, place: ReplicaPlace, here: str) -> Bytes:
     """Raises RayError, OSError, or ValueError if the store has died."""
-    store, size = ring.handle(name), manifest.contents.bytes
+    if isinstance(place, SpilledReplicas):
+        return place.read(manifest)
+    store, size = ring.handle(place), manifest.contents.bytes
     if ring.answer(store.node.remote()) == here:
         segment = shared_memory.attach(ring.answer(store.address.remote(manifest.key)))
         return np.frombuffer(segment, np.uint8, count=size)

@@ -17,15 +17,18 @@ import logging
 import os
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from contract.files import fd_store
+from contract.run_dir import NODE_DIR, RunFiles
 from trainer.checkpoint import labels
 from trainer.checkpoint.labels import PIECE_BYTES, LabelError
 from trainer.checkpoint.shard_manifest import Key, ShardManifest
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.cluster import shared_memory
 from trainer.cluster.shared_memory import Address, Segment
 from trainer.cluster.tcp_stream import Reader, StreamSource
@@ -68,7 +71,11 @@ class ReplicaStore:
         """
         self._budget = budget
         self._owner = owner
-        self._shards = _left(owner) if goes_on else {}
+        self._spilled = _spilled(owner)
+        self._shards = _on_disk(self._spilled) if goes_on else {}
+        self._of_files = frozenset(self._shards)
+        """Shards that were in files of this node when the store began."""
+        self._shards |= _left(owner) if goes_on else {}
         self._coming: dict[Key, int] = {}
         """Bytes of the shards that are being received."""
         self._spare: list[Segment] = []
@@ -132,7 +139,10 @@ class ReplicaStore:
             old = [key for key in self._shards if key[0] != attempt or key[1] < step]
             freed = [self._shards.pop(key).segment for key in old]
             self._spare = [segment for segment in freed if not segment.adopted]
+            is_over = not self._shards.keys() & self._of_files
         self._deposit()
+        if is_over and self._spilled:  # the run has newer steps than those files
+            self._spilled.forget()
 
     def amend(self, attempt: str, step: int, run_state: str) -> None:
         """Replace the run state of that step."""
@@ -148,6 +158,8 @@ class ReplicaStore:
         with self._changing:
             self._shards, self._spare = {}, []
         self._deposit()
+        if self._spilled:
+            self._spilled.forget()
 
     def held(self) -> int:
         """Return the bytes of all shards."""
@@ -161,11 +173,13 @@ class ReplicaStore:
         return view(self._shards[key].segment)[start : start + size]
 
     def _deposit(self) -> None:
+        # Its own ranks' shards first: what one node has spilled, another need not spill again.
         with self._changing:
-            shards = list(self._shards.values())
+            shards = sorted(self._shards.values(), key=lambda shard: not shard.segment.adopted)
+        segments = {shard.manifest.name: shard.segment.descriptor for shard in shards}
         try:
             label = labels.dump(shard.manifest for shard in shards)
-            fd_store.deposit(self._owner, label, [shard.segment.descriptor for shard in shards])
+            fd_store.deposit(self._owner, label, segments)
         except (OSError, TypeError) as error:  # training can do without
             log.warning("this node's snapshots would not outlive its Ray: %s", error)
 
@@ -177,6 +191,28 @@ class ReplicaStore:
         wanted = here + coming + manifest.contents.bytes
         if wanted > self._budget:
             raise NoRoomError(f"{wanted / 1e9:.2f} GB, and may hold {self._budget / 1e9:.2f} GB")
+
+
+def _spilled(owner: str) -> SpilledReplicas | None:
+    """Return the files that this node's entrypoint wrote; None if all nodes share their place."""
+    own = os.environ.get(NODE_DIR)
+    return SpilledReplicas(RunFiles(Path(own)).kept, owner) if own else None
+
+
+def _on_disk(spilled: SpilledReplicas | None) -> dict[Key, _Shard]:
+    """Return the shards in those files, in memory again."""
+    shards: dict[Key, _Shard] = {}
+    if spilled is None:
+        return shards
+    for manifest in spilled.manifests():
+        segment = Segment(max(1, manifest.contents.bytes))
+        try:
+            view(segment)[: manifest.contents.bytes] = spilled.read(manifest)
+        except OSError as error:
+            log.warning("a shard in this node's files is ignored: %s", error)
+        else:
+            shards[manifest.key] = _Shard(segment, manifest)
+    return shards
 
 
 def _left(owner: str) -> dict[Key, _Shard]:

@@ -1,11 +1,12 @@
 """Replicates each step to the memory of other nodes: losing a node loses no finished step.
 
 Every node has a replica store: a detached actor that outlives the job. What it holds also outlives
-Ray, if our entrypoint started Ray (`contract.files.fd_store`). After a step each rank copies its
-shard of the training state (`trainer.checkpoint.staging`). In the background it gives the copy to
-the store of its own node, which maps it, and sends it to the store of the next node. So two nodes
-have each shard. A snapshot counts once all its shards are there; only then is the previous step
-deleted. Restoring compares checksums, as with a checkpoint on disk.
+Ray, if our entrypoint started Ray (`contract.files.fd_store`), and then the node's entrypoint, in
+files (`trainer.checkpoint.spilled`). After a step each rank copies its shard of the training state
+(`trainer.checkpoint.staging`). In the background it gives the copy to the store of its own node,
+which maps it, and sends it to the store of the next node. So two nodes have each shard. A snapshot
+counts once all its shards are there; only then is the previous step deleted. Restoring compares
+checksums, as with a checkpoint on disk.
 
 The driver has a `Replicator`. It calls `replicate` after the copies of a step are made, and `wait`
 before the step counts as finished. `newest` is the snapshot that this attempt, or the next one, can
@@ -32,11 +33,13 @@ from trainer.checkpoint import replica_ring as ring
 from trainer.checkpoint.protocol import (
     Checkpointable,
     Receipt,
+    ReplicaPlace,
     Snapshot,
     StoreName,
     Targets,
 )
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.calls import first_line
 from trainer.cluster.worker_group import Pending, WorkerGroup
@@ -75,6 +78,7 @@ class Replicator:
         self._memory = config.peer_snapshot_memory
         self._attempt = uuid.uuid4().hex
         self._namespace = ring.namespace_of(config)
+        self._spilled = SpilledReplicas(config.files.kept, self._namespace)
         self._ring: dict[StoreName, Any] = {}
         self._pending: list[Pending[list[Receipt]]] = []
         self._keeping: list[Any] = []
@@ -94,32 +98,35 @@ class Replicator:
             self._build(_living())  # new stores take over from those that ended with their Ray
 
     def newest(self, at_most: int | None = None) -> Snapshot | None:
-        """Return the newest complete snapshot in living stores, at most of `at_most`."""
-        found = self._found(ring.living(self._namespace), at_most)
+        """Return the newest complete snapshot in living stores and files, at most of `at_most`."""
+        found: dict[ReplicaPlace, list[ShardManifest]] = {
+            **self._found(ring.living(self._namespace), at_most),
+            self._spilled: self._spilled.manifests(),
+        }
         shards = newest_complete(itertools.chain(*found.values()), at_most)
         if not shards:
             return None
-        have = {name: {shard.key for shard in shards} for name, shards in found.items()}
+        have = {place: {shard.key for shard in shards} for place, shards in found.items()}
         return Snapshot(
             DriverState(
                 RunState.parse(shards[0].run_state),
                 next((shard.in_flight for shard in shards if shard.in_flight is not None), None),
             ),
             tuple(
-                (shard, tuple(name for name in found if shard.key in have[name]))
+                (shard, tuple(place for place in found if shard.key in have[place]))
                 for shard in shards
             ),
         )
 
     def _found(
         self, stores: Mapping[StoreName, Any], at_most: int | None
-    ) -> dict[StoreName, list[ShardManifest]]:
+    ) -> dict[ReplicaPlace, list[ShardManifest]]:
         """Return the shards of each store that answers in time.
 
         If the others have the newest step, a store whose node has just died is not waited for.
         """
         names = {store.manifests.remote(): name for name, store in stores.items()}
-        found: dict[StoreName, list[ShardManifest]] = {}
+        found: dict[ReplicaPlace, list[ShardManifest]] = {}
         waiting, until = list(names), time.monotonic() + LOOK_SECONDS
         while waiting and (left := until - time.monotonic()) > 0:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
@@ -170,6 +177,7 @@ class Replicator:
             self._give_up(Receipt(0, first_line(error)))
             return
         self._failed = 0
+        self._spilled.forget()
 
     def amend(self, run: RunState) -> None:
         """Replace the run state of the step that is held. If that is lost, it is computed again."""
@@ -212,6 +220,7 @@ class Replicator:
     def discard(self) -> None:
         """Delete what an earlier attempt left: the run has begun, and not from there."""
         ring.release(self._namespace)
+        self._spilled.forget()
 
     def _ready(self) -> bool:
         """Return whether there is a ring of stores, one on each living node."""

@@ -241,14 +241,14 @@ def _from_memory(to: _Beginning, snapshot: Snapshot) -> DriverState | None:
     try:
         _restore(config, to.learners, snapshot, snapshot.driver.run)
     except SnapshotLostError as error:
-        sentence = f"Step {snapshot.step} in the nodes' memory is not used: {error}."
+        sentence = f"Step {snapshot.step} in {snapshot.place} is not used: {error}."
         _tell(config, "snapshot-skipped", sentence, details)
         to.stream.load_state_dict(before)
         return None
     if to.replicator:
         to.replicator.adopt(snapshot)
     _confirm_step(config, snapshot.driver.run)
-    _tell(config, "restore", f"Restored step {snapshot.step} from the nodes' memory.", details)
+    _tell(config, "restore", f"Restored step {snapshot.step} from {snapshot.place}.", details)
     return snapshot.driver
 
 

@@ -49,6 +49,11 @@ class ShardManifest:
     def key(self) -> Key:
         return self.attempt, self.step, self.role, self.rank
 
+    @property
+    def name(self) -> str:
+        """The key as a file name."""
+        return "-".join(map(str, self.key))
+
 
 def newest_complete(
     found: Iterable[ShardManifest], at_most: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 from dataclasses import replace
@@ -22,6 +23,7 @@ from trainer.checkpoint import labels
 from trainer.checkpoint.labels import LabelError
 from trainer.checkpoint.replica_store import ReplicaStore
 from trainer.checkpoint.shard_manifest import Contents, ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import state_in
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.shared_memory import Entry, Segment
@@ -113,12 +115,20 @@ def forged(rows: bytes) -> bytes:
 
 @FUZZED
 @given(damaged(labels._row(full())), st.booleans())
-def test_a_label_of_any_shape_is_read_or_refused(row: bytes, whole: bool) -> None:
-    try:
-        found = labels.parse(forged(b"[%s]" % row if whole else row))
-    except ValueError:
-        return
-    newest_complete(found)
+def test_a_label_of_any_shape_is_read_or_left_out(
+    tmp_path_factory: pytest.TempPathFactory, row: bytes, whole: bool
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "kept" / "a run"
+    directory.mkdir(parents=True, exist_ok=True)
+    body = b"[%s]" % row if whole else row
+    (directory / f"one{fd_store.LABEL}").write_bytes(forged(body))
+    found = SpilledReplicas(directory.parent, "a run")
+    for one in found.manifests():
+        assert (directory / one.name).parent == directory
+        assert RunState.parse(one.run_state).step >= 0
+        with pytest.raises(OSError, match="No such file"):
+            found.read(one)
+    newest_complete(found.manifests())
 
 
 class Bomb:
@@ -127,6 +137,19 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_in_the_run_directory_is_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    went_off, kept = tmp_path / "went off", tmp_path / "a run"
+    kept.mkdir()
+    (kept / f"one{fd_store.LABEL}").write_bytes(pickle.dumps([Bomb(went_off)]))
+    (kept / f"two{fd_store.LABEL}").write_bytes(labels.dump([full()]))
+    with caplog.at_level(logging.WARNING):
+        assert SpilledReplicas(tmp_path, "a run").manifests() == [full()]
+    assert not went_off.exists()
+    assert "one.label cannot be read and is ignored: it is of another version" in caplog.text
 
 
 def test_a_pickle_in_the_fd_store_is_not_run(
@@ -141,11 +164,18 @@ def test_a_pickle_in_the_fd_store_is_not_run(
             labels.dump([sheet_of(Segment(99), 1)]),  # more than there is
             labels.dump([]),
         ):
-            fd_store.deposit("a run", label, [segment.descriptor])
+            fd_store.deposit("a run", label, {"one": segment.descriptor})
             caplog.clear()
             assert ReplicaStore(1000, "a run", goes_on=True).manifests() == []
             assert "the shards of the previous Ray are ignored" in caplog.text
     assert not went_off.exists()
+
+
+def test_a_share_that_was_cut_off_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a run").mkdir()
+    (tmp_path / "a run" / full().name).write_bytes(b"short")
+    with pytest.raises(OSError, match="fewer than 68 bytes"):
+        SpilledReplicas(tmp_path, "a run").read(full())
 
 
 @FUZZED

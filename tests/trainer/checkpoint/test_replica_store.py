@@ -6,6 +6,7 @@ import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -13,12 +14,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from contract.files.fd_store import LABEL
+from contract.run_dir import NODE_DIR, RunFiles
 from tests.support.sheets import RANKS, SIZE, sheet, sheet_of
-from trainer.checkpoint import replica_client, replica_ring
-from trainer.checkpoint.protocol import Snapshot, StoreName
+from trainer.checkpoint import labels, replica_client
+from trainer.checkpoint.protocol import Snapshot
 from trainer.checkpoint.replica_store import NoRoomError, ReplicaStore, TornError, view
 from trainer.checkpoint.shard_manifest import ShardManifest, newest_complete
+from trainer.checkpoint.spilled import SpilledReplicas
 from trainer.checkpoint.staging import StagingBuffers
 from trainer.checkpoint.state import State
 from trainer.checkpoint.writer import DriverState, RunState
@@ -186,17 +191,41 @@ def test_what_is_learnt_of_a_step_that_is_held_is_held_with_it(
     assert holder.held() == 2 * SIZE
 
 
-def test_a_store_that_fails_without_a_message_is_told_by_its_error(
-    monkeypatch: pytest.MonkeyPatch,
+def test_shards_that_this_node_alone_has_in_files_are_held_again_until_a_newer_step(
+    rank: tuple[Segment, StreamSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "node", lambda: "here")
+    segment, source = rank
+    manifest = sheet_of(segment, 1)
+    kept = RunFiles(tmp_path).kept / "a-run"
+    kept.mkdir(parents=True)
+    (kept / manifest.name).write_bytes(view(segment).tobytes())
+    (kept / f"this-node{LABEL}").write_bytes(labels.dump([manifest]))
+    assert ReplicaStore(2 * SIZE, "a-run", goes_on=True).manifests() == [], "they are shared"
+    monkeypatch.setenv(NODE_DIR, str(tmp_path))
+    assert ReplicaStore(2 * SIZE, "another", goes_on=True).manifests() == []
+    found = ReplicaStore(2 * SIZE, "a-run", goes_on=True)
+    assert found.manifests() == [manifest]
+    assert np.array_equal(found.piece(manifest.key, 0, SIZE), view(segment))
+    found.keep("a", 1)
+    assert kept.exists(), "the run goes on from it"
+    found.receive(sheet_of(segment, 2), source)
+    found.keep("a", 2)
+    assert not kept.exists()
 
-    def fails(name: StoreName) -> None:
+
+class _Silent(SpilledReplicas):
+    """Files whose error says nothing."""
+
+    def read(self, manifest: ShardManifest) -> NDArray[np.uint8]:
         raise OSError
 
-    monkeypatch.setattr(replica_ring, "handle", fails)
+
+def test_a_place_that_fails_without_a_message_is_told_by_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "node", lambda: "here")
     shard = sheet(1, "policy", 0)
     driver = DriverState(RunState.parse(shard.run_state))
-    snapshot = Snapshot(driver, ((shard, (StoreName("a run", "here"),)),))
+    snapshot = Snapshot(driver, ((shard, (_Silent(tmp_path, "a run"),)),))
     with pytest.raises(SnapshotLostError, match=r"shard policy-0 of step 1: OSError\(\)"):
         replica_client.load(snapshot, "policy")
