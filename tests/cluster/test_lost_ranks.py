@@ -91,6 +91,7 @@ def kill_last() -> None:
     found[0].kill()
 
 
+@pytest.mark.faults
 def test_ranks_import_their_class_before_they_wait_for_one_another(
     launcher: RayLauncher,
 ) -> None:

@@ -1,7 +1,7 @@
 """Replicas in files: what the nodes' memory held when their entrypoints ended.
 
-Each entrypoint writes what its own node held (`contract.files.fd_store`). The next attempt finds the
-files as it finds replica stores, and deletes them once a newer step is replicated.
+Each entrypoint writes what its own node held (`contract.files.fd_store`). The next attempt finds
+the files as it finds replica stores, and deletes them once a newer step is replicated.
 """
 
 from __future__ import annotations
