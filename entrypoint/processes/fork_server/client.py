@@ -25,6 +25,8 @@ from entrypoint.processes.programs import program
 
 log = logging.getLogger(__name__)
 
+PRELOADED: str = Program.PRELOAD
+"""The module with what the server imports before its first fork."""
 PADDING_BYTES, TITLE_BYTES = 2**14, 2**12
 """Bytes for the variables and for the command line that the system shows of a fork."""
 START_SECONDS = 60.0
@@ -97,7 +99,7 @@ class ForkServer:
             "fork-server",
             [
                 *program(Program.FORK_SERVER, str(home), str(os.getpid())),
-                *(str(Program.PRELOAD), proc_view.padding(TITLE_BYTES)),
+                *(PRELOADED, proc_view.padding(TITLE_BYTES)),
             ],
             env=first | dict(self._env) | ours,
             log_to=RunFiles(self._settings.run_dir).logs
