@@ -37,7 +37,7 @@ IN_README = (
     *("container-worker-frozen", "container-head-killed", "network-worker-for-ever"),
     *("reward-error", "disk-full", "checkpoint-bit-flipped", "memory-worker"),
 )
-HEADER = "| fault | seconds to a new step (deadline) | class | answer |\n|---|---|---|---|"
+HEADER = "| fault | seconds | the run continues in |\n|---|---|---|"
 
 HEADER_OF_LOOPS = "| recipe | fault | seconds | of a shell loop | ratio |\n|---|---|---|---|---|"
 
@@ -52,8 +52,7 @@ def summary() -> str:
     lines = ["| fault | seconds to a new step | the run continues in |", "|---|---|---|"]
     for name in IN_README:
         row = rows[name]
-        another = "a new attempt" if row["answers"] else "a new head"
-        continues_in = another if row["attempts"] else "the same attempt"
+        continues_in = _continues_in(row)
         lines.append(f"| {faults[name].sentence} | {row['seconds']:.0f} | {continues_in} |")
     return "\n".join(lines)
 
@@ -69,15 +68,17 @@ def _lines(rows: dict[str, Any]) -> Iterator[str]:
 
 
 def _row(fault: Any, row: dict[str, Any] | None) -> str:
-    name = f"{fault.sentence}{'' if fault.fast else ' *'}"
     if row is None:
-        return f"| {name} | not measured yet ({fault.deadline}) | | |"
+        return f"| {fault.sentence} | not measured yet | |"
     classes = ", ".join(f"`{c}`" for c in row["classes"])
+    continues_in = f"{_continues_in(row)}: {classes}" if classes else _continues_in(row)
+    return f"| {fault.sentence} | {row['seconds']:.0f} | {continues_in} |"
+
+
+def _continues_in(row: dict[str, Any]) -> str:
     if row["attempts"] == 0:
-        answer = "the attempt continues"
-    else:
-        answer = "; then ".join(row["answers"]) or "a new head continues the run"
-    return f"| {name} | {row['seconds']:.0f} ({fault.deadline:g}) | {classes or '–'} | {answer} |"
+        return "same attempt"
+    return "new attempt" if row["answers"] else "new head"
 
 
 def _loop(recipe: str, name: str, rows: dict[str, Any]) -> str:
