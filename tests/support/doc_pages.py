@@ -27,7 +27,7 @@ PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "referenc
 RECOVERY, MONITORING = ROOT / "docs" / "recovery.md", ROOT / "docs" / "monitoring.md"
 MODELS_HEADER = (
     "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
-    "| links | source |\n|---|---|---|---|---|---|---|\n"
+    "| links |\n|---|---|---|---|---|---|\n"
 )
 METRICS_HEADER = "| metric | labels | value |\n|---|---|---|\n"
 ALGORITHMS = ROOT / "docs" / "algorithms.md"
@@ -45,8 +45,7 @@ def models() -> str:
     """The table of GPU models that the checks know."""
     rows = (
         f"| {model.name} | {model.tflops:g} | {model.memory_gbs:g} "
-        f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} "
-        f"| {model.source} |\n"
+        f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} |\n"
         for model in GPU_MODELS
     )
     return MODELS_HEADER + "".join(rows)
