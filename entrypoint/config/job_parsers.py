@@ -12,17 +12,17 @@ from entrypoint.config.parsers import arguments
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""
 STEPS_MEANING = (
-    "What a step looks like in the log of a `command` or `torchrun` job: a regular expression with"
-    r" groups, such as `step (?P<step>\d+)/(?P<total_steps>\d+)`. [Details](recipes/command.md)."
+    "A step in the log of a `command` or `torchrun` job: a regular expression with groups, such as"
+    r" `step (?P<step>\d+)/(?P<total_steps>\d+)`. [Details](recipes/command.md)."
 )
 CHECKPOINTS_MEANING = (
-    "Where the checkpoints of a `command` or `torchrun` job lie: a path with `{step}`, absolute or"
-    " below the run directory. What follows the name with `{step}` must be in a complete"
-    " checkpoint: `out/checkpoint-{step}/trainer_state.json`."
+    "The checkpoints of a `command` or `torchrun` job: a path with `{step}`, absolute or below the"
+    " run directory, and behind it a file that is in each complete one:"
+    " `out/checkpoint-{step}/trainer_state.json`."
 )
 RESUME_MEANING = (
-    "Words that are added to a `command` or `torchrun` job when there is a checkpoint, with"
-    " `{checkpoint}` for its path and `{step}` for its step."
+    "What is added to a `command` or `torchrun` job when there is a checkpoint; `{checkpoint}` is"
+    " its path, `{step}` its step."
 )
 
 COUNTS = ("step", "total_steps", "samples")

@@ -52,11 +52,8 @@ LOG_MEANING = (
 
 
 FORK_SERVER_MEANING = (
-    "With `1`, a process on each node imports what Ray's workers and the driver need, and "
-    "forks them (`builtin` only). A killed driver is back after 0.18 of the time of a shell "
-    "loop that submits the job again; without this process after 0.75. The costs: numpy has "
-    "one thread in your reward functions, and a new version of Ray may change the private "
-    "names that this process relies on."
+    "1: a process on each node imports what Ray's workers and the driver need, and forks them "
+    "(`builtin` only). [Gain and cost](architecture.md#the-fork-server)."
 )
 
 

@@ -64,8 +64,8 @@ class Settings:
     ray_address: str | None = variable(
         "ROLLCALL_RAY_ADDRESS",
         parse.ray_dashboard,
-        "The dashboard of a Ray cluster that exists already, as in `http://HOST:8265`: this node "
-        "supervises the job there and starts no Ray.",
+        "The dashboard of an existing Ray cluster, `http://HOST:8265`: this node supervises the"
+        " job there and starts no Ray.",
         replaces=("is_main",),
     )
     expected_workers: int | None = variable(
@@ -120,8 +120,7 @@ class Settings:
     waits_for_jobs: bool = variable(
         "ROLLCALL_WAIT_FOR_JOBS",
         boolean,
-        "1: the head runs no job of its own; it waits for jobs that `rollcall submit` brings, as"
-        " `up --wait-for-jobs` does.",
+        "1: the head waits for jobs of `rollcall submit`, as with `up --wait-for-jobs`.",
         default=False,
         shown="0",
     )
@@ -148,9 +147,8 @@ class Settings:
     url: str | None = variable(
         "ROLLCALL_URL",
         parse.url,
-        "Where `status`, `wait`, `open`, `logs`, `events`, `stop`, `submit`, `pipeline` and `list`"
-        " find the head's control port from outside: `http://HOST:8267`, or a proxy's URL. On the"
-        " head: the URL in the link that it prints.",
+        "Where commands find the head's control port from outside: `http://HOST:8267`, or a proxy's"
+        " URL. On the head: the URL in the link that it prints.",
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(
@@ -162,9 +160,9 @@ class Settings:
     storage: str = variable(
         "ROLLCALL_STORAGE",
         parse.storage,
-        "`shared`: all nodes share the run directory; `head`: the head alone has it, and the other"
-        " nodes send what they save; `s3://BUCKET/PREFIX`: as `head`, and each checkpoint is also"
-        " uploaded there. [Details](checkpoints.md#without-shared-storage).",
+        "Who has the run directory: `shared`: all nodes; `head`: the head, to which the others send"
+        " what they save; `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
+        " [Details](checkpoints.md#without-shared-storage).",
         default=parse.SHARED,
     )
     reward_url: str | None = variable(
@@ -175,7 +173,7 @@ class Settings:
     reward_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REWARD_COMMAND",
         parse.arguments,
-        "Command that starts the reward server. If unset, Rollcall only waits for the URL.",
+        "Command that starts the reward server. If unset, Rollcall waits for the URL.",
     )
     reward_on: ServiceOn = variable(
         "ROLLCALL_REWARD_ON",
@@ -191,8 +189,7 @@ class Settings:
     retriever_command: tuple[str, ...] | None = variable(
         "ROLLCALL_RETRIEVER_COMMAND",
         parse.arguments,
-        "Command that starts the retrieval server on every node where this is set. If unset,"
-        " Rollcall only waits for the URL.",
+        "Command that starts the retrieval server on every node where this is set.",
     )
     retriever_on: ServiceOn = variable(
         "ROLLCALL_RETRIEVER_ON",
@@ -216,8 +213,8 @@ class Settings:
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
         parse.duration,
-        "Treat the job as hung if no step finishes for this long. For a `command` job that reports"
-        " no steps: if its log is silent for this long.",
+        "The job is hung if no step ends for this long; a `command` without steps, if its log is"
+        " silent for this long. [Details](recovery.md#a-hang).",
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "
         "`DEBUG_RAY`",
     )
@@ -238,8 +235,7 @@ class Settings:
     preflight: PreflightMode = variable(
         "ROLLCALL_PREFLIGHT",
         parse.choice(PreflightMode),
-        "`strict`: a failed check stops the node; `warn`: the result is only shown; `off`: no"
-        " check runs.",
+        "`strict`: a failed check stops the node; `warn`: it is only shown; `off`: no check runs.",
         default=PreflightMode.STRICT,
     )
     preflight_skip: frozenset[str] = variable(

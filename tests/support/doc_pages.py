@@ -29,7 +29,7 @@ MODELS_HEADER = (
     "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
     "| links |\n|---|---|---|---|---|---|\n"
 )
-METRICS_HEADER = "| metric | labels | value |\n|---|---|---|\n"
+METRICS_HEADER = "| metric{labels} | value |\n|---|---|\n"
 ALGORITHMS = ROOT / "docs" / "algorithms.md"
 LOSSES_HEADER = (
     "| `--policy_loss_type` | one ρ for each | loss of a token | `--loss_aggregation` "
@@ -64,11 +64,14 @@ def variables() -> str:
 def metrics() -> str:
     """The table of the head's metrics."""
     rows = (
-        f"| `rollcall_{name}` | {', '.join(f'`{label}`' for label in metric.labels)} | "
-        f"{metric.meaning} |\n"
+        f"| `rollcall_{name}{_labels(metric.labels)}` | {metric.meaning} |\n"
         for name, metric in METRICS.items()
     )
     return METRICS_HEADER + "".join(rows)
+
+
+def _labels(names: tuple[str, ...]) -> str:
+    return f"{{{','.join(names)}}}" if names else ""
 
 
 def losses() -> str:
