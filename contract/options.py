@@ -1,17 +1,82 @@
-"""What the variables of a node and the flags of the trainer share: faults, words, near names."""
+"""One machine of options: a node's variables and the flags of a command are declared alike.
+
+An option is a field of a frozen dataclass: the field has its type and its default, and in its
+metadata an `Option`, which says the rest. `declared_in` lists the options of a dataclass. What both
+sorts share when they are read is here, too: faults, words for yes and no, near names.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import types
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any, Generic, TypeVar
 
 from contract.exit_codes import ExitCode
 from contract.redaction import redact
 
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What a setting means: a flag of a command, or a variable of a node."""
+
+    help: str
+    name: str = ""
+    """Its spelling; the name of its field if empty."""
+    secret: bool = False
+    """Its value is never shown."""
+
+    def field(self, default: Any) -> Any:
+        """Return a dataclass field that holds the option; of a dict, each object has its own."""
+        about = {"metadata": {"option": self}, "repr": not self.secret}
+        if isinstance(default, dict):
+            return dataclasses.field(default_factory=default.copy, **about)  # type: ignore[call-overload]
+        return dataclasses.field(default=default, **about)  # type: ignore[call-overload]
+
+
+OptionT = TypeVar("OptionT", bound=Option)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared(Generic[OptionT]):
+    """An option of a dataclass."""
+
+    name: str
+    path: tuple[str, ...]
+    """Its field: of the dataclass, or of a dataclass that is its field."""
+    kind: Any
+    """The type of the field, without None."""
+    default: Any
+    about: OptionT
+
+    def value_in(self, settings: Any) -> Any:
+        for name in self.path:
+            settings = getattr(settings, name)
+        return settings
+
+
+def declared_in(owner: type[Any], about: type[OptionT]) -> Iterator[Declared[OptionT]]:
+    """Yield the options of a dataclass that are `about`, in their order."""
+    kinds = typing.get_type_hints(owner)
+    for own in dataclasses.fields(owner):
+        if isinstance(option := own.metadata.get("option"), about):
+            default = own.default if own.default_factory is MISSING else own.default_factory()
+            name = option.name or own.name
+            yield Declared(name, (own.name,), plain(kinds[own.name]), default, option)
+
+
+def plain(kind: Any) -> Any:
+    """`X | None` → X."""
+    if isinstance(kind, types.UnionType):
+        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
 
 
 @dataclass(frozen=True, slots=True)

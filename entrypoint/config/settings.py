@@ -3,9 +3,9 @@
 The reader of the environment and the table in docs/reference.md are made from these declarations.
 """
 
+# ruff: noqa: RUF009 - `variable` declares a field, as `dataclasses.field` does
 from __future__ import annotations
 
-# ruff: noqa: RUF009 - `variable` declares a field, as `dataclasses.field` does
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields

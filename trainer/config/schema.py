@@ -10,10 +10,12 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
 
-from trainer.config.values import plain
+from contract import options
+from contract.options import Option, declared_in
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,14 +25,41 @@ OVER = "--"
 it knows better than the author of the command."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """What a flag means and which values it takes. Its type is the type of its field."""
+class Group(StrEnum):
+    """A concern of flags, in the order of the help."""
 
-    group: str
-    help: str
-    name: str = ""
-    """Its flat spelling; the name of its field if empty."""
+    MODELS = "models and rewards"
+    DATA = "data"
+    ROLLOUT = "rollout"
+    EPISODES = "environments"
+    TRAIN = "training"
+    ADVANTAGE = "advantages"
+    LOSS = "losses"
+    KL = "KL to the reference"
+    SHAPING = "reward shaping"
+    FILTERING = "dynamic filtering"
+    CORRECTION = "importance correction"
+    OPTIMIZER = "optimizer"
+    MEMORY = "precision and memory"
+    LORA = "LoRA"
+    CHECKPOINTS = "checkpoints"
+    EVALUATION = "evaluation"
+    LOGGER = "logger"
+    LAYOUT = "layout of models over GPUs"
+    VLLM = "vLLM"
+    DEEPSPEED = "DeepSpeed"
+    PREFERENCES = "preference training"
+
+    def flag(self, default: Any, meaning: str, **about: Any) -> Any:
+        """Return a dataclass field that is a flag; `about`: other fields of Flag."""
+        return Flag(group=self, help=meaning, **about).field(default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Option):
+    """What a flag means and which values it takes. Its flat spelling is its name."""
+
+    group: Group
     unit: str = ""
     dotted: str | tuple[str, ...] = ()
     """Its spelling in OpenRLHF 0.11; several if one field stands for several flags there."""
@@ -46,8 +75,6 @@ class Flag:
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for some of the choices."""
     required: bool = False
-    secret: bool = False
-    """Its value is never shown."""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -83,12 +110,6 @@ class Flag:
         return None
 
 
-def flag(default: Any, **about: Any) -> Any:
-    """Return a dataclass field that is a flag, from its default and the fields of Flag."""
-    declared = Flag(**about)
-    return field(default=default, metadata={"flag": declared}, repr=not declared.secret)
-
-
 KEPT: Any = object()
 """In `shared`: the default stays."""
 
@@ -99,9 +120,8 @@ def shared(owner: type[Any], name: str, default: Any = KEPT, **changes: Any) -> 
     `changes`: fields of Flag that differ there.
     """
     declared = owner.__dataclass_fields__[name]
-    about = replace(declared.metadata["flag"], **changes)
-    value = declared.default if default is KEPT else default
-    return field(default=value, metadata={"flag": about}, repr=not about.secret)
+    about: Flag = replace(declared.metadata["option"], **changes)
+    return about.field(declared.default if default is KEPT else default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +153,8 @@ def composed(settings: type[T], *, prefix: str = "", dotted: str = "", critic: b
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A flag of a command."""
-
-    name: str
-    path: tuple[str, ...]
-    """Its field: of the command, or of settings that the command is composed of."""
-    kind: Any
-    """The type of the field, without None."""
-    default: Any
-    about: Flag
-
-    def value_in(self, config: Any) -> Any:
-        for name in self.path:
-            config = getattr(config, name)
-        return config
+Declared: TypeAlias = options.Declared[Flag]
+"""A flag of a command. Its path has two names if it is in settings of the command."""
 
 
 def once_for_each(function: F) -> F:
@@ -159,18 +165,14 @@ def once_for_each(function: F) -> F:
 @once_for_each
 def flags_of(config: type[Any]) -> Mapping[str, Declared]:
     """Return every flag of a command by its flat spelling."""
+    found = {flag.name: flag for flag in declared_in(config, Flag)}
     kinds = get_type_hints(config)
-    found: dict[str, Declared] = {}
     for own in fields(config):
-        if about := own.metadata.get("flag"):
-            name = about.name or own.name
-            found[name] = Declared(name, (own.name,), plain(kinds[own.name]), own.default, about)
-        elif scope := own.metadata.get("settings"):
-            inner = get_type_hints(kinds[own.name])
-            for part in fields(kinds[own.name]):
-                name, about = scope.of(part.name, part.metadata["flag"])
-                path = (own.name, part.name)
-                found[name] = Declared(name, path, plain(inner[part.name]), part.default, about)
+        if scope := own.metadata.get("settings"):
+            for part in declared_in(kinds[own.name], Flag):
+                path = (own.name, *part.path)
+                name, about = scope.of(part.path[0], part.about)
+                found[name] = replace(part, name=name, path=path, about=about)
     return found
 
 
@@ -183,50 +185,11 @@ def with_values(config: T, values: Mapping[tuple[str, ...], Any]) -> T:
     return replace(config, **changed)  # type: ignore[type-var]
 
 
-MODELS = "models and rewards"
-DATA = "data"
-ROLLOUT = "rollout"
-EPISODES = "environments"
-TRAIN = "training"
-MEMORY = "precision and memory"
-LORA = "LoRA"
-OPTIMIZER = "optimizer"
-ADVANTAGE = "advantages"
-LOSS = "losses"
-KL = "KL to the reference"
-SHAPING = "reward shaping"
-FILTERING = "dynamic filtering"
-CORRECTION = "importance correction"
-CHECKPOINTS = "checkpoints"
-EVALUATION = "evaluation"
-LOGGER = "logger"
-LAYOUT = "layout of models over GPUs"
-VLLM = "vLLM"
-DEEPSPEED = "DeepSpeed"
-PREFERENCES = "preference training"
-GROUPS = (
-    *(MODELS, DATA, ROLLOUT, EPISODES, TRAIN, ADVANTAGE, LOSS, KL, SHAPING, FILTERING, CORRECTION),
-    *(
-        OPTIMIZER,
-        MEMORY,
-        LORA,
-        CHECKPOINTS,
-        EVALUATION,
-        LOGGER,
-        LAYOUT,
-        VLLM,
-        DEEPSPEED,
-        PREFERENCES,
-    ),
-)
-"""Concerns in the order of the help."""
-
-
 def by_group(config: type[Any]) -> dict[str, list[Declared]]:
     """Return the flags of a command by concern, settings before other flags."""
-    found: dict[str, list[Declared]] = {group: [] for group in GROUPS}
+    found: dict[str, list[Declared]] = {group: [] for group in Group}
     for flag in sorted(flags_of(config).values(), key=lambda flag: -len(flag.path)):
-        found.setdefault(flag.about.group, []).append(flag)
+        found[flag.about.group].append(flag)
     return {group: flags for group, flags in found.items() if flags}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from contract.options import boolean
+from contract.options import boolean, plain
 
 MANY = 1_000_000
 
@@ -41,13 +40,6 @@ def most(kind: Any) -> int:
     """Return how many texts a value of type `kind` takes at most."""
     kind = plain(kind)
     return _parts(kind)[2] if typing.get_origin(kind) is tuple else 1
-
-
-def plain(kind: Any) -> Any:
-    """`X | None` → X."""
-    if isinstance(kind, types.UnionType):
-        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    return kind
 
 
 def word(kind: Any) -> str:

@@ -3,7 +3,7 @@
 Flags of the trainer's own options mean the same here (`shared`).
 """
 
-# ruff: noqa: RUF009 - `flag` and `shared` make dataclass fields
+# ruff: noqa: RUF009 - `Group.flag` and `shared` make dataclass fields
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,15 +19,7 @@ from trainer.config.options.logger import LoggerFlags
 from trainer.config.options.optimizer import OptimizerFlags, OptimizerSettings
 from trainer.config.options.parallelism import DeepSpeedFlags, LayoutFlags, Sharding
 from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
-from trainer.config.schema import (
-    CHECKPOINTS,
-    DATA,
-    MODELS,
-    OPTIMIZER,
-    TRAIN,
-    flag,
-    shared,
-)
+from trainer.config.schema import Group, shared
 
 SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr")
 SHARE_BETWEEN_SAVES = 0.1
@@ -46,7 +38,7 @@ class StageModel:
     save_path: PurePath | None = shared(
         CheckpointFlags,
         "save_path",
-        group=MODELS,
+        group=Group.MODELS,
         help="where the trained model is written; in a run of Rollcall, a relative path is below "
         "RUN, and the default is RUN/hf",
     )
@@ -55,25 +47,19 @@ class StageModel:
 
 @dataclass(frozen=True, kw_only=True)
 class StageData:
-    dataset: str = flag(
+    dataset: str = Group.DATA.flag(
         "",
-        group=DATA,
+        "JSONL, Parquet, a data set's directory, or its name on the hub; several with commas",
         dotted="data.dataset",
         required=True,
-        help="JSONL, Parquet, a data set's directory, or its name on the hub; several with commas",
     )
-    dataset_probs: Shares | None = flag(
+    dataset_probs: Shares | None = Group.DATA.flag(
         None,
-        group=DATA,
+        "one number, with one data set: no effect; shares of several are not supported",
         dotted="data.dataset_probs",
-        help="one number, with one data set: no effect; shares of several are not supported",
     )
-    dataset_split: str = flag(
-        "train",
-        group=DATA,
-        dotted="data.dataset_split",
-        help="split of the data set",
-        unsupported=ONE_SPLIT,
+    dataset_split: str = Group.DATA.flag(
+        "train", "split of the data set", dotted="data.dataset_split", unsupported=ONE_SPLIT
     )
     input_template: str | None = shared(DataFlags, "input_template")
     apply_chat_template: bool = shared(
@@ -81,14 +67,13 @@ class StageData:
         "apply_chat_template",
         help="make texts turns of user and assistant by the chat template; messages are always",
     )
-    tokenizer_chat_template: str | None = flag(
+    tokenizer_chat_template: str | None = Group.DATA.flag(
         None,
-        group=DATA,
+        "a chat template in place of the tokeniser's: its text, or a .jinja file",
         dotted="data.tokenizer_chat_template",
-        help="a chat template in place of the tokeniser's: its text, or a .jinja file",
     )
-    max_len: int = flag(
-        1024, group=DATA, dotted="data.max_len", unit="tokens", at_least=2, help="longest example"
+    max_len: int = Group.DATA.flag(
+        1024, "longest example", dotted="data.max_len", unit="tokens", at_least=2
     )
     max_samples: int | None = shared(
         DataFlags, "max_samples", help="use only the first rows of each data set"
@@ -97,17 +82,14 @@ class StageData:
     dataloader_num_workers: int = shared(
         DataFlags, "dataloader_num_workers", no_effect="", help="processes of a rank that load data"
     )
-    eval_dataset: str = flag(
-        "",
-        group=DATA,
-        dotted="eval.dataset",
-        help="held-out rows, as --dataset names them",
+    eval_dataset: str = Group.DATA.flag(
+        "", "held-out rows, as --dataset names them", dotted="eval.dataset"
     )
-    eval_split: str = shared(EvaluationFlags, "eval_split", group=DATA, unsupported=ONE_SPLIT)
+    eval_split: str = shared(EvaluationFlags, "eval_split", group=Group.DATA, unsupported=ONE_SPLIT)
     eval_steps: int = shared(
         EvaluationFlags,
         "eval_steps",
-        group=DATA,
+        group=Group.DATA,
         help="steps between evaluations of --eval_dataset; -1: one after each epoch",
     )
 
@@ -117,31 +99,29 @@ class StageTraining:
     train_batch_size: int = shared(
         TrainSettings, "train_batch_size", help="samples of one optimizer step, of all ranks"
     )
-    micro_train_batch_size: int | None = flag(
+    micro_train_batch_size: int | None = Group.TRAIN.flag(
         None,
-        group=TRAIN,
+        "samples of one pass of a rank; default: what divides the rank's share of a step",
         dotted="train.micro_batch_size",
         unit="samples",
         at_least=1,
-        help="samples of one pass of a rank; default: what divides the rank's share of a step",
     )
     max_epochs: int = shared(TrainSettings, "max_epochs", help="passes over the data")
     max_steps: int | None = shared(TrainSettings, "max_steps", help="stop after so many steps")
     seed: int = shared(TrainSettings, "seed", help="order of the data, and new weights")
     full_determinism: bool = shared(TrainSettings, "full_determinism")
-    aux_loss_coef: float | None = flag(
+    aux_loss_coef: float | None = Group.TRAIN.flag(
         None,
-        group=TRAIN,
+        "weight of the balance of a mixture of experts; default: the model's own",
         dotted="model.aux_loss_coef",
         at_least=0,
-        help="weight of the balance of a mixture of experts; default: the model's own",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptimizer:
-    learning_rate: float = flag(
-        5e-6, group=OPTIMIZER, dotted="adam.lr", above=0, help="peak learning rate"
+    learning_rate: float = Group.OPTIMIZER.flag(
+        5e-6, "peak learning rate", dotted="adam.lr", above=0
     )
     lr_scheduler: str = shared(OptimizerSettings, "lr_scheduler", dotted=(), choices=SCHEDULERS)
     lr_warmup_ratio: float = shared(OptimizerSettings, "lr_warmup_ratio", dotted=())
@@ -269,10 +249,8 @@ class StageCheckpoints:
         help="resume from the newest complete checkpoint",
         no_effect="a run of Rollcall resumes; to begin again, take another run directory",
     )
-    resume_from_checkpoint: Path | None = flag(
-        None,
-        group=CHECKPOINTS,
-        help="a directory checkpoint-STEP to go on from; Rollcall gives the newest complete one",
+    resume_from_checkpoint: Path | None = Group.CHECKPOINTS.flag(
+        None, "a directory checkpoint-STEP to go on from; Rollcall gives the newest complete one"
     )
 
 

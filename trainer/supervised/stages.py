@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from trainer.config.options.optimizer import OptimizerSettings
 from trainer.config.options.training import MemoryFlags, TrainSettings
-from trainer.config.schema import DATA, LOSS, MODELS, flag, shared
+from trainer.config.schema import Group, shared
 from trainer.supervised.options import StageFlags
 
 PADDED = "TRL pads the two answers of a pair; sequences are not packed"
@@ -20,40 +20,26 @@ class SFTFlags(StageFlags):
 
     LARGEST_PASS: ClassVar[int] = 64
 
-    input_key: str = flag(
-        "prompt", group=DATA, dotted="data.input_key", help="column of the prompt"
-    )
-    output_key: str = flag(
+    input_key: str = Group.DATA.flag("prompt", "column of the prompt", dotted="data.input_key")
+    output_key: str = Group.DATA.flag(
         "completion",
-        group=DATA,
-        dotted="data.output_key",
-        help="column of what to answer; none: the last message of --input_key is the answer, or "
+        "column of what to answer; none: the last message of --input_key is the answer, or "
         "with --pretrain_mode there is none",
+        dotted="data.output_key",
     )
-    multiturn: bool = flag(
+    multiturn: bool = Group.DATA.flag(
         False,
-        group=DATA,
-        dotted="data.multiturn",
-        help="train every turn of the assistant; the template must mark them ({% generation %}), "
+        "train every turn of the assistant; the template must mark them ({% generation %}), "
         "or be one that TRL knows",
+        dotted="data.multiturn",
     )
-    pretrain_mode: bool = flag(
-        False,
-        group=LOSS,
-        dotted="model.pretrain_mode_enable",
-        help="train on every token, also on the prompt's",
+    pretrain_mode: bool = Group.LOSS.flag(
+        False, "train on every token, also on the prompt's", dotted="model.pretrain_mode_enable"
     )
     train_batch_size: int = shared(
-        TrainSettings,
-        "train_batch_size",
-        64,
-        help="samples of one optimizer step, of all ranks",
+        TrainSettings, "train_batch_size", 64, help="samples of one optimizer step, of all ranks"
     )
-    lr_scheduler: str = shared(
-        StageFlags,
-        "lr_scheduler",
-        "cosine",
-    )
+    lr_scheduler: str = shared(StageFlags, "lr_scheduler", "cosine")
     adam_betas: tuple[float, float] = shared(OptimizerSettings, "adam_betas", (0.9, 0.999))
     logging_steps: int = shared(StageFlags, "logging_steps", 50)
 
@@ -67,17 +53,14 @@ class SFTFlags(StageFlags):
 class PreferenceStageFlags(StageFlags):
     """What stages on pairs of answers have."""
 
-    prompt_key: str | None = flag(
-        None,
-        group=DATA,
-        dotted="data.prompt_key",
-        help="column of the prompt; default: both answers begin with it",
+    prompt_key: str | None = Group.DATA.flag(
+        None, "column of the prompt; default: both answers begin with it", dotted="data.prompt_key"
     )
-    chosen_key: str = flag(
-        "chosen", group=DATA, dotted="data.chosen_key", help="column of the better answer"
+    chosen_key: str = Group.DATA.flag(
+        "chosen", "column of the better answer", dotted="data.chosen_key"
     )
-    rejected_key: str = flag(
-        "rejected", group=DATA, dotted="data.rejected_key", help="column of the worse answer"
+    rejected_key: str = Group.DATA.flag(
+        "rejected", "column of the worse answer", dotted="data.rejected_key"
     )
     packing_samples: bool = shared(MemoryFlags, "packing_samples", no_effect=PADDED)
 
@@ -87,24 +70,21 @@ class RewardFlags(PreferenceStageFlags):
     """A reward model."""
 
     learning_rate: float = shared(StageFlags, "learning_rate", 9e-6)
-    loss: str = flag(
+    loss: str = Group.LOSS.flag(
         "sigmoid",
-        group=LOSS,
+        "loss of a pair; both are log(1 + exp(worse - better))",
         dotted="model.loss_type",
         choices=("sigmoid", "logexp"),
-        help="loss of a pair; both are log(1 + exp(worse - better))",
     )
-    margin_loss: bool = flag(
+    margin_loss: bool = Group.LOSS.flag(
         False,
-        group=LOSS,
+        "the better answer leads by at least the number of the column margin",
         dotted="model.margin_loss_enable",
-        help="the better answer leads by at least the number of the column margin",
     )
-    compute_fp32_loss: bool = flag(
+    compute_fp32_loss: bool = Group.LOSS.flag(
         False,
-        group=LOSS,
+        "compute the loss in fp32",
         dotted="model.compute_fp32_loss_enable",
-        help="compute the loss in fp32",
         no_effect="the loss has the type of the model's output",
     )
     aux_loss_coef: float | None = shared(
@@ -112,11 +92,10 @@ class RewardFlags(PreferenceStageFlags):
         "aux_loss_coef",
         unsupported="TRL trains a reward model without the balance of a mixture of experts",
     )
-    value_head_prefix: str = flag(
+    value_head_prefix: str = Group.MODELS.flag(
         "score",
-        group=MODELS,
+        "name of the head",
         dotted="ds.value_head_prefix",
-        help="name of the head",
         no_effect="the head is written as transformers names it: score",
     )
 
@@ -126,41 +105,34 @@ class DPOFlags(PreferenceStageFlags):
     """Direct preference optimization."""
 
     learning_rate: float = shared(StageFlags, "learning_rate", 1e-5)
-    ref_pretrain: str = flag(
-        "",
-        group=MODELS,
-        dotted="ref.model_name_or_path",
-        help="the reference; default: --pretrain as it begins",
+    ref_pretrain: str = Group.MODELS.flag(
+        "", "the reference; default: --pretrain as it begins", dotted="ref.model_name_or_path"
     )
-    ref_offload: bool = flag(
+    ref_offload: bool = Group.MODELS.flag(
         False,
-        group=MODELS,
+        "keep the reference in the CPU's memory between passes",
         dotted="ref.offload",
-        help="keep the reference in the CPU's memory between passes",
         no_effect="the reference stays beside the model; --zero_stage 3 shards both",
     )
-    beta: float = flag(
-        0.1, group=LOSS, dotted="model.beta", above=0, help="strength of the tie to the reference"
+    beta: float = Group.LOSS.flag(
+        0.1, "strength of the tie to the reference", dotted="model.beta", above=0
     )
-    ipo: bool = flag(
+    ipo: bool = Group.LOSS.flag(
         False,
-        group=LOSS,
+        "IPO's loss, with mean log-probabilities of an answer's tokens",
         dotted="model.ipo_enable",
-        help="IPO's loss, with mean log-probabilities of an answer's tokens",
     )
-    label_smoothing: float = flag(
+    label_smoothing: float = Group.LOSS.flag(
         0.0,
-        group=LOSS,
+        "share of pairs whose label may be wrong (cDPO)",
         dotted="model.label_smoothing",
-        help="share of pairs whose label may be wrong (cDPO)",
         unsupported="TRL has no cDPO; leave it at 0",
     )
-    nll_loss_coef: float = flag(
+    nll_loss_coef: float = Group.LOSS.flag(
         0.0,
-        group=LOSS,
+        "weight of the better answer's negative log-likelihood, a mean over its tokens",
         dotted="model.nll_loss_coef",
         at_least=0,
-        help="weight of the better answer's negative log-likelihood, a mean over its tokens",
     )
 
 

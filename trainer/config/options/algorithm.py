@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.policy_losses import POLICY_LOSSES, PolicyLoss
-from trainer.config.schema import ADVANTAGE, CORRECTION, FILTERING, KL, LOSS, SHAPING, flag
+from trainer.config.schema import Group
 
 LARGEST_ERROR = 0.2
 """Bound on the relative error of the KL: KL / target − 1 is clipped to ±LARGEST_ERROR."""
@@ -19,38 +19,27 @@ LARGEST_ERROR = 0.2
 class AdvantageSettings:
     """How advantages are estimated."""
 
-    estimator: str = flag(
+    estimator: str = Group.ADVANTAGE.flag(
         "gae",
+        "gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO",
         name="advantage_estimator",
-        group=ADVANTAGE,
         dotted="algo.advantage.estimator",
         choices=tuple(ESTIMATORS),
-        help="gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO",
     )
-    gamma: float = flag(
-        1.0, group=ADVANTAGE, dotted="algo.advantage.gamma", at_least=0, at_most=1, help="discount"
+    gamma: float = Group.ADVANTAGE.flag(
+        1.0, "discount", dotted="algo.advantage.gamma", at_least=0, at_most=1
     )
-    lambd: float = flag(
-        1.0,
-        group=ADVANTAGE,
-        dotted="algo.advantage.lambd",
-        at_least=0,
-        at_most=1,
-        help="GAE's lambda",
+    lambd: float = Group.ADVANTAGE.flag(
+        1.0, "GAE's lambda", dotted="algo.advantage.lambd", at_least=0, at_most=1
     )
-    no_std_norm: bool = flag(
+    no_std_norm: bool = Group.ADVANTAGE.flag(
         False,
+        "subtract the mean of advantages, but do not divide by their deviation",
         name="no_advantage_std_norm",
-        group=ADVANTAGE,
         dotted="algo.advantage.no_std_norm",
-        help="subtract the mean of advantages, but do not divide by their deviation",
     )
-    reward_clip_range: tuple[float, float] = flag(
-        (-10.0, 10.0),
-        group=SHAPING,
-        endless=True,
-        dotted="reward.clip_range",
-        help="rewards are clipped to this range",
+    reward_clip_range: tuple[float, float] = Group.SHAPING.flag(
+        (-10.0, 10.0), "rewards are clipped to this range", endless=True, dotted="reward.clip_range"
     )
 
     @property
@@ -63,67 +52,55 @@ class AdvantageSettings:
 class LossSettings:
     """The losses of policy and critic."""
 
-    policy_loss_type: str = flag(
+    policy_loss_type: str = Group.LOSS.flag(
         "ppo",
-        group=LOSS,
+        "formula of the policy's loss; see docs/algorithms.md",
         dotted="actor.policy_loss_type",
         choices=tuple(POLICY_LOSSES),
-        help="formula of the policy's loss; see docs/algorithms.md",
     )
-    eps_clip: float = flag(
-        0.2, group=LOSS, dotted="actor.eps_clip", above=0, help="clip range of the policy's ratio"
+    eps_clip: float = Group.LOSS.flag(
+        0.2, "clip range of the policy's ratio", dotted="actor.eps_clip", above=0
     )
-    eps_clip_low_high: tuple[float, float] | None = flag(
+    eps_clip_low_high: tuple[float, float] | None = Group.LOSS.flag(
         None,
-        group=LOSS,
+        "clip range below and above 1; default: --eps_clip for both",
         dotted="actor.eps_clip_low_high",
         above=0,
-        help="clip range below and above 1; default: --eps_clip for both",
     )
-    dual_clip: float | None = flag(
+    dual_clip: float | None = Group.LOSS.flag(
         None,
-        group=LOSS,
+        "bound on the loss of negative advantages, commonly 3",
         dotted="actor.dual_clip",
         above=1,
-        help="bound on the loss of negative advantages, commonly 3",
     )
-    sapo_temperature_pos: float = flag(
-        1.0,
-        group=LOSS,
-        above=0,
-        help="SAPO's temperature for positive advantages; more is a narrower gate",
+    sapo_temperature_pos: float = Group.LOSS.flag(
+        1.0, "SAPO's temperature for positive advantages; more is a narrower gate", above=0
     )
-    sapo_temperature_neg: float = flag(
-        1.05,
-        group=LOSS,
-        above=0,
-        help="SAPO's temperature for other advantages",
+    sapo_temperature_neg: float = Group.LOSS.flag(
+        1.05, "SAPO's temperature for other advantages", above=0
     )
-    value_clip: float = flag(
-        0.5, group=LOSS, dotted="critic.value_clip", above=0, help="clip range of the value"
+    value_clip: float = Group.LOSS.flag(
+        0.5, "clip range of the value", dotted="critic.value_clip", above=0
     )
-    loss_aggregation: str = flag(
+    loss_aggregation: str = Group.LOSS.flag(
         "token",
-        group=LOSS,
+        "mean over tokens, mean of sequences' means, or sum over tokens divided by a constant",
         dotted="actor.loss_agg_mode",
         aliases=("loss_agg_mode",),
         choices=("token", "sequence", "constant"),
         synonyms={"token-mean": "token", "seq-mean-token-mean": "sequence"},
-        help="mean over tokens, mean of sequences' means, or sum over tokens divided by a constant",
     )
-    entropy_loss_coef: float | None = flag(
+    entropy_loss_coef: float | None = Group.LOSS.flag(
         None,
-        group=LOSS,
+        "weight of the entropy bonus; 0: log the metric only",
         dotted="actor.entropy_coef",
         at_least=0,
-        help="weight of the entropy bonus; 0: log the metric only",
     )
-    aux_loss_coef: float = flag(
+    aux_loss_coef: float = Group.LOSS.flag(
         0.0,
-        group=LOSS,
+        "weight of the loss that keeps the experts of a mixture equally busy",
         dotted="actor.aux_loss_coef",
         at_least=0,
-        help="weight of the loss that keeps the experts of a mixture equally busy",
     )
 
     @property
@@ -146,44 +123,33 @@ class LossSettings:
 class KLSettings:
     """The KL of the policy to the reference: its weight, its estimator, reward or loss."""
 
-    init_coef: float = flag(
+    init_coef: float = Group.KL.flag(
         0.01,
+        "weight of the KL to the reference; 0: no reference",
         name="init_kl_coef",
-        group=KL,
         dotted="init_coef",
         at_least=0,
-        help="weight of the KL to the reference; 0: no reference",
     )
-    target: float | None = flag(
-        None, group=KL, dotted="target", above=0, help="adapt the weight to reach this KL"
+    target: float | None = Group.KL.flag(
+        None, "adapt the weight to reach this KL", dotted="target", above=0
     )
-    horizon: int = flag(
+    horizon: int = Group.KL.flag(
         10_000,
-        group=KL,
+        "samples over which the weight adapts; more is slower",
         dotted="horizon",
         unit="samples",
         at_least=1,
-        help="samples over which the weight adapts; more is slower",
     )
-    estimator: str = flag(
-        "k1",
-        group=KL,
-        dotted="estimator",
-        choices=("k1", "k2", "k3"),
-        help="see docs/algorithms.md",
+    estimator: str = Group.KL.flag(
+        "k1", "see docs/algorithms.md", dotted="estimator", choices=("k1", "k2", "k3")
     )
-    use_loss: bool = flag(
+    use_loss: bool = Group.KL.flag(
+        False, "put the KL in the loss, not in the reward", name="use_kl_loss", dotted="use_loss"
+    )
+    unbiased_gradient: bool = Group.KL.flag(
         False,
-        name="use_kl_loss",
-        group=KL,
-        dotted="use_loss",
-        help="put the KL in the loss, not in the reward",
-    )
-    unbiased_gradient: bool = flag(
-        False,
-        group=KL,
+        "use the gradient of the reverse KL itself with every estimator",
         dotted="unbiased_gradient",
-        help="use the gradient of the reverse KL itself with every estimator",
     )
 
     @property
@@ -219,33 +185,26 @@ class KLSettings:
 class ShapingSettings:
     """Changes to rewards before advantages; None: no such penalty."""
 
-    normalize_reward: bool = flag(
+    normalize_reward: bool = Group.SHAPING.flag(
         False,
-        group=SHAPING,
+        "normalise rewards by their running mean and deviation",
         dotted="reward.normalize_enable",
-        help="normalise rewards by their running mean and deviation",
     )
-    overlong_buffer_len: float | None = flag(
+    overlong_buffer_len: float | None = Group.SHAPING.flag(
         None,
-        group=SHAPING,
+        "tokens before the length limit that cost reward (DAPO)",
         dotted="reward.overlong_buffer_len",
         unit="tokens",
         above=0,
-        help="tokens before the length limit that cost reward (DAPO)",
     )
-    overlong_penalty_factor: float = flag(
-        1.0,
-        group=SHAPING,
-        dotted="reward.overlong_penalty_factor",
-        at_least=0,
-        help="largest penalty of those tokens",
+    overlong_penalty_factor: float = Group.SHAPING.flag(
+        1.0, "largest penalty of those tokens", dotted="reward.overlong_penalty_factor", at_least=0
     )
-    stop_properly_penalty_coef: float | None = flag(
+    stop_properly_penalty_coef: float | None = Group.SHAPING.flag(
         None,
-        group=SHAPING,
+        "factor of a truncated completion's reward; below 0: its new reward",
         dotted="reward.stop_properly_penalty_coef",
         at_most=1,
-        help="factor of a truncated completion's reward; below 0: its new reward",
     )
 
 
@@ -253,19 +212,14 @@ class ShapingSettings:
 class FilteringSettings:
     """Dynamic filtering of prompts."""
 
-    enabled: bool = flag(
+    enabled: bool = Group.FILTERING.flag(
         False,
+        "replace prompts whose samples carry no signal (DAPO)",
         name="dynamic_filtering",
-        group=FILTERING,
         dotted="enable",
-        help="replace prompts whose samples carry no signal (DAPO)",
     )
-    reward_range: tuple[float, float] = flag(
-        (0.0, 1.0),
-        group=FILTERING,
-        endless=True,
-        dotted="range",
-        help="a prompt's mean score must lie inside",
+    reward_range: tuple[float, float] = Group.FILTERING.flag(
+        (0.0, 1.0), "a prompt's mean score must lie inside", endless=True, dotted="range"
     )
 
 
@@ -273,32 +227,24 @@ class FilteringSettings:
 class CorrectionSettings:
     """How the difference between rollout engine and trainer is corrected."""
 
-    level: str = flag(
+    level: str = Group.CORRECTION.flag(
         "off",
-        group=CORRECTION,
+        "compare trainer and engine not at all, by token, or by sequence",
         dotted="level",
         choices=("off", "token", "seq"),
-        help="compare trainer and engine not at all, by token, or by sequence",
     )
-    mode: str = flag(
+    mode: str = Group.CORRECTION.flag(
         "mask",
-        group=CORRECTION,
+        "outside the bounds: drop it (mask), or clamp its weight (clip)",
         dotted="mode",
         choices=("mask", "clip"),
-        help="outside the bounds: drop it (mask), or clamp its weight (clip)",
     )
-    gating: str = flag(
+    gating: str = Group.CORRECTION.flag(
         "ratio",
-        group=CORRECTION,
+        "statistic that the bounds apply to",
         dotted="gating",
         choices=("ratio", "binary_kl", "tv"),
-        help="statistic that the bounds apply to",
     )
-    threshold: tuple[float, ...] = flag(
-        (0.5, 5.0),
-        group=CORRECTION,
-        endless=True,
-        dotted="threshold",
-        at_least=0,
-        help="bounds: LOW HIGH, or HIGH alone",
+    threshold: tuple[float, ...] = Group.CORRECTION.flag(
+        (0.5, 5.0), "bounds: LOW HIGH, or HIGH alone", endless=True, dotted="threshold", at_least=0
     )

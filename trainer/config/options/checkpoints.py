@@ -1,13 +1,13 @@
 """Flags: the run directory, its checkpoints, snapshots and repairs."""
 
-# ruff: noqa: RUF009 - `flag` makes a dataclass field
+# ruff: noqa: RUF009 - `Group.flag` makes a dataclass field
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from trainer.config.schema import CHECKPOINTS, flag
+from trainer.config.schema import Group
 
 MOST_REPAIRS = 3
 """Default of --max_repairs: a cause that strikes more often persists."""
@@ -15,98 +15,71 @@ MOST_REPAIRS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFlags:
-    run_dir: Path | None = flag(
-        None,
-        group=CHECKPOINTS,
-        required=True,
-        help="run directory; all nodes share it, but see --storage",
+    run_dir: Path | None = Group.CHECKPOINTS.flag(
+        None, "run directory; all nodes share it, but see --storage", required=True
     )
-    ckpt_path: PurePath | None = flag(
+    ckpt_path: PurePath | None = Group.CHECKPOINTS.flag(
         None,
-        group=CHECKPOINTS,
+        "checkpoints; a relative path is below RUN; default: RUN/checkpoints",
         dotted="ckpt.path",
-        help="checkpoints; a relative path is below RUN; default: RUN/checkpoints",
     )
-    save_path: PurePath | None = flag(
-        None,
-        group=CHECKPOINTS,
-        dotted="ckpt.output_dir",
-        help="final model; a relative path is below RUN; default: RUN/hf",
+    save_path: PurePath | None = Group.CHECKPOINTS.flag(
+        None, "final model; a relative path is below RUN; default: RUN/hf", dotted="ckpt.output_dir"
     )
-    storage: str = flag(
+    storage: str = Group.CHECKPOINTS.flag(
         "shared",
-        group=CHECKPOINTS,
-        choices=("shared", "head"),
-        help="who has the run directory: all nodes, or the head alone, which then receives what "
+        "who has the run directory: all nodes, or the head alone, which then receives what "
         "the other nodes save",
+        choices=("shared", "head"),
     )
-    save_steps: int = flag(
+    save_steps: int = Group.CHECKPOINTS.flag(
         -1,
-        group=CHECKPOINTS,
+        "steps between checkpoints; -1: only at the end",
         dotted="ckpt.save_steps",
         unit="steps",
         at_least=-1,
-        help="steps between checkpoints; -1: only at the end",
     )
-    max_ckpt_num: int = flag(
-        3, group=CHECKPOINTS, dotted="ckpt.max_num", at_least=1, help="complete checkpoints to keep"
+    max_ckpt_num: int = Group.CHECKPOINTS.flag(
+        3, "complete checkpoints to keep", dotted="ckpt.max_num", at_least=1
     )
-    max_ckpt_mem: float = flag(
+    max_ckpt_mem: float = Group.CHECKPOINTS.flag(
         math.inf,
-        group=CHECKPOINTS,
+        "limit of all checkpoints: the oldest are deleted, the newest always stays",
         dotted="ckpt.max_mem",
         unit="GB",
         above=0,
         endless=True,
-        help="limit of all checkpoints: the oldest are deleted, the newest always stays",
     )
-    save_hf_ckpt: bool = flag(
-        False,
-        group=CHECKPOINTS,
-        dotted="ckpt.save_hf",
-        help="write a Hugging Face model in each checkpoint, too",
+    save_hf_ckpt: bool = Group.CHECKPOINTS.flag(
+        False, "write a Hugging Face model in each checkpoint, too", dotted="ckpt.save_hf"
     )
-    disable_ds_ckpt: bool = flag(
-        False,
-        group=CHECKPOINTS,
-        dotted="ckpt.disable_ds",
-        help="write the models only, and no state to resume from",
+    disable_ds_ckpt: bool = Group.CHECKPOINTS.flag(
+        False, "write the models only, and no state to resume from", dotted="ckpt.disable_ds"
     )
-    save_value_network: bool = flag(
-        False,
-        group=CHECKPOINTS,
-        dotted="critic.save_value_network",
-        help="export the critic beside the final model",
+    save_value_network: bool = Group.CHECKPOINTS.flag(
+        False, "export the critic beside the final model", dotted="critic.save_value_network"
     )
-    load_checkpoint: bool = flag(
+    load_checkpoint: bool = Group.CHECKPOINTS.flag(
         True,
-        group=CHECKPOINTS,
-        dotted="ckpt.load_enable",
-        help="resume from the newest complete checkpoint, if there is one; "
+        "resume from the newest complete checkpoint, if there is one; "
         "false: start a new run, which a run directory with steps refuses",
+        dotted="ckpt.load_enable",
     )
-    load_step: int = flag(
+    load_step: int = Group.CHECKPOINTS.flag(
         0,
-        group=CHECKPOINTS,
+        "resume from the checkpoint of this step, and put later ones aside; 0: the newest",
         at_least=0,
-        help="resume from the checkpoint of this step, and put later ones aside; 0: the newest",
     )
-    peer_snapshot: str = flag(
+    peer_snapshot: str = Group.CHECKPOINTS.flag(
         "auto",
-        group=CHECKPOINTS,
+        "keep each step's state in the memory of two nodes, too; auto: if it fits",
         choices=("auto", "off"),
-        help="keep each step's state in the memory of two nodes, too; auto: if it fits",
     )
-    peer_snapshot_memory: float | None = flag(
-        None,
-        group=CHECKPOINTS,
-        unit="GB",
-        above=0,
-        help="limit of these snapshots on a node; default: half of its memory",
+    peer_snapshot_memory: float | None = Group.CHECKPOINTS.flag(
+        None, "limit of these snapshots on a node; default: half of its memory", unit="GB", above=0
     )
-    max_repairs: int = flag(
+    max_repairs: int = Group.CHECKPOINTS.flag(
         MOST_REPAIRS,
-        group=CHECKPOINTS,
+        "restarts of one role without a new step in between; 0: each loss ends the attempt",
         at_least=0,
-        help="restarts of one role without a new step in between; 0: each loss ends the attempt",
     )

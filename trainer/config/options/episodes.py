@@ -1,13 +1,13 @@
 """Flags: environments and the limits of their episodes."""
 
-# ruff: noqa: RUF009 - `flag` makes a dataclass field
+# ruff: noqa: RUF009 - `Group.flag` makes a dataclass field
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer.config.schema import EPISODES, flag
+from trainer.config.schema import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,32 @@ class Arguments:
 class EpisodeSettings:
     """Episodes of several turns. Unfinished ones of a checkpoint continue under the same flags."""
 
-    environment: str = flag(
-        "",
-        group=EPISODES,
-        help="episodes of several turns: a registered name, FILE.py:CLASS, or verifiers:NAME",
+    environment: str = Group.EPISODES.flag(
+        "", "episodes of several turns: a registered name, FILE.py:CLASS, or verifiers:NAME"
     )
-    environment_args: Arguments = flag(
-        Arguments(), group=EPISODES, help="keyword arguments of the environment, as a JSON object"
+    environment_args: Arguments = Group.EPISODES.flag(
+        Arguments(), "keyword arguments of the environment, as a JSON object"
     )
-    agent_func_path: str = flag(
+    agent_func_path: str = Group.EPISODES.flag(
         "",
-        group=EPISODES,
+        "OpenRLHF's agent: a .py file with the class AgentExecutor",
         dotted="train.agent_func_path",
-        help="OpenRLHF's agent: a .py file with the class AgentExecutor",
     )
-    max_turns: int = flag(10, group=EPISODES, at_least=1, help="replies of an episode")
-    max_obs_length: int = flag(
+    max_turns: int = Group.EPISODES.flag(10, "replies of an episode", at_least=1)
+    max_obs_length: int = Group.EPISODES.flag(
         1024,
-        group=EPISODES,
+        "longest text of the environment after one reply; the rest is cut off",
         unit="tokens",
         at_least=1,
-        help="longest text of the environment after one reply; the rest is cut off",
     )
-    max_episode_seconds: float = flag(
+    max_episode_seconds: float = Group.EPISODES.flag(
         600.0,
-        group=EPISODES,
+        "time of all calls of an episode's environment; engines do not count",
         unit="seconds",
         above=0,
-        help="time of all calls of an episode's environment; engines do not count",
     )
-    environment_failure: str = flag(
+    environment_failure: str = Group.EPISODES.flag(
         "retry",
-        group=EPISODES,
+        "what a failed environment means: begin again, leave the episode out, end the run",
         choices=("retry", "drop", "fail"),
-        help="what a failed environment means: begin again, leave the episode out, end the run",
     )

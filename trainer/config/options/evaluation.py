@@ -1,53 +1,43 @@
 """Flags: evaluation on held-out prompts."""
 
-# ruff: noqa: RUF009 - `flag` makes a dataclass field
+# ruff: noqa: RUF009 - `Group.flag` makes a dataclass field
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trainer.config.data_sets import TRAIN, DataSets
-from trainer.config.schema import EVALUATION, flag
+from trainer.config.schema import Group
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFlags:
-    eval_dataset: DataSets | None = flag(
-        None,
-        group=EVALUATION,
-        dotted="eval.dataset",
-        help="held-out prompts, as --prompt_data names them",
+    eval_dataset: DataSets | None = Group.EVALUATION.flag(
+        None, "held-out prompts, as --prompt_data names them", dotted="eval.dataset"
     )
-    eval_split: str = flag(
-        TRAIN,
-        group=EVALUATION,
-        dotted="eval.split",
-        help="split of held-out data sets that have several",
+    eval_split: str = Group.EVALUATION.flag(
+        TRAIN, "split of held-out data sets that have several", dotted="eval.split"
     )
-    eval_steps: int = flag(
+    eval_steps: int = Group.EVALUATION.flag(
         -1,
-        group=EVALUATION,
+        "steps between evaluations; the first and last state are always evaluated",
         dotted="eval.steps",
         unit="steps",
         at_least=-1,
-        help="steps between evaluations; the first and last state are always evaluated",
     )
-    eval_n_samples_per_prompt: int = flag(
+    eval_n_samples_per_prompt: int = Group.EVALUATION.flag(
         1,
-        group=EVALUATION,
+        "completions of a held-out prompt: the k of pass@k",
         dotted="eval.n_samples_per_prompt",
         at_least=1,
-        help="completions of a held-out prompt: the k of pass@k",
     )
-    eval_temperature: float = flag(
+    eval_temperature: float = Group.EVALUATION.flag(
         0.0,
-        group=EVALUATION,
+        "sampling temperature on held-out prompts; 0: greedy decoding",
         dotted="eval.temperature",
         at_least=0,
-        help="sampling temperature on held-out prompts; 0: greedy decoding",
     )
-    best_metric_key: str = flag(
+    best_metric_key: str = Group.EVALUATION.flag(
         "",
-        group=EVALUATION,
+        "metric of the best checkpoint, which is kept; default: pass@1; none: keep none",
         dotted="ckpt.best_metric_key",
-        help="metric of the best checkpoint, which is kept; default: pass@1; none: keep none",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.schema import OPTIMIZER, flag
+from trainer.config.schema import Group
 
 SCHEDULERS = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr")
 NO_MUON = "AdamW is the only optimizer"
@@ -19,71 +19,55 @@ ONLY_ADAM = "AdamW is the only optimizer; leave it at adam"
 class OptimizerSettings:
     """The optimizer of a model, and its learning rate over the run; defaults are the policy's."""
 
-    learning_rate: float = flag(
+    learning_rate: float = Group.OPTIMIZER.flag(
         1e-6,
+        "peak learning rate of the policy",
         name="actor_learning_rate",
-        group=OPTIMIZER,
         dotted="adam.lr",
         above=0,
-        help="peak learning rate of the policy",
     )
-    lr_scheduler: str = flag(
+    lr_scheduler: str = Group.OPTIMIZER.flag(
         "cosine_with_min_lr",
-        group=OPTIMIZER,
+        "learning rate over the run",
         dotted="lr_scheduler",
         choices=SCHEDULERS,
-        help="learning rate over the run",
     )
-    lr_warmup_ratio: float = flag(
+    lr_warmup_ratio: float = Group.OPTIMIZER.flag(
         0.03,
-        group=OPTIMIZER,
+        "fraction of the run with a rising rate",
         dotted="lr_warmup_ratio",
         at_least=0,
         at_most=1,
-        help="fraction of the run with a rising rate",
     )
-    min_lr_ratio: float = flag(
+    min_lr_ratio: float = Group.OPTIMIZER.flag(
         0.1,
-        group=OPTIMIZER,
+        "last rate of cosine_with_min_lr, as a fraction of the peak",
         dotted="min_lr_ratio",
         at_least=0,
         at_most=1,
-        help="last rate of cosine_with_min_lr, as a fraction of the peak",
     )
-    l2: float = flag(
-        0.0,
-        group=OPTIMIZER,
-        dotted="adam.weight_decay",
-        at_least=0,
-        help="weight decay, not on norms and biases",
+    l2: float = Group.OPTIMIZER.flag(
+        0.0, "weight decay, not on norms and biases", dotted="adam.weight_decay", at_least=0
     )
-    adam_betas: tuple[float, float] = flag(
-        (0.9, 0.95), group=OPTIMIZER, dotted="adam.betas", at_least=0, help="AdamW's betas"
+    adam_betas: tuple[float, float] = Group.OPTIMIZER.flag(
+        (0.9, 0.95), "AdamW's betas", dotted="adam.betas", at_least=0
     )
-    max_norm: float = flag(
-        1.0,
-        group=OPTIMIZER,
-        dotted="max_norm",
-        endless=True,
-        above=0,
-        help="gradients are clipped to this norm",
+    max_norm: float = Group.OPTIMIZER.flag(
+        1.0, "gradients are clipped to this norm", dotted="max_norm", endless=True, above=0
     )
-    adam_eps: float = flag(
-        1e-8, group=OPTIMIZER, dotted="adam.eps", above=0, help="AdamW's epsilon"
-    )
+    adam_eps: float = Group.OPTIMIZER.flag(1e-8, "AdamW's epsilon", dotted="adam.eps", above=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticOptimizerSettings(OptimizerSettings):
     """The critic's optimizer: its learning rate has its own flat spelling and default."""
 
-    learning_rate: float = flag(
+    learning_rate: float = Group.OPTIMIZER.flag(
         9e-6,
+        "peak learning rate of the critic",
         name="critic_learning_rate",
-        group=OPTIMIZER,
         dotted="adam.lr",
         above=0,
-        help="peak learning rate of the critic",
     )
 
 
@@ -91,46 +75,40 @@ class CriticOptimizerSettings(OptimizerSettings):
 class OptimizerFlags:
     """Flags of other optimizers, which are absent here."""
 
-    optim: str = flag(
+    optim: str = Group.OPTIMIZER.flag(
         "adam",
-        group=OPTIMIZER,
+        "kind of optimizer",
         dotted=("actor.optim", "critic.optim"),
         choices=("adam", "muon"),
-        help="kind of optimizer",
         unsupported=ONLY_ADAM,
     )
-    muon_lr: float | None = flag(
+    muon_lr: float | None = Group.OPTIMIZER.flag(
         None,
-        group=OPTIMIZER,
+        "peak learning rate of Muon",
         dotted=("actor.muon.lr", "critic.muon.lr"),
-        help="peak learning rate of Muon",
         no_effect=NO_MUON,
     )
-    muon_momentum: float | None = flag(
+    muon_momentum: float | None = Group.OPTIMIZER.flag(
         None,
-        group=OPTIMIZER,
+        "Muon's momentum",
         dotted=("actor.muon.momentum", "critic.muon.momentum"),
-        help="Muon's momentum",
         no_effect=NO_MUON,
     )
-    muon_ns_steps: int | None = flag(
+    muon_ns_steps: int | None = Group.OPTIMIZER.flag(
         None,
-        group=OPTIMIZER,
+        "Muon's Newton-Schulz steps",
         dotted=("actor.muon.ns_steps", "critic.muon.ns_steps"),
-        help="Muon's Newton-Schulz steps",
         no_effect=NO_MUON,
     )
-    muon_nesterov: bool = flag(
+    muon_nesterov: bool = Group.OPTIMIZER.flag(
         False,
-        group=OPTIMIZER,
+        "use Nesterov momentum in Muon",
         dotted=("actor.muon.nesterov", "critic.muon.nesterov"),
-        help="use Nesterov momentum in Muon",
         no_effect=NO_MUON,
     )
-    muon_no_nesterov: bool = flag(
+    muon_no_nesterov: bool = Group.OPTIMIZER.flag(
         False,
-        group=OPTIMIZER,
+        "do not use Nesterov momentum in Muon",
         dotted=("actor.muon.no_nesterov", "critic.muon.no_nesterov"),
-        help="do not use Nesterov momentum in Muon",
         no_effect=NO_MUON,
     )

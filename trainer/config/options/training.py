@@ -4,90 +4,61 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.schema import LORA, MEMORY, TRAIN, flag
+from trainer.config.schema import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
     """Training passes, and the length of the run."""
 
-    train_batch_size: int = flag(
-        128,
-        group=TRAIN,
-        dotted="train.batch_size",
-        unit="samples",
-        at_least=1,
-        help="samples of one optimizer step",
+    train_batch_size: int = Group.TRAIN.flag(
+        128, "samples of one optimizer step", dotted="train.batch_size", unit="samples", at_least=1
     )
-    micro_train_batch_size: int = flag(
+    micro_train_batch_size: int = Group.TRAIN.flag(
         8,
-        group=TRAIN,
+        "samples of one forward and backward pass",
         dotted="train.micro_batch_size",
         unit="samples",
         at_least=1,
-        help="samples of one forward and backward pass",
     )
-    use_dynamic_batch: bool = flag(
-        False,
-        group=TRAIN,
-        dotted="train.dynamic_batch_enable",
-        help="limit passes by tokens instead of samples",
+    use_dynamic_batch: bool = Group.TRAIN.flag(
+        False, "limit passes by tokens instead of samples", dotted="train.dynamic_batch_enable"
     )
-    train_max_tokens_per_gpu: int = flag(
+    train_max_tokens_per_gpu: int = Group.TRAIN.flag(
         16_192,
-        group=TRAIN,
+        "tokens of a training pass",
         dotted="train.max_tokens_per_gpu",
         unit="tokens",
         at_least=1,
-        help="tokens of a training pass",
     )
-    max_epochs: int = flag(
-        1,
-        group=TRAIN,
-        dotted="train.max_epochs",
-        at_least=1,
-        help="passes over each step's samples",
+    max_epochs: int = Group.TRAIN.flag(
+        1, "passes over each step's samples", dotted="train.max_epochs", at_least=1
     )
-    num_episodes: int | None = flag(
+    num_episodes: int | None = Group.TRAIN.flag(
         None,
-        group=TRAIN,
+        "passes over the prompts; default: 1, or with --max_steps as many as those take",
         dotted="train.num_episodes",
         at_least=1,
-        help="passes over the prompts; default: 1, or with --max_steps as many as those take",
     )
-    max_steps: int | None = flag(
-        None,
-        group=TRAIN,
-        at_least=1,
-        help="last step of the run, unless --num_episodes ends it earlier",
+    max_steps: int | None = Group.TRAIN.flag(
+        None, "last step of the run, unless --num_episodes ends it earlier", at_least=1
     )
-    freezing_actor_steps: int = flag(
+    freezing_actor_steps: int = Group.TRAIN.flag(
         0,
-        group=TRAIN,
+        "first steps in which only the critic learns",
         dotted="critic.freezing_steps",
         unit="steps",
         at_least=-1,
-        help="first steps in which only the critic learns",
     )
-    enable_ema: bool = flag(
-        False, group=TRAIN, dotted="train.enable_ema", help="keep a moving average of the policy"
+    enable_ema: bool = Group.TRAIN.flag(
+        False, "keep a moving average of the policy", dotted="train.enable_ema"
     )
-    ema_beta: float = flag(
-        0.992,
-        group=TRAIN,
-        dotted="train.ema_beta",
-        at_least=0,
-        at_most=1,
-        help="weight of the old average",
+    ema_beta: float = Group.TRAIN.flag(
+        0.992, "weight of the old average", dotted="train.ema_beta", at_least=0, at_most=1
     )
-    seed: int = flag(
-        42, group=TRAIN, dotted="train.seed", at_least=0, help="seed of everything random"
-    )
-    full_determinism: bool = flag(
-        False,
-        group=TRAIN,
-        dotted="train.full_determinism_enable",
-        help="use deterministic kernels, which are slower",
+    seed: int = Group.TRAIN.flag(42, "seed of everything random", dotted="train.seed", at_least=0)
+    full_determinism: bool = Group.TRAIN.flag(
+        False, "use deterministic kernels, which are slower", dotted="train.full_determinism_enable"
     )
 
     @property
@@ -98,66 +69,57 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFlags:
-    param_dtype: str = flag(
+    param_dtype: str = Group.MEMORY.flag(
         "fp32",
-        group=MEMORY,
+        "bf16: compute in bf16, with fp32 master weights",
         dotted="ds.param_dtype",
         choices=("fp32", "bf16"),
-        help="bf16: compute in bf16, with fp32 master weights",
     )
-    bf16: bool = flag(False, group=MEMORY, help="the same as --param_dtype bf16")
-    gradient_checkpointing: bool = flag(
+    bf16: bool = Group.MEMORY.flag(False, "the same as --param_dtype bf16")
+    gradient_checkpointing: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "recompute activations in the backward pass",
         dotted="actor.gradient_checkpointing_enable",
-        help="recompute activations in the backward pass",
     )
-    gradient_checkpointing_use_reentrant: bool = flag(
+    gradient_checkpointing_use_reentrant: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "torch's older checkpointing",
         dotted="actor.gradient_checkpointing_reentrant",
-        help="torch's older checkpointing",
         no_effect="the newer checkpointing is used, with the same gradients",
     )
-    packing_samples: bool = flag(
+    packing_samples: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "put sequences end to end, so that no padding passes through the model",
         dotted="ds.packing_samples",
-        help="put sequences end to end, so that no padding passes through the model",
     )
-    attn_implementation: str | None = flag(
+    attn_implementation: str | None = Group.MEMORY.flag(
         None,
-        group=MEMORY,
+        "transformers' attention: eager, sdpa, flash_attention_2 …; default: its own choice",
         dotted="ds.attn_implementation",
-        help="transformers' attention: eager, sdpa, flash_attention_2 …; default: its own choice",
     )
-    flash_attn: bool = flag(
-        False, group=MEMORY, help="the same as --attn_implementation flash_attention_2"
+    flash_attn: bool = Group.MEMORY.flag(
+        False, "the same as --attn_implementation flash_attention_2"
     )
-    experts_implementation: str | None = flag(
+    experts_implementation: str | None = Group.MEMORY.flag(
         None,
-        group=MEMORY,
+        "kernels of a mixture of experts",
         dotted="ds.experts_implementation",
-        help="kernels of a mixture of experts",
         no_effect="transformers chooses them",
     )
-    use_liger_kernel: bool = flag(
+    use_liger_kernel: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "Liger's kernels of norms, rotary embeddings and gated MLPs, on GPUs",
         dotted="ds.use_liger_kernel",
-        help="Liger's kernels of norms, rotary embeddings and gated MLPs, on GPUs",
     )
-    ref_reward_offload: bool = flag(
+    ref_reward_offload: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "keep reference and reward models in the CPU's memory between passes",
         dotted=("ref.offload", "reward.offload"),
-        help="keep reference and reward models in the CPU's memory between passes",
     )
-    load_in_4bit: bool = flag(
+    load_in_4bit: bool = Group.MEMORY.flag(
         False,
-        group=MEMORY,
+        "weights in 4 bits",
         dotted="ds.load_in_4bit",
-        help="weights in 4 bits",
         unsupported="Weights are bf16 or fp32; --lora_rank saves memory too",
     )
 
@@ -166,18 +128,17 @@ class MemoryFlags:
 class LoRASettings:
     """Low-rank adapters, which are trained instead of the weights."""
 
-    rank: int = flag(0, group=LORA, dotted="rank", at_least=0, help="rank of the adapters; 0: none")
-    alpha: int = flag(
-        16, group=LORA, dotted="alpha", at_least=1, help="scale of the adapters, times the rank"
+    rank: int = Group.LORA.flag(0, "rank of the adapters; 0: none", dotted="rank", at_least=0)
+    alpha: int = Group.LORA.flag(
+        16, "scale of the adapters, times the rank", dotted="alpha", at_least=1
     )
-    dropout: float = flag(
-        0.0, group=LORA, dotted="dropout", at_least=0, at_most=1, help="dropout before the adapters"
+    dropout: float = Group.LORA.flag(
+        0.0, "dropout before the adapters", dotted="dropout", at_least=0, at_most=1
     )
-    target_modules: tuple[str, ...] = flag(
+    target_modules: tuple[str, ...] = Group.LORA.flag(
         ("all-linear",),
+        "modules that get an adapter",
         name="target_modules",
-        group=LORA,
         dotted="target_modules",
-        help="modules that get an adapter",
     )
     """Last parts of the names of modules, or all-linear."""
