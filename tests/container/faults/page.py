@@ -30,7 +30,6 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Notices": tuple(table.notices()),
     "Storage": tuple(table_storage.FAULTS),
     "Containers, network, memory": table_containers.FAULTS,
-    **{f"Recipe `{name}`": (*rows.values(),) for name, rows in table_recipes.FAULTS.items()},
 }
 IN_README = (
     *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),
@@ -39,7 +38,12 @@ IN_README = (
 )
 HEADER = "| fault | seconds | the run continues in |\n|---|---|---|"
 
-HEADER_OF_LOOPS = "| recipe | fault | seconds | of a shell loop | ratio |\n|---|---|---|---|---|"
+OF_RECIPES = [fault for rows in table_recipes.FAULTS.values() for fault in rows.values()]
+RECIPES = tuple(table_recipes.FAULTS)
+HEADER_OF_RECIPES = (
+    f"| fault | {' | '.join(f'`{name}`' for name in RECIPES)} | the run continues in |\n"
+    f"|---|{'---|' * len(RECIPES)}---|"
+)
 
 
 def markdown() -> str:
@@ -62,36 +66,41 @@ def _lines(rows: dict[str, Any]) -> Iterator[str]:
         yield f"\n## {title}\n\n{HEADER}"
         for fault in faults:
             yield _row(fault, rows.get(fault.name))
-    yield f"\n## Recipes against a shell loop\n\n{HEADER_OF_LOOPS}"
-    for recipe in table_recipes.FAULTS:
-        yield from (_loop(recipe, name, rows) for name in table_recipes.AGAINST)
+    yield f"\n## Recipes\n\n{HEADER_OF_RECIPES}"
+    yield from (_of_recipes(name, rows) for name in table_recipes.ROWS)
 
 
 def _row(fault: Any, row: dict[str, Any] | None) -> str:
     if row is None:
         return f"| {fault.sentence} | not measured yet | |"
-    classes = ", ".join(f"`{c}`" for c in row["classes"])
-    continues_in = f"{_continues_in(row)}: {classes}" if classes else _continues_in(row)
-    return f"| {fault.sentence} | {row['seconds']:.0f} | {continues_in} |"
+    return f"| {fault.sentence} | {row['seconds']:.0f} | {_continues_in(row, classes=True)} |"
 
 
-def _continues_in(row: dict[str, Any]) -> str:
+def _continues_in(row: dict[str, Any], *, classes: bool = False) -> str:
     if row["attempts"] == 0:
         return "same attempt"
-    return "new attempt" if row["answers"] else "new head"
+    what = "new attempt" if row["answers"] else "new head"
+    named = ", ".join(f"`{c}`" for c in row["classes"])
+    return f"{what}: {named}" if classes and named else what
 
 
-def _loop(recipe: str, name: str, rows: dict[str, Any]) -> str:
-    fault = table_recipes.FAULTS[recipe][name]
-    ours, loop = rows.get(fault.name), rows.get(results.of_loop(fault.name))
-    if ours is None or loop is None:
-        return f"| `{recipe}` | {fault.sentence} | not measured yet | | |"
-    more = "" if loop["seconds"] else "more than "
-    theirs = loop["seconds"] or loop["patience"]
-    ratio = f"{'less than ' if more else ''}{ours['seconds'] / theirs:.2f}"
-    return (
-        f"| `{recipe}` | {fault.sentence} | {ours['seconds']:.0f} | {more}{theirs:.0f} | {ratio} |"
-    )
+def _of_recipes(name: str, rows: dict[str, Any]) -> str:
+    """A fault with the seconds of each recipe; the first recipe says how the run continues."""
+    faults = [table_recipes.FAULTS[recipe][name] for recipe in RECIPES]
+    cells = " | ".join(_seconds(fault.name, rows) for fault in faults)
+    first = rows.get(faults[0].name)
+    continues_in = _continues_in(first, classes=True) if first else ""
+    return f"| {faults[0].sentence} | {cells} | {continues_in} |"
+
+
+def _seconds(name: str, rows: dict[str, Any]) -> str:
+    row, loop = rows.get(name), rows.get(results.of_loop(name))
+    if row is None:
+        return "not measured yet"
+    if loop is None:
+        return f"{row['seconds']:.0f}"
+    theirs = f"{loop['seconds']:.0f}" if loop["seconds"] else f"over {loop['patience']}"
+    return f"{row['seconds']:.0f} (loop: {theirs})"
 
 
 def renewed(page: str, table: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.container.faults import page
-from tests.container.faults.page import GROUPS, PAGE, README, renewed
+from tests.container.faults.page import GROUPS, OF_RECIPES, PAGE, README, renewed
 
 
 @pytest.mark.parametrize(("path", "table"), [(PAGE, page.markdown()), (README, page.summary())])
@@ -18,5 +18,5 @@ def test_a_page_has_its_faults_with_their_newest_results(path: Path, table: str)
 
 
 def test_no_two_faults_have_one_name() -> None:
-    names = [fault.name for faults in GROUPS.values() for fault in faults]
+    names = [fault.name for faults in (*GROUPS.values(), OF_RECIPES) for fault in faults]
     assert len(set(names)) == len(names)
