@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import shlex
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from contract.exit_codes import ExitCode
-from entrypoint.config.settings import Settings, declared
+from entrypoint.config.settings import declared, variable_names
 from entrypoint.machine.interfaces import matcher
 from tests.support.compose_files import COMPOSE, PAGES, SKY, jobs, json_of, planned, yaml_of
 from tests.support.env_files import ENV_FILES, variables_of
@@ -33,16 +32,11 @@ HOPELESS = {ExitCode.USAGE, ExitCode.JOB_FAILED, ExitCode.NOT_ALLOWED}
 """Exit codes after which no platform may try again: the same would happen."""
 
 
-def names_of_settings() -> set[str]:
-    declared = [field.metadata.get("variable") for field in dataclasses.fields(Settings)]
-    return {name for variable in declared if variable for name in variable.names}
-
-
 @pytest.mark.parametrize("path", [*FILES, *sorted(PAGES.glob("*.md"))], ids=lambda path: path.name)
 def test_every_variable_of_rollcall_that_a_file_names_is_a_setting(path: Path) -> None:
     named = set(re.findall(r"\b(?:ROLLCALL_[A-Z_]*[A-Z]|EXPECTED_WORKERS)\b", path.read_text()))
     of_jobs = {"ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM"}
-    assert named - names_of_settings() - of_jobs == set()
+    assert named - set(variable_names()) - of_jobs == set()
 
 
 # ---- the network's settings
@@ -168,7 +162,7 @@ OF_THE_IMAGE_OR_ELSEWHERE = {
 def test_a_compose_file_gives_the_node_every_variable_that_the_shell_may_have() -> None:
     """Compose passes no other variable: `export ROLLCALL_RECIPE=verl` would say nothing."""
     passed = yaml_of("cuda.yaml")["services"]["node"]["environment"]
-    declared_names = {about.name for _, about in declared()}
+    declared_names = {one.name for one in declared().values()}
     assert declared_names - OF_THE_IMAGE_OR_ELSEWHERE <= passed.keys()
     for name in declared_names & passed.keys():
         assert passed[name] == f"${{{name}:-}}"

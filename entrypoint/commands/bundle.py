@@ -23,7 +23,7 @@ from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail, version
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import Settings, declared
+from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
 from entrypoint.run import bundle, errors, known_secrets
 from entrypoint.run.bundle import Gathered, Member
@@ -111,8 +111,9 @@ def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that may matter, secrets masked by their names."""
-    secret = {name for _, variable in declared() if variable.secret for name in variable.names}
-    known = {name for _, variable in declared() for name in variable.names}
+    abouts = [variable.about for variable in declared().values()]
+    secret = {name for about in abouts if about.secret for name in about.names}
+    known = variable_names()
     chosen = sorted(name for name in environ if name in known or name.startswith(SHOWN))
     return {
         name: MASK if name in secret or SECRET_NAME.search(name) else redact(environ[name])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from entrypoint.config.platforms.detect import detect
-from entrypoint.config.settings import declared
+from entrypoint.config.settings import variable_names
 
 PROC = Path("/proc")
 FIRST = "1"
@@ -70,6 +70,5 @@ def environ_of(pid: str, proc: Path = PROC) -> dict[str, str]:
 
 def _settings_in(environ: Mapping[str, str]) -> list[str]:
     """Return the names in `environ` that are settings, or facts of a platform for them."""
-    known = {name for _, variable in declared() for name in variable.names}
-    known.update(detect(environ).sources.values())
+    known = {*variable_names(), *detect(environ).sources.values()}
     return [name for name, text in environ.items() if name in known and text.strip()]

@@ -101,7 +101,7 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
             if getattr(settings, name):
                 problem = f"is set, and the recipe is {settings.recipe}, which takes none"
                 remedy = "set ROLLCALL_RECIPE=command or torchrun, or leave it out"
-                yield Fault(dict(declared())[name].name, None, problem, remedy)
+                yield Fault(declared()[name].name, None, problem, remedy)
     if settings.checkpoints is None and any(CHECKPOINT in word for word in settings.resume_args):
         problem = f"has {CHECKPOINT}, and ROLLCALL_CHECKPOINTS is not set"
         remedy = "set ROLLCALL_CHECKPOINTS to where the job's checkpoints lie"

@@ -11,19 +11,6 @@ from entrypoint.config.parsers import arguments
 
 STEP, CHECKPOINT = "{step}", "{checkpoint}"
 """Placeholders: the number of a checkpoint's step, and the checkpoint's path."""
-STEPS_MEANING = (
-    "A step in the log of a `command` or `torchrun` job: a regular expression with groups, such as"
-    r" `step (?P<step>\d+)/(?P<total_steps>\d+)`. [Details](recipes/command.md)."
-)
-CHECKPOINTS_MEANING = (
-    "The checkpoints of a `command` or `torchrun` job: a path with `{step}`, absolute or below the"
-    " run directory, and behind it a file that is in each complete one:"
-    " `out/checkpoint-{step}/trainer_state.json`."
-)
-RESUME_MEANING = (
-    "What is added to a `command` or `torchrun` job when there is a checkpoint; `{checkpoint}` is"
-    " its path, `{step}` its step."
-)
 
 COUNTS = ("step", "total_steps", "samples")
 MEASURES = ("reward", "kl", "loss", "eval", "tokens_per_second", "step_seconds", "eta_seconds")

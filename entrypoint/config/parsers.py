@@ -9,10 +9,10 @@ import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from contract.options import ParseError, boolean
@@ -43,24 +43,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-LOG_MEANING = (
-    "The lines of the node's console: `text`, or `json`, one JSON object a line. "
-    "[Details](monitoring.md#logs-as-json)."
-)
-
-
-FORK_SERVER_MEANING = (
-    "1: a process on each node imports what Ray's workers and the driver need, and forks them "
-    "(`builtin` only). [Gain and cost](architecture.md#the-fork-server)."
-)
-
-
-WEBHOOK_MEANING = (
-    "URL to which the head posts start, failures, recoveries and end of the run, as JSON that "
-    "Slack takes. [Details](monitoring.md#webhook)."
-)
 
 
 class ServiceOn(StrEnum):
@@ -175,6 +157,12 @@ def choice(kind: type[EnumT]) -> Callable[[str], EnumT]:
             raise ParseError("is unknown", f"give {one_of(kind)}") from None
 
     return parse
+
+
+def of_type(kind: Any) -> Callable[[str], Any]:
+    """Return the parser of a variable that names none of its own."""
+    parsers: Mapping[Any, Callable[[str], Any]] = {bool: boolean, Path: absolute_path, str: str}
+    return parsers.get(kind) or choice(kind)
 
 
 def one_of(names: Iterable[str]) -> str:

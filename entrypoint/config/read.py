@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.options import ConfigError, Fault, ParseError
+from contract.options import ConfigError, Declared, Fault, ParseError
 from contract.redaction import MASK, secret_texts
 from contract.run_dir import NODE_DIR
 from entrypoint.config import image, job_parsers, parsers, wandb_key
@@ -22,7 +22,7 @@ from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import undecided
-from entrypoint.config.settings import Settings, declared
+from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.variables import Variable, is_placeholder, shown
 
 PREFIX = "ROLLCALL_"
@@ -66,7 +66,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     """
     environ = without_service_links(environ)
     reader, platform = Reader(environ), detect(environ)
-    values = {name: reader.read(variable) for name, variable in declared()}
+    values = {name: reader.read(variable) for name, variable in declared().items()}
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
     values["node_address"] = values["node_address"] or platform.node_address
     if not environ.get("DEBUG_RAY"):  # DEBUG_RAY=0 is an answer
@@ -84,7 +84,7 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
             flag, problem = wandb_key.FLAGS[0], "is a guide's placeholder"
             reader.faults.append(Fault(flag, MASK, problem, "give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
-    reader.check_variables([name for _, variable in declared() for name in variable.names])
+    reader.check_variables(variable_names())
     reader.check_platform(platform)
     if faults := [*reader.faults, *contradictions(settings)]:
         open_role = undecided(settings)  # alone it is a fault only of commands that need the role
@@ -99,7 +99,7 @@ def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
     one called `vllm` VLLM_PORT, which ends vLLM; for one called `master` MASTER_PORT.
     """
     links = _service_links(environ)
-    known = {name for _, variable in declared() for name in variable.names}
+    known = variable_names()
 
     def is_link(name: str, text: str) -> bool:
         replaces = name in known or name.startswith(PASSED_ON)
@@ -133,19 +133,18 @@ class Reader:
         self.secrets = secret_texts(environ)
         self.faults: list[Fault] = []
 
-    def read(self, variable: Variable) -> Any:
+    def read(self, declared: Declared[Variable]) -> Any:
         """The variable's value; its default if it is not set or has a fault."""
-        raw = self._text(variable)
-        if raw is None:
-            return copy.copy(variable.default)
-        if is_quoted(raw, shell_like=variable.parse in SHELL_LIKE):
-            self.fault(variable.name, *QUOTED, secret=variable.secret)
-            return copy.copy(variable.default)
-        try:
-            return variable.parse(raw)
-        except ParseError as wrong:
-            self.fault(variable.name, wrong.problem, wrong.remedy, secret=variable.secret)
-            return copy.copy(variable.default)
+        variable = declared.about
+        parse = variable.parse or parsers.of_type(declared.kind)
+        if (raw := self._text(variable)) is not None:
+            try:
+                if is_quoted(raw, shell_like=parse in SHELL_LIKE):
+                    raise ParseError(*QUOTED)
+                return parse(raw)
+            except ParseError as wrong:
+                self.fault(variable.name, wrong.problem, wrong.remedy, secret=variable.secret)
+        return copy.copy(declared.default)
 
     def fault(self, name: str, problem: str, remedy: str, *, secret: bool = False) -> None:
         value = self._given(name)
@@ -177,7 +176,8 @@ class Reader:
     def check_platform(self, facts: Facts) -> None:
         """Report the platform's own faults, unless an explicit variable replaces the fact."""
         for fact, fault in facts.faults.items():
-            replacing = (variable.name for _, variable in declared() if fact in variable.replaces)
+            all_variables = declared().values()
+            replacing = (one.name for one in all_variables if fact in one.about.replaces)
             if not any(map(self._given, replacing)):
                 self.faults.append(fault)
 

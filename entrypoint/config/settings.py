@@ -7,12 +7,13 @@ The reader of the environment and the table in docs/reference.md are made from t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from contract.options import boolean
+from contract.options import Declared, declared_in
 from contract.redaction import redact, secret_texts
 from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
@@ -21,15 +22,7 @@ from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Secret, Variable, variable
 
-__all__ = [
-    "DebugRay",
-    "LogFormat",
-    "PortRange",
-    "PreflightMode",
-    "Secret",
-    "ServiceOn",
-    "Settings",
-]
+__all__ = ["DebugRay", "LogFormat", "PortRange", "PreflightMode", "Secret", "ServiceOn", "Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,308 +36,310 @@ class Settings:
 
     ray_worker: bool | None = variable(
         "RAY_WORKER",
-        boolean,
         "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
         shown="head, or what the platform's rank says",
         replaces=("rank", "is_main", "processes"),
     )
     head_pod_id: str | None = variable(
         "HEAD_POD_ID",
-        parse.host_label,
         "The head's RunPod id; its address is `<id>.runpod.internal`.",
+        parse=parse.host_label,
         replaces=("head_address", "node_host"),
     )
     head_address: str | None = variable(
         "ROLLCALL_HEAD_ADDRESS",
-        parse.host,
         "The head's host name, IPv4 or IPv6 address.",
+        parse=parse.host,
         shown="from `HEAD_POD_ID` or the platform",
         replaces=("head_address", "node_host"),
     )
     ray_address: str | None = variable(
         "ROLLCALL_RAY_ADDRESS",
-        parse.ray_dashboard,
         "The dashboard of an existing Ray cluster, `http://HOST:8265`: this node supervises the"
         " job there and starts no Ray.",
+        parse=parse.ray_dashboard,
         replaces=("is_main",),
     )
     expected_workers: int | None = variable(
         "EXPECTED_WORKERS",
-        parse.whole_number(0, 100_000),
         "How many workers the head waits for; 0 is a cluster of one node. With "
         "`ROLLCALL_RAY_ADDRESS`: nodes of Ray besides its head.",
+        parse=parse.whole_number(0, 100_000),
         shown="1, or the platform's size − 1",
         replaces=("nodes",),
     )
     min_workers: int | None = variable(
         "ROLLCALL_MIN_WORKERS",
-        parse.whole_number(0, 100_000),
         "The fewest workers with which the run may start at the deadline, or continue after a"
         " loss.",
+        parse=parse.whole_number(0, 100_000),
         shown="`EXPECTED_WORKERS`",
     )
     replace_timeout: float = variable(
         "ROLLCALL_REPLACE_TIMEOUT",
-        parse.duration,
         "How long to wait for a lost worker before the run continues with fewer.",
+        parse=parse.duration,
         default=300.0,
-        shown="5m",
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",
-        parse.debug_ray,
         "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a "
         "failed task waits for debugpy. Neither asks for the token.",
+        parse=parse.debug_ray,
         default=DebugRay.OFF,
         shown="0",
     )
     wandb_api_key: Secret | None = variable(
-        "WANDB_API_KEY",
-        parse.secret,
-        "If set, log to Weights & Biases.",
-        secret=True,
+        "WANDB_API_KEY", "If set, log to Weights & Biases.", parse=parse.secret, secret=True
     )
     recipe: str = variable(
         "ROLLCALL_RECIPE",
-        parse.recipe,
         f"What is launched: {parse.one_of(RECIPES)}.",
+        parse=parse.recipe,
         default="builtin",
     )
     job: tuple[str, ...] = variable(
         "ROLLCALL_JOB",
-        parse.arguments,
         "The job's arguments, quoted as in a shell; what follows the image's name does the same.",
+        parse=parse.arguments,
         default=(),
-        shown="–",
     )
     waits_for_jobs: bool = variable(
         "ROLLCALL_WAIT_FOR_JOBS",
-        boolean,
         "1: the head waits for jobs of `rollcall submit`, as with `up --wait-for-jobs`.",
         default=False,
-        shown="0",
     )
     runtime_env: dict[str, Any] = variable(
         "ROLLCALL_RUNTIME_ENV",
-        runtime_env.parsed,
         "Ray's runtime environment of a `command` or `torchrun` job, as JSON or YAML:"
         ' `{"pip": ["einops"], "env_vars": {"LEVEL": "2"}}`.',
+        parse=runtime_env.parsed,
         default={},
-        shown="–",
         secret=True,
     )
     step_pattern: re.Pattern[str] | None = variable(
-        "ROLLCALL_STEP_PATTERN", job_parsers.step_pattern, job_parsers.STEPS_MEANING
+        "ROLLCALL_STEP_PATTERN",
+        "A step in the log of a `command` or `torchrun` job: a regular expression with groups, "
+        r"such as `step (?P<step>\d+)/(?P<total_steps>\d+)`. [Details](recipes/command.md).",
+        parse=job_parsers.step_pattern,
     )
     checkpoints: str | None = variable(
-        "ROLLCALL_CHECKPOINTS", job_parsers.checkpoint_pattern, job_parsers.CHECKPOINTS_MEANING
+        "ROLLCALL_CHECKPOINTS",
+        "The checkpoints of a `command` or `torchrun` job: a path with `{step}`, absolute or below "
+        "the run directory, and behind it a file that is in each complete one:"
+        " `out/checkpoint-{step}/trainer_state.json`.",
+        parse=job_parsers.checkpoint_pattern,
     )
     resume_args: tuple[str, ...] = variable(
-        *("ROLLCALL_RESUME_ARGS", job_parsers.resume_arguments, job_parsers.RESUME_MEANING),
+        "ROLLCALL_RESUME_ARGS",
+        "What is added to a `command` or `torchrun` job when there is a checkpoint; `{checkpoint}` "
+        "is its path, `{step}` its step.",
+        parse=job_parsers.resume_arguments,
         default=(),
-        shown="–",
     )
     url: str | None = variable(
         "ROLLCALL_URL",
-        parse.url,
         "Where commands find the head's control port from outside: `http://HOST:8267`, or a proxy's"
         " URL. On the head: the URL in the link that it prints.",
+        parse=parse.url,
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",
-        parse.absolute_path,
         "The run directory, on storage that all nodes share; see `ROLLCALL_STORAGE`.",
         default=Path("/checkpoints"),
     )
     storage: str = variable(
         "ROLLCALL_STORAGE",
-        parse.storage,
         "Who has the run directory: `shared`: all nodes; `head`: the head, to which the others send"
         " what they save; `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
         " [Details](checkpoints.md#without-shared-storage).",
+        parse=parse.storage,
         default=parse.SHARED,
     )
     reward_url: str | None = variable(
         "ROLLCALL_REWARD_URL",
-        parse.url,
         "The reward server's URL. The job starts when it answers.",
+        parse=parse.url,
     )
     reward_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REWARD_COMMAND",
-        parse.arguments,
         "Command that starts the reward server. If unset, Rollcall waits for the URL.",
+        parse=parse.arguments,
     )
     reward_on: ServiceOn = variable(
         "ROLLCALL_REWARD_ON",
-        parse.choice(ServiceOn),
         "Which nodes start the reward server: `head` or `every`.",
         default=ServiceOn.HEAD,
     )
     retriever_url: str | None = variable(
         "ROLLCALL_RETRIEVER_URL",
-        parse.url,
         "The retrieval server's URL. The job starts when it answers.",
+        parse=parse.url,
     )
     retriever_command: tuple[str, ...] | None = variable(
         "ROLLCALL_RETRIEVER_COMMAND",
-        parse.arguments,
         "Command that starts the retrieval server on every node where this is set.",
+        parse=parse.arguments,
     )
     retriever_on: ServiceOn = variable(
         "ROLLCALL_RETRIEVER_ON",
-        parse.choice(ServiceOn),
         "Which nodes start the retrieval server: `head` or `every`.",
         default=ServiceOn.EVERY,
     )
     service_timeout: float = variable(
         "ROLLCALL_REWARD_TIMEOUT",
-        parse.duration,
         "How long to wait for a service to answer.",
+        parse=parse.duration,
         default=600.0,
-        shown="10m",
     )
     max_restarts: int = variable(
         "ROLLCALL_MAX_RESTARTS",
-        parse.whole_number(0),
         "Allowed restarts in a row without new progress; progress renews the budget.",
+        parse=parse.whole_number(0),
         default=3,
     )
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
-        parse.duration,
         "The job is hung if no step ends for this long; a `command` without steps, if its log is"
         " silent for this long. [Details](recovery.md#a-hang).",
+        parse=parse.duration,
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "
         "`DEBUG_RAY`",
     )
     head_timeout: float = variable(
         "ROLLCALL_HEAD_TIMEOUT",
-        parse.duration,
         "How long a worker waits for the head.",
+        parse=parse.duration,
         default=600.0,
-        shown="10m",
     )
     roll_timeout: float = variable(
         "ROLLCALL_ROLL_TIMEOUT",
-        parse.duration,
         "How long the head waits for its workers.",
+        parse=parse.duration,
         default=1800.0,
-        shown="30m",
     )
     preflight: PreflightMode = variable(
         "ROLLCALL_PREFLIGHT",
-        parse.choice(PreflightMode),
         "`strict`: a failed check stops the node; `warn`: it is only shown; `off`: no check runs.",
         default=PreflightMode.STRICT,
     )
     preflight_skip: frozenset[str] = variable(
         "ROLLCALL_PREFLIGHT_SKIP",
-        parse.names,
         "Names of checks to skip, separated by commas: `host.shm,host.clock`.",
+        parse=parse.names,
         default=frozenset(),
-        shown="–",
     )
     resources: dict[str, float] = variable(
         "ROLLCALL_RESOURCES",
-        parse.resources,
         'Custom Ray resources of this node as JSON: `{"v100": 8}`.',
+        parse=parse.resources,
         default={},
-        shown="–",
     )
     ray_port: int = variable(
-        "ROLLCALL_RAY_PORT", parse.port, "The head's Ray port (GCS).", default=6379
+        "ROLLCALL_RAY_PORT", "The head's Ray port (GCS).", parse=parse.port, default=6379
     )
     dashboard_port: int = variable(
-        "ROLLCALL_DASHBOARD_PORT", parse.port, "The head's Ray dashboard and job API.", default=8265
+        "ROLLCALL_DASHBOARD_PORT",
+        "The head's Ray dashboard and job API.",
+        parse=parse.port,
+        default=8265,
     )
     control_port: int = variable(
         "ROLLCALL_CONTROL_PORT",
-        parse.port,
         "The head's roll call, state, metrics and page.",
+        parse=parse.port,
         default=8267,
     )
     worker_ports: PortRange = variable(
         "ROLLCALL_WORKER_PORTS",
-        parse.port_range,
         "The ports of Ray's worker processes, on every node.",
+        parse=parse.port_range,
         default=PortRange(10002, 10999),
     )
     token: Secret | None = variable(
         "ROLLCALL_TOKEN",
-        parse.token,
         "The cluster's one secret, for Ray and the control port; at least "
         f"{parse.SHORTEST_TOKEN} characters.",
+        parse=parse.token,
         shown="the head makes one in the run directory",
         secret=True,
     )
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
-        parse.node_name,
         "This node's name in the roll and in its log file's name. A second node on one "
         "machine needs a name and a `ROLLCALL_RAY_TEMP_DIR` of its own.",
+        parse=parse.node_name,
         shown="the platform's, else the host name",
         replaces=("node_name",),
     )
     node_address: str | None = variable(
         "ROLLCALL_NODE_ADDRESS",
-        parse.host,
         "This node's own address.",
+        parse=parse.host,
         shown="the platform's, else the source address of the route to the head",
         replaces=("node_address",),
     )
     num_cpus: int | None = variable(
-        "ROLLCALL_NUM_CPUS", parse.whole_number(0), "CPUs to offer to Ray.", shown="all usable"
+        "ROLLCALL_NUM_CPUS",
+        "CPUs to offer to Ray.",
+        parse=parse.whole_number(0),
+        shown="all usable",
     )
     num_gpus: int | None = variable(
         "ROLLCALL_NUM_GPUS",
-        parse.whole_number(0, 1024),
         "GPUs to offer to Ray.",
+        parse=parse.whole_number(0, 1024),
         shown="all that are visible",
         replaces=("gpus_per_node",),
     )
     gpu_memory: int | None = variable(
         "ROLLCALL_GPU_MEMORY",
-        parse.size,
         "Memory of each GPU, such as `80GB`, for the choice of the layout.",
+        parse=parse.size,
         shown="what the driver says",
     )
     ray_temp_dir: Path | None = variable(
-        "ROLLCALL_RAY_TEMP_DIR", parse.ray_temp_dir, "Ray's own directory.", shown="/tmp/ray"
+        "ROLLCALL_RAY_TEMP_DIR", "Ray's own directory.", parse=parse.ray_temp_dir, shown="/tmp/ray"
     )
     fork_server: bool = variable(
-        *("ROLLCALL_FORK_SERVER", boolean, parse.FORK_SERVER_MEANING),
+        "ROLLCALL_FORK_SERVER",
+        "1: a process on each node imports what Ray's workers and the driver need, and forks them "
+        "(`builtin` only). [Gain and cost](architecture.md#the-fork-server).",
         default=False,
         shown="off",
     )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
-        parse.duration,
         "Time for a save after SIGTERM.",
+        parse=parse.duration,
         default=25.0,
-        shown="25s",
     )
     preempt_file: Path | None = variable(
         "ROLLCALL_PREEMPT_FILE",
-        parse.absolute_path,
         "When this file appears, act as on SIGTERM: the machine will be taken away.",
     )
     node_timeout: float = variable(
         "ROLLCALL_NODE_TIMEOUT",
-        parse.duration,
         "A node that is silent for this long counts as lost.",
+        parse=parse.duration,
         default=15.0,
-        shown="15s",
     )
     log: LogFormat = variable(
-        *("ROLLCALL_LOG", parse.choice(LogFormat), parse.LOG_MEANING), default=LogFormat.TEXT
+        "ROLLCALL_LOG",
+        "The lines of the node's console: `text`, or `json`, one JSON object a line. "
+        "[Details](monitoring.md#logs-as-json).",
+        default=LogFormat.TEXT,
     )
     webhook: Secret | None = variable(
-        "ROLLCALL_WEBHOOK", parse.webhook, parse.WEBHOOK_MEANING, secret=True
+        "ROLLCALL_WEBHOOK",
+        "URL to which the head posts start, failures, recoveries and end of the run, as JSON that "
+        "Slack takes. [Details](monitoring.md#webhook).",
+        parse=parse.webhook,
+        secret=True,
     )
     image: str | None = variable(
         "ROLLCALL_IMAGE",
-        str,
         "The image's digest; the head refuses a node with another one.",
         shown="computed from source and locks when the image is built",
     )
@@ -384,12 +379,16 @@ class Settings:
 
     def variable(self, name: str) -> str | None:
         """The variable that gave the field `name`; None if it has its default."""
-        names = dict(declared())[name].names
+        names = declared()[name].about.names
         return next((given for given in names if self.environ.get(given, "").strip()), None)
 
 
-def declared() -> Iterator[tuple[str, Variable]]:
-    """Each field's name and its variable, in the order of declaration."""
-    for setting in fields(Settings):
-        if "variable" in setting.metadata:
-            yield setting.name, setting.metadata["variable"]
+@cache
+def declared() -> Mapping[str, Declared[Variable]]:
+    """Return the variables by the names of their fields, in the order of declaration."""
+    return {variable.path[0]: variable for variable in declared_in(Settings, Variable)}
+
+
+def variable_names() -> list[str]:
+    """Return the names of all variables, and those of secrets' files."""
+    return [name for variable in declared().values() for name in variable.about.names]

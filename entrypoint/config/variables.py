@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from typing import Any
 
+from contract.options import Option
 from contract.redaction import MASK, redact
 
 SHOWN_CHARACTERS = 120
@@ -46,20 +46,16 @@ def is_placeholder(key: str) -> bool:
     return len(key) <= LONGEST_PLACEHOLDER and PLACEHOLDER.search(key) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """How one setting is read; the metadata of its field holds it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable(Option):
+    """How a setting is read from the environment."""
 
-    `parse` takes the variable's text, which is stripped and not empty. It returns the value or
-    raises `ParseError`, whose message never repeats the text: that may be a secret.
+    parse: Callable[[str], Any] | None = None
+    """Makes the value of the text, which is stripped and not empty; None: the parser of its type.
+
+    Raises `ParseError`, whose message never repeats the text: that may be a secret.
     """
-
-    name: str
-    parse: Callable[[str], Any]
-    meaning: str
-    default: Any
     shown_default: str
-    secret: bool
     replaces: tuple[str, ...] = ()
     """The platform's facts that the variable takes the place of."""
 
@@ -68,20 +64,22 @@ class Variable:
         return (self.name, f"{self.name}_FILE") if self.secret else (self.name,)
 
 
-def variable(
-    name: str,
-    parse: Callable[[str], Any],
-    meaning: str,
-    *,
-    default: Any = None,
-    shown: str | None = None,
-    secret: bool = False,
-    replaces: tuple[str, ...] = (),
-) -> Any:
-    """A dataclass field that is read from the variable `name`; `shown`: its default in the docs."""
-    shown_default = ("–" if default is None else str(default)) if shown is None else shown
-    declaration = Variable(name, parse, meaning, default, shown_default, secret, replaces)
-    return dataclass_field(metadata={"variable": declaration})
+def variable(name: str, meaning: str, *, default: Any = None, shown: str = "", **about: Any) -> Any:
+    """Return a dataclass field that is read from a variable; `about`: other fields of Variable.
+
+    `shown`: its default in the docs.
+    """
+    option = Variable(name=name, help=meaning, shown_default=shown or _shown(default), **about)
+    return option.field(default)
+
+
+def _shown(default: Any) -> str:
+    """Return a default as a user would write it. A float is a duration."""
+    if isinstance(default, bool):
+        return str(int(default))
+    if isinstance(default, float):
+        return f"{default / 60:g}m" if default % 60 == 0 else f"{default:g}s"
+    return str(default or "–")
 
 
 def shown(text: str, secrets: Iterable[str] = ()) -> str:

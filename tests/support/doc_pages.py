@@ -54,9 +54,9 @@ def models() -> str:
 def variables() -> str:
     """The table of variables, from the declarations of the settings."""
     rows = (
-        f"| {' or '.join(f'`{name}`' for name in variable.names)} | {variable.shown_default} | "
-        f"{variable.meaning} |\n"
-        for _, variable in declared()
+        f"| {' or '.join(f'`{name}`' for name in about.names)} | {about.shown_default} | "
+        f"{about.help} |\n"
+        for about in (variable.about for variable in declared().values())
     )
     return VARIABLES_HEADER + "".join(rows)
 

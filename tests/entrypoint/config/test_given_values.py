@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.config.settings import declared
+from entrypoint.config.settings import declared, variable_names
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -21,11 +21,11 @@ def faults(environ: dict[str, str], *job: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])
-@pytest.mark.parametrize("name", [name for _, told in declared() for name in told.names])
+@pytest.mark.parametrize("name", variable_names())
 def test_quotes_that_an_env_file_keeps_are_named_for_every_variable(name: str, quote: str) -> None:
     told = faults({name: f"{quote}-- some value{quote}"})
     assert "the quotes are part of the value" in told[name]
-    secrets = {variable.name for _, variable in declared() if variable.secret}
+    secrets = {one.name for one in declared().values() if one.about.secret}
     assert ("some value" in told[name]) == (name not in secrets)
 
 

@@ -22,6 +22,7 @@ from entrypoint.config.settings import (
     ServiceOn,
     Settings,
     declared,
+    variable_names,
 )
 from tests.support import doc_pages
 
@@ -338,23 +339,19 @@ def test_a_control_character_in_a_value_cannot_forge_a_line() -> None:
 
 
 def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
-    read = [one for one in fields(Settings) if "variable" in one.metadata]
-    assert {one.name for one in fields(Settings)} - {one.name for one in read} == {
-        "environ",
-        "platform",
-    }
-    for _, variable in declared():
-        assert variable.meaning.endswith(".")
-        assert variable.shown_default
+    assert {one.name for one in fields(Settings)} - declared().keys() == {"environ", "platform"}
+    for variable in declared().values():
+        assert variable.about.help.endswith(".")
+        assert variable.about.shown_default
     assert all(line.count(" | ") == 2 for line in doc_pages.variables().splitlines()[2:])
 
 
 def test_each_fact_that_a_platform_can_get_wrong_can_be_replaced_by_a_variable() -> None:
-    replaced = {fact for _, variable in declared() for fact in variable.replaces}
+    replaced = {fact for one in declared().values() for fact in one.about.replaces}
     assert replaced == set(REMEDIES)
 
 
-NAMES = [name for _, variable in declared() for name in variable.names]
+NAMES = variable_names()
 PLATFORM_NAMES = ["RUNPOD_POD_ID", "PRIMARY_ADDR", "NODE_RANK", "NUM_NODES", "NODE_ADDR"]
 VALUES = st.one_of(
     st.text(max_size=30),
