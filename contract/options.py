@@ -139,12 +139,27 @@ def boolean(text: str) -> bool:
     raise ParseError("is neither yes nor no", "give 1, true, yes or on; or 0, false, no or off")
 
 
+MISTYPED = 0.75
+"""difflib's ratio from which a flag counts as a mistyped one."""
+
+
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the known name that is most like `name`; empty if none is.
 
     `cutoff`: difflib's ratio from which a name counts.
     """
     return next(iter(difflib.get_close_matches(name, list(known), 1, cutoff)), "")
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = "", *, begin: str = "", cutoff: float = 0.6
+) -> str:
+    """Return the question whether the nearest known name was meant; `otherwise` without one.
+
+    `begin`: what stands before the question.
+    """
+    near = nearest(name, known, cutoff=cutoff)
+    return f"{begin}did you mean {near}?" if near else otherwise
 
 
 def fail(error: object, code: ExitCode = ExitCode.USAGE) -> ExitCode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
-from contract.options import ParseError
+from contract.options import MISTYPED, ParseError, did_you_mean
 from entrypoint.commands import cli
 from entrypoint.config import parsers
 
@@ -84,8 +83,7 @@ class Parser(argparse.ArgumentParser):
     def _near(self, word: str) -> str:
         """Return the question whether a flag was meant that resembles `word`."""
         flags = self.flags if word.startswith("-") else []
-        near = difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.75)
-        return f": did you mean {near[0]}?" if near else ""
+        return did_you_mean(word.partition("=")[0], flags, begin=": ", cutoff=MISTYPED)
 
 
 def fail(sentence: str, code: int, *, as_json: bool) -> int:

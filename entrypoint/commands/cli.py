@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.options import ParseError
+from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.config import parsers
 from entrypoint.config.recipes import SUPERVISED
 from entrypoint.job.recipes.base import UnknownFlag
@@ -126,8 +125,7 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
         return _start("up", tuple(words))
     if shutil.which(first):
         return Invocation("up" if recipe_takes_command else "exec", tuple(words))
-    is_near = difflib.get_close_matches(first.lower(), COMMANDS, n=1)
-    if recipe_takes_command and ("/" in first or not is_near):
+    if recipe_takes_command and ("/" in first or not nearest(first.lower(), COMMANDS)):
         return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
     raise UsageError(f"{first} is neither a command nor a program in this image: {_meant(first)}")
 
@@ -144,8 +142,7 @@ def _with_stage(call: Invocation, recipe_takes_command: bool) -> Invocation:
 
 def _meant(word: str) -> str:
     """Return which command a word may mean; all of them if it resembles none."""
-    near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
-    return f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    return did_you_mean(word.lower(), COMMANDS, f"the commands are {', '.join(COMMANDS)}")
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -184,8 +181,8 @@ def hinted(faults: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
-    near = difflib.get_close_matches(fault.flag, own, n=1, cutoff=0.75)
-    return f"{fault.flag}: unknown flag. Did you mean {near[0]}?" if near else fault
+    near = nearest(fault.flag, own, cutoff=MISTYPED)
+    return f"{fault.flag}: unknown flag. Did you mean {near}?" if near else fault
 
 
 def _plan(rest: tuple[str, ...]) -> Invocation:

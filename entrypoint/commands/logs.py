@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import time
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
+from contract.options import did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Part
@@ -220,8 +220,7 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
             return log
     if name == source.head() and "head" in names:
         return "head"
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the logs are {', '.join(names) or 'none yet'}"
+    hint = did_you_mean(name, names, f"the logs are {', '.join(names) or 'none yet'}")
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from itertools import combinations
 from urllib.parse import urlsplit
 
-from contract.options import Fault
+from contract.options import Fault, nearest
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
 from entrypoint.config.parsers import one_of
@@ -149,8 +148,7 @@ def _storage(settings: Settings) -> Iterator[Fault]:
 def _left_out(settings: Settings) -> Iterator[Fault]:
     """Names in ROLLCALL_PREFLIGHT_SKIP that no check has."""
     for name in sorted(settings.preflight_skip.difference(CheckName)):
-        close = difflib.get_close_matches(name, CheckName, n=1)
-        remedy = f"give {close[0]}" if close else f"give one of {', '.join(CheckName)}"
+        remedy = f"give {nearest(name, CheckName) or 'one of ' + ', '.join(CheckName)}"
         value = shown(name, settings.secrets)
         yield Fault("ROLLCALL_PREFLIGHT_SKIP", value, "is the name of no check", remedy)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.options import ParseError
+from contract.options import ParseError, did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
 
@@ -183,8 +182,7 @@ def _reference_fault(found: str, names: Sequence[str], place: int) -> str:
         return ""
     if match[1] in names:
         return "names a stage that does not come before"
-    near = difflib.get_close_matches(match[1], names[:place], n=1)
-    return f"names no stage of the file{f': did you mean {near[0]}?' if near else ''}"
+    return f"names no stage of the file{did_you_mean(match[1], names[:place], begin=': ')}"
 
 
 def _given_twice(root: yaml.MappingNode) -> Iterator[str]:
@@ -202,6 +200,5 @@ def _given_twice(root: yaml.MappingNode) -> Iterator[str]:
 
 
 def _unknown(label: str, key: object, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(key), known, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
+    remedy = did_you_mean(str(key), known, f"the fields are {', '.join(known)}")
     return f"{label} has a field {key}, which nothing reads: {remedy}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.options import ConfigError, Declared, Fault, ParseError
+from contract.options import ConfigError, Declared, Fault, ParseError, nearest
 from contract.redaction import MASK, secret_texts
 from contract.run_dir import NODE_DIR
 from entrypoint.config import image, job_parsers, parsers, wandb_key
@@ -161,16 +161,16 @@ class Reader:
         for name in sorted(self.environ):
             if name.upper().startswith(PASSED_ON) and name not in known and self._is_quoted(name):
                 self.fault(name, *QUOTED)
-            meant = difflib.get_close_matches(name.upper(), unset, n=1, cutoff=MISSPELT)
+            meant = nearest(name.upper(), unset, cutoff=MISSPELT)
             if meant and name not in known:
-                remedy = f"spell it as {meant[0]}, or rename it if it is another program's"
+                remedy = f"spell it as {meant}, or rename it if it is another program's"
                 self.fault(name, "is not a setting", remedy, secret=True)
                 continue
             if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):
                 continue
-            remedy = f"remove it, or spell it as {nearest(name, known)}"
+            remedy = f"remove it, or spell it as {_alike(name, known)}"
             self.fault(name, "is not a setting", remedy, secret=True)
 
     def check_platform(self, facts: Facts) -> None:
@@ -236,7 +236,7 @@ def is_quoted(text: str, *, shell_like: bool) -> bool:
     return quote not in inner or inner.startswith("{")  # a JSON object has quotes of its own
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def _alike(name: str, known: Sequence[str]) -> str:
     """The one or two names of `known` that are most like `name`."""
     bare = {spelling.removeprefix(PREFIX): spelling for spelling in known}
     wanted = name.upper().removeprefix(PREFIX)

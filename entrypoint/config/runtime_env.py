@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from contract.options import ParseError
+from contract.options import ParseError, did_you_mean
 
 FIELDS = (
     *("working_dir", "excludes", "env_vars", "pip", "uv", "conda"),
@@ -75,8 +74,7 @@ def faults(row: Mapping[str, Any]) -> Iterator[str]:
     """Pure: yield a sentence for each fault of a runtime environment."""
     for name in row:
         if name not in FIELDS:
-            near = difflib.get_close_matches(str(name), FIELDS, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(FIELDS)}"
+            remedy = did_you_mean(str(name), FIELDS, f"the fields are {', '.join(FIELDS)}")
             yield f"the runtime environment has no field {name}: {remedy}"
     variables = row.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(_are_texts(variables.items())):

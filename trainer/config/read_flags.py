@@ -11,14 +11,13 @@ null, leaves its flag alone.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName
+from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName, nearest
 from trainer.config.schema import flags_of, once_for_each
 
 
@@ -119,9 +118,9 @@ def aliases(config: type[Any]) -> Mapping[str, tuple[str, ...]]:
 
 def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
     """Return a fault that suggests the nearest spelling."""
-    near = difflib.get_close_matches(spelling.replace("-", "_"), list(known), 1)
+    near = nearest(spelling.replace("-", "_"), known)
     what = "unknown key" if file else "unknown flag"
-    remedy = f"Did you mean {label(near[0]) if not file else near[0]}?" if near else "See --help"
+    remedy = f"Did you mean {near if file else label(near)}?" if near else "See --help"
     kind = Fault if near or file else UnknownName
     return kind(label(spelling, file), "", what, remedy)
 

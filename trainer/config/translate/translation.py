@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from contract.options import FALSE as FALSE_WORDS
+from contract.options import MISTYPED, ConfigError, MissingFile, did_you_mean, nearest
 from contract.options import TRUE as TRUE_WORDS
-from contract.options import ConfigError, MissingFile
 from contract.redaction import redact
 from trainer.config import layout
 from trainer.config import values as kinds
@@ -219,8 +218,7 @@ def _needs_value(row: Row) -> bool:
 
 def _unknown(typed: str, table: Table) -> str:
     names = {row.theirs for row in table.rows if not row.is_pattern}
-    near = difflib.get_close_matches(typed, sorted(names), n=1, cutoff=0.75)
-    hint = f": did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(typed, sorted(names), begin=": ", cutoff=MISTYPED)
     return f"{typed}: {table.name} has no such flag, as far as known{hint}"
 
 
@@ -336,8 +334,8 @@ def _of_openrlhf(command: Command) -> Translation:
     names = (*known, *(row.theirs for row in openrlhf.OLD.rows))
     for sentence in from_old.lost:
         typed = sentence.partition(":")[0]
-        near = difflib.get_close_matches(typed, names, n=1, cutoff=0.75)
-        hint = f": did you mean --{near[0]}?" if near and "no such flag" in sentence else ""
+        near = nearest(typed, names, cutoff=MISTYPED)
+        hint = f": did you mean --{near}?" if near and "no such flag" in sentence else ""
         made.lost.append(f"--{sentence.partition(': did you')[0]}{hint}")
     made.notes += [f"--{sentence}" for sentence in from_old.notes]
     made.flags |= from_old.flags

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from contract.options import MISTYPED, did_you_mean
 from entrypoint.job.recipes.builtin.openrlhf_spellings import counterparts, dotted_spellings
 
 OTHERS_OF_PPO = {
@@ -134,8 +134,7 @@ def instead(flag: Flag, flags: Sequence[Flag], options: Collection[str], *, ppo:
         return f"give {' and '.join(found)}"
     if why:
         return f"leave it out: {why}"
-    near = difflib.get_close_matches(f"--{flag.name}", sorted(options), n=1, cutoff=0.75)
-    return f"did you mean {near[0]}?" if near else "leave it out"
+    return did_you_mean(f"--{flag.name}", sorted(options), "leave it out", cutoff=MISTYPED)
 
 
 def _lengths(flags: Sequence[Flag]) -> Iterator[Flag]:

@@ -6,10 +6,11 @@ A script names the dataclasses whose fields are its flags. Their bases are TRL's
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+
+from contract.options import MISTYPED, nearest
 
 TYPES = "dataclass_types"
 TRANSFORMERS = "transformers"
@@ -38,9 +39,9 @@ def unknown(package: Path, script: str, arguments: Sequence[str]) -> Iterator[st
         if len(begun) == 1:
             continue
         name = typed.removeprefix("--").replace("-", "_")
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-        hint = f": did you mean --{near[0]}?" if near else ": leave it out"
-        yield f"{typed} is not a flag of the installed TRL's script {script}{hint}"
+        near = nearest(name, sorted(known), cutoff=MISTYPED)
+        hint = f"did you mean --{near}?" if near else "leave it out"
+        yield f"{typed} is not a flag of the installed TRL's script {script}: {hint}"
 
 
 @cache

@@ -7,13 +7,13 @@ file without parts. What is put together in another way is not judged.
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from contract.options import did_you_mean
 from entrypoint.job.recipes.verl.command_line import OVERRIDE
 
 ENGINE = "model_engine"
@@ -49,8 +49,8 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
         if sign == "+" and _is_taken(keys, key, match["value"]):
             yield f"+{key}: verl has this key, and Hydra does not add it again: leave the + out"
         elif sign != "+" and not _has(keys, key):
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-            hint = f"did you mean {near[0]}?" if near else f"leave it out, or give +{key} to add it"
+            otherwise = f"leave it out, or give +{key} to add it"
+            hint = did_you_mean(key, known, otherwise, cutoff=0.8)
             yield f"{key} is not a key of this verl: {hint}"
 
 
