@@ -15,7 +15,8 @@ from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
 from entrypoint.run.failure_classes import FAILURES
 from tests.support.repository import ROOT
-from trainer.config.parity import markdown, with_tables
+from trainer.config.config import Config
+from trainer.config.parity import default, effect, markdown, with_tables
 from trainer.config.policy_losses import POLICY_LOSSES
 from trainer.config.schema import Declared, flags_of
 from trainer.supervised.options import StageFlags
@@ -148,11 +149,15 @@ def _with_table(page: str, header: str, table: str) -> str:
 
 
 def of_stages() -> dict[str, list[Declared]]:
-    """The flags of all stages by concern, and those that a stage has besides or otherwise."""
-    common = flags_of(StageFlags)
+    """The flags of all stages by concern, and those that a stage has besides or otherwise.
+
+    A flag that PPO has in the same way is in `shared_with_ppo` alone.
+    """
+    common, shared = flags_of(StageFlags), shared_with_ppo()
     groups: dict[str, list[Declared]] = {}
-    for flag in common.values():
-        groups.setdefault(f"all stages: {flag.about.group}", []).append(flag)
+    for name, flag in common.items():
+        if name not in shared:
+            groups.setdefault(f"all stages: {flag.about.group}", []).append(flag)
     for stage, flags in STAGES.items():
         groups[f"`{stage}` alone"] = [
             flag
@@ -162,13 +167,21 @@ def of_stages() -> dict[str, list[Declared]]:
     return groups
 
 
+def shared_with_ppo() -> list[str]:
+    """The flags of all stages that have PPO's spellings, default and effect."""
+    ppo = {name: _meaning(flag) for name, flag in flags_of(Config).items()}
+    return [name for name, flag in flags_of(StageFlags).items() if ppo.get(name) == _meaning(flag)]
+
+
 def _meaning(flag: Declared) -> object:
-    return flag.default, flag.about
+    return flag.about.dotted_spellings, default(flag.default), effect(flag.about)
 
 
 def with_stages(page: str) -> str:
     """`page` with the present tables of the stages' flags."""
-    return with_tables(page, markdown(of_stages()))
+    shared = ", ".join(f"`{name}`" for name in shared_with_ppo())
+    same = f"These have the spellings, default and effect of [PPO's](flags.md): {shared}.\n\n"
+    return with_tables(page, same + markdown(of_stages()))
 
 
 if __name__ == "__main__":

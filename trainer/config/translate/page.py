@@ -15,10 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trainer.config.config import Config
-from trainer.config.parity import continued, default
-from trainer.config.read_flags import aliases
-from trainer.config.schema import flags_of
 from trainer.config.translate import openrlhf
 from trainer.config.translate.__main__ import main
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
@@ -97,17 +93,6 @@ def _openrlhf() -> Iterator[str]:
     yield "### Flags of older releases\n"
     yield from _counterparts([row for row in old if row.ours], "OpenRLHF before 0.11")
     yield from _others([row for row in old if not row.ours], "OpenRLHF before 0.11")
-    abouts = {
-        f"`{name}` `{dotted}`": flag.about
-        for name, flag in flags_of(Config).items()
-        for dotted in flag.about.dotted_spellings[:1]
-    }
-    for title, meant in (("not supported", "unsupported"), ("without effect", "no_effect")):
-        yield f"### Flags of 0.11 that are {title}\n"
-        yield "| flag | why |\n|---|---|"
-        whys = {name: getattr(about, meant) for name, about in abouts.items()}
-        yield from (f"| {name} | {continued(why)} |" for name, why in whys.items() if why)
-        yield ""
 
 
 def _of_table(table: Table, name: str) -> Iterator[str]:
@@ -123,7 +108,7 @@ def _of_table(table: Table, name: str) -> Iterator[str]:
 
 
 def _counterparts(rows: Iterable[Row], name: str) -> Iterator[str]:
-    yield f"| {name} | default | here | default here | remark |\n|---|---|---|---|---|"
+    yield f"| {name} | default | here | remark |\n|---|---|---|---|"
     of: dict[str, list[Row]] = {}
     for row in rows:
         of.setdefault(row.theirs, []).append(row)
@@ -133,7 +118,6 @@ def _counterparts(rows: Iterable[Row], name: str) -> Iterator[str]:
             f"`{theirs}`",
             _theirs(same[0]),
             " ".join(f"`--{one}`" for one in ours),
-            ", ".join(dict.fromkeys(_ours(one) for one in ours)),
             _remark(same),
         )
         yield f"| {' | '.join(cells)} |"
@@ -149,10 +133,6 @@ def _remark(rows: Iterable[Row]) -> str:
 
 def _theirs(row: Row) -> str:
     return "–" if row.default is None or row.default in NOTHING else f"`{row.default}`"
-
-
-def _ours(spelling: str) -> str:
-    return default(flags_of(Config)[aliases(Config)[spelling][0]].default)
 
 
 def _others(rows: Iterable[Row], name: str) -> Iterator[str]:
