@@ -151,7 +151,7 @@ def _with_table(page: str, header: str, table: str) -> str:
 def of_stages() -> dict[str, list[Declared]]:
     """The flags of all stages by concern, and those that a stage has besides or otherwise.
 
-    A flag that PPO has in the same way is in `shared_with_ppo` alone.
+    What `shared_with_ppo` has is left out.
     """
     common, shared = flags_of(StageFlags), shared_with_ppo()
     groups: dict[str, list[Declared]] = {}
@@ -162,25 +162,42 @@ def of_stages() -> dict[str, list[Declared]]:
         groups[f"`{stage}` alone"] = [
             flag
             for name, flag in flags_of(flags).items()
-            if name not in common or _meaning(flag) != _meaning(common[name])
+            if name not in common or _row_of(flag) != _row_of(common[name])
         ]
     return groups
 
 
-def shared_with_ppo() -> list[str]:
-    """The flags of all stages that have PPO's spellings, default and effect."""
-    ppo = {name: _meaning(flag) for name, flag in flags_of(Config).items()}
-    return [name for name, flag in flags_of(StageFlags).items() if ppo.get(name) == _meaning(flag)]
+def shared_with_ppo() -> dict[str, str]:
+    """The flags of all stages that have PPO's default and effect, each as the page names it.
+
+    A dotted spelling follows the name if it is not PPO's.
+    """
+    ppo = flags_of(Config)
+    shared = {}
+    for name, flag in flags_of(StageFlags).items():
+        if name in ppo and _meaning(flag) == _meaning(ppo[name]):
+            dotted = flag.about.dotted_spellings
+            other = dotted != ppo[name].about.dotted_spellings
+            spelled = ", ".join(f"`{one}`" for one in dotted) or "no dotted spelling"
+            shared[name] = f"`{name}` ({spelled})" if other else f"`{name}`"
+    return shared
+
+
+def _row_of(flag: Declared) -> object:
+    return flag.about.dotted_spellings, _meaning(flag)
 
 
 def _meaning(flag: Declared) -> object:
-    return flag.about.dotted_spellings, default(flag.default), effect(flag.about)
+    return default(flag.default), effect(flag.about)
 
 
 def with_stages(page: str) -> str:
     """`page` with the present tables of the stages' flags."""
-    shared = ", ".join(f"`{name}`" for name in shared_with_ppo())
-    same = f"These have the spellings, default and effect of [PPO's](flags.md): {shared}.\n\n"
+    shared = ", ".join(shared_with_ppo().values())
+    same = (
+        "These have the default and the effect of [PPO's](flags.md). A dotted spelling of their "
+        f"own is in parentheses: {shared}.\n\n"
+    )
     return with_tables(page, same + markdown(of_stages()))
 
 
