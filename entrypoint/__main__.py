@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -55,7 +56,8 @@ def _of_output(error: OSError) -> bool:
 def _run() -> int:
     words = sys.argv[1:]
     try:
-        return _do(cli.parse(words, recipe_takes_command=recipe_takes_command(os.environ)))
+        takes_command = recipe_takes_command(os.environ)
+        return _do(cli.parse(words, recipe_takes_command=takes_command, is_job=_is_job))
     except (cli.UsageError, ConfigError) as error:
         from entrypoint.commands import arguments
 
@@ -67,6 +69,13 @@ def _do(call: cli.Invocation) -> int:
     environ: Mapping[str, str] = {**os.environ, **call.variables}
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
+    said, recipe = "", None
+    if call.command in ("up", "plan"):
+        from entrypoint.commands import typed_job
+
+        typed = typed_job.read(environ, call.arguments)
+        environ, said, recipe = typed.environ, typed.said, typed.recipe
+        call = replace(call, arguments=typed.arguments)
     match call.command:
         case "help" | "version":
             from entrypoint.commands import arguments
@@ -111,13 +120,17 @@ def _do(call: cli.Invocation) -> int:
         case "plan":
             from entrypoint.commands import plan
 
-            settings_or_error = _settings_or_error(environ, call.arguments)
+            settings_or_error = _settings_or_error(environ, call.arguments, recipe)
+            if said and not call.as_json:
+                print(said)
             return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)
     if call.command in cli.REMOTE:
         return _ask(call, environ)
     from entrypoint.commands import node_shell
 
-    settings = read_settings(environ, call.arguments)
+    settings = read_settings(environ, call.arguments, recipe)
+    if said:
+        print(said, file=sys.stderr)
     _refuse_a_second_head(settings)
     if why := node_shell.lacking(environ):
         print(why, file=sys.stderr)
@@ -126,6 +139,13 @@ def _do(call: cli.Invocation) -> int:
 
         return doctor.main(settings, call.as_json)
     return _up(settings)
+
+
+def _is_job(words: Sequence[str]) -> bool:
+    """Return whether a recipe knows the program, alone or in a script of a shell."""
+    from entrypoint.job.recipes.recognise import recognised
+
+    return recognised(words, None).is_known
 
 
 def _refuse_a_second_head(settings: Settings) -> None:
@@ -244,9 +264,11 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return INTERRUPTED
 
 
-def _settings_or_error(environ: Mapping[str, str], job: Sequence[str]) -> Settings | ConfigError:
+def _settings_or_error(
+    environ: Mapping[str, str], job: Sequence[str], recipe: str | None
+) -> Settings | ConfigError:
     try:
-        return read_settings(environ, job)
+        return read_settings(environ, job, recipe)
     except ConfigError as error:
         return error
 

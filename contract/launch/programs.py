@@ -28,6 +28,8 @@ class Program(StrEnum):
     PACK_WORKING_DIR = "trainer.cluster.diagnostics.pack_working_dir"
     SERVE_REWARD = "trainer.models.serve_reward"
     TRANSLATE = "trainer.config.translate"
+    SCRIPT_COMMANDS = "trainer.config.translate.script_commands"
+    """Prints the commands that a shell script runs."""
 
     PREPARE = "env.prepare"
     REWARD_SERVER = "env.server"

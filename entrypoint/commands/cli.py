@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
@@ -79,12 +79,21 @@ class UsageError(Exception):
     """The words are not a command; the sentence names the commands."""
 
 
-def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invocation:
+def never(words: Sequence[str]) -> bool:
+    return False
+
+
+def parse(
+    words: Sequence[str],
+    *,
+    recipe_takes_command: bool = False,
+    is_job: Callable[[Sequence[str]], bool] = never,
+) -> Invocation:
     """Parse `words`, all that follows the image's name.
 
     Flags go to the job of `up`. Another program is executed, unless the recipe runs any command
-    (`recipe_takes_command`): then the program is the job. A word that is not a program and
-    resembles a command is reported as a misspelt command.
+    (`recipe_takes_command`) or a recipe knows the program (`is_job`): then the program is the job.
+    A word that is not a program and resembles a command is reported as a misspelt command.
     """
     if not words:
         return _start("up", ())
@@ -122,6 +131,8 @@ def parse(words: Sequence[str], *, recipe_takes_command: bool = False) -> Invoca
     if first == "--":
         return _start("up", rest)
     if first.startswith("-"):
+        return _start("up", tuple(words))
+    if not recipe_takes_command and is_job(words):
         return _start("up", tuple(words))
     if shutil.which(first):
         return Invocation("up" if recipe_takes_command else "exec", tuple(words))
@@ -252,7 +263,9 @@ def help_text() -> str:
             "",
             "With no command, or with flags alone, the node comes up and the flags go to the job.",
             "With --wait-for-jobs, it comes up without a job, and `submit` brings jobs.",
-            "Any other program is executed as it is. Settings come from the environment: see plan.",
+            "The command of a trainer (verl, OpenRLHF, TRL, torchrun, …) is a job, as it is typed.",
+            "Any other program is executed as it is: `up` before it makes it a job.",
+            "Settings come from the environment: see plan.",
             "`rollcall COMMAND --help` has a command's arguments; --version prints the version.",
         ]
     )

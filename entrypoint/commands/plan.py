@@ -75,7 +75,8 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:
-        return _row(warnings=[*recipe.warnings(settings), NODES_UNKNOWN], **given)
+        of_job = recipes.warnings(recipe, PlacedJob(settings=settings))
+        return _row(warnings=[*of_job, NODES_UNKNOWN], **given)
     try:
         placed = recipe.placed(settings, _nodes(settings, decided, other))
         of_job = recipes.warnings(recipe, placed)

@@ -20,7 +20,7 @@ from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipes import RECIPES, command_of
 from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.variables import Variable, is_placeholder, shown
@@ -59,9 +59,12 @@ MISSPELT = 0.92
 """difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
 
 
-def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settings:
+def read_settings(
+    environ: Mapping[str, str], job: Sequence[str] = (), recipe: str | None = None
+) -> Settings:
     """The settings in `environ`, with the `job` arguments of the command line.
 
+    `recipe`: that of a job whose program tells it; it counts before ROLLCALL_RECIPE.
     Raises ConfigError with every fault that was found.
     """
     environ = without_service_links(environ)
@@ -75,7 +78,9 @@ def read_settings(environ: Mapping[str, str], job: Sequence[str] = ()) -> Settin
     if job and values["job"]:
         problem = "is set, and the command line has job arguments too"
         reader.fault("ROLLCALL_JOB", problem, "give one of the two")
-    values["job"] = tuple(job) or values["job"]
+    values["recipe"] = recipe or values["recipe"]
+    words, around = command_of(values["recipe"], job or values["job"])
+    values |= {"job": words, "around_job": around}
     if RECIPES[values["recipe"]].wandb_flag:
         values["job"], key = wandb_key.taken_from(values["job"])
         if key is None or not is_placeholder(key.reveal()):

@@ -5,8 +5,10 @@ A recipe's folder, `entrypoint/job/recipes/NAME/`, has all else (`entrypoint.job
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from contract.launch.shell_wrapping import unwrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,8 @@ class RecipeTraits:
     """Its flag asks for the W&B key, and takes any word for it if WANDB_API_KEY has the key."""
     uploads: bool = False
     """The head uploads its checkpoints to a store (ROLLCALL_STORAGE=s3://…)."""
+    reads_command: bool = False
+    """It reads the words of its program: what a shell or a client has around them is left out."""
     bare_workers: bool = False
     """Its workers import nothing but Ray before they register with Ray."""
     may_lack_a_job: bool = False
@@ -28,12 +32,20 @@ RECIPES: Mapping[str, RecipeTraits] = {
         own_trainer=True, wandb_flag=True, uploads=True, bare_workers=True, may_lack_a_job=True
     ),
     "command": RecipeTraits(),
-    "openrlhf": RecipeTraits(wandb_flag=True),
-    "search-r1": RecipeTraits(),
+    "openrlhf": RecipeTraits(wandb_flag=True, reads_command=True),
+    "search-r1": RecipeTraits(reads_command=True),
     "supervised": RecipeTraits(own_trainer=True, wandb_flag=True),
-    "torchrun": RecipeTraits(),
-    "trl": RecipeTraits(),
-    "verl": RecipeTraits(),
+    "torchrun": RecipeTraits(reads_command=True),
+    "trl": RecipeTraits(reads_command=True),
+    "verl": RecipeTraits(reads_command=True),
 }
 BUILTIN, SUPERVISED = "builtin", "supervised"
 """The default, and the recipe of `rollcall sft`, `rm` and `dpo`."""
+
+
+def command_of(recipe: str, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return a job's words as its recipe reads them, and those around them without an effect."""
+    if not RECIPES[recipe].reads_command:
+        return tuple(words), ()
+    found = unwrapped(words)
+    return tuple(found.words), found.dropped

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 from contract.options import ConfigError, Fault
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
+from entrypoint.config.recipes import BUILTIN
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import shown
 
@@ -125,7 +126,8 @@ def sources(settings: Settings) -> dict[str, str]:
         or DEFAULT,
         "head_address": head.source if head else None,
         "node_name": _source(settings, "node_name", "node_name"),
-        "recipe": _source(settings, "recipe"),
+        "recipe": settings.variable("recipe")
+        or (DEFAULT if settings.recipe == BUILTIN else COMMAND_LINE),
         "run_dir": _source(settings, "run_dir"),
         "storage": _source(settings, "storage"),
         "token": _source(settings, "token"),

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from contract.launch.command_lines import variables_before
 from contract.options import Declared, declared_in
 from contract.redaction import redact, secret_texts
 from entrypoint.config import job_parsers, runtime_env
@@ -33,6 +34,8 @@ class Settings:
     """The whole environment, for children; secrets given by `…_FILE` are not in it."""
     platform: Facts
     """The facts from the platform's own variables."""
+    around_job: tuple[str, ...] = ()
+    """Words around the job's command that have no effect, such as `nohup` or `2>&1 | tee log`."""
 
     ray_worker: bool | None = variable(
         "RAY_WORKER",
@@ -354,7 +357,8 @@ class Settings:
         """The texts that no message and no page may show."""
         own = (self.wandb_api_key, self.token, self.webhook)
         given = (secret.reveal() for secret in own if secret)
-        of_job = secret_texts(self.runtime_env.get("env_vars", {}))
+        own_variables = variables_before(self.job)[0]
+        of_job = secret_texts({**self.runtime_env.get("env_vars", {}), **own_variables})
         return secret_texts(self.environ) | of_job | frozenset(given)
 
     @property

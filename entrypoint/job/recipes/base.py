@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Self, cast
 
+from contract.launch.shell_wrapping import no_effect
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
 from entrypoint.job.job_end import Lacking
@@ -118,6 +119,8 @@ class Recipe(ABC):
 
     runs_any_program: ClassVar[bool] = False
     """What says how any program is read, such as ROLLCALL_STEP_PATTERN, is meant for its jobs."""
+    framework: ClassVar[str] = ""
+    """Whose commands it knows, as people write the name."""
     tells_phases: ClassVar[bool] = False
     """The framework reports each finished part of a step in `RUN/.phase`."""
     counts_anew: ClassVar[bool] = False
@@ -132,6 +135,10 @@ class Recipe(ABC):
     @abstractmethod
     def recognises(self, typed: TypedCommand) -> Match:
         """Return how well the recipe knows a submitted command."""
+
+    def is_translated(self, typed: TypedCommand) -> bool:
+        """Return whether `rollcall translate` takes the command, which the recipe recognises."""
+        return False
 
     @abstractmethod
     def faults(self, settings: Settings) -> Sequence[str]:
@@ -242,7 +249,9 @@ class Recipe(ABC):
 
 def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
     """Return the warnings of a job on its nodes, each once. Raises FilesGoneError."""
-    return tuple(dict.fromkeys((*placed.warnings, *recipe.warnings(placed.settings))))
+    settings = placed.settings
+    around = no_effect(settings.around_job, submitted=settings.waits_for_jobs)
+    return tuple(dict.fromkeys((*around, *placed.warnings, *recipe.warnings(settings))))
 
 
 def load(name: str) -> Recipe:

@@ -1,16 +1,21 @@
-"""Pure: the words of a submitted job → the recipe that runs it."""
+"""The words of a job as somebody typed them → the recipe that runs it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from entrypoint.config.recipes import BUILTIN, RECIPES
+from entrypoint.config.recipes import BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
+from entrypoint.job.recipes.script import NotAloneError, Script, only_command, script_in
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 
+ANY = "command"
 OF_NO_PROGRAM: Mapping[str, Any] = {"step_pattern": None, "checkpoints": None, "resume_args": ()}
 
 
@@ -21,11 +26,89 @@ def settings_for(head: Settings, words: Sequence[str]) -> Settings:
     knows its program, unless the head's ROLLCALL_RECIPE names that recipe.
     """
     name = recipe_of(words, head.recipe)
-    settings = replace(head, job=tuple(words), recipe=name)
+    job, around = command_of(name, words)
+    settings = replace(head, job=job, around_job=around, recipe=name)
     is_meant = name == head.recipe and not RECIPES[name].own_trainer
     if is_meant or load(name).runs_any_program:
         return settings
     return replace(settings, **OF_NO_PROGRAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A job that was typed in front of a node, and what is made of it."""
+
+    words: tuple[str, ...]
+    recipe: str
+    said: str
+    """What it is and which recipe runs it, for people."""
+    directory: str = ""
+    """Where the command starts; "" if it starts where this process is."""
+    is_known: bool = True
+    """Whether the recipe knows the program, so that nobody can mean that it is run as it is."""
+
+
+def recognised(words: Sequence[str], given: str | None) -> Recognised:
+    """Return the recipe of typed words, and the words of the trainer's command.
+
+    A script of a shell that has one command of a trainer, and nothing else that counts, is that
+    command. `given`: what ROLLCALL_RECIPE names, if it is set.
+    """
+    words = _split(words)
+    script, why = script_in(words), ""
+    name = given or recipe_of(words)
+    if given is None or RECIPES[given].reads_command:
+        try:
+            found = only_command(script, partial(_is_of, given)) if script else None
+        except NotAloneError as error:
+            found, why = None, str(error)
+        if script and found:
+            name = given or recipe_of(found.words)
+            said = f"{script.shown} has {_shown(name, found.words, script)}"
+            if found.left_out:
+                said += f". Left out: {', '.join(found.left_out)}"
+            return Recognised(found.words, name, said, found.directory)
+    if script and why and name == ANY:
+        said = (
+            f"{script.shown} runs as it is on the head, by recipe {ANY}: {why}. A trainer's "
+            "command alone has its own recipe, which knows its steps and resumes it"
+        )
+        return Recognised(tuple(words), name, said, is_known=False)
+    is_known = not load(name).runs_any_program or recipe_of(words) == name != ANY
+    return Recognised(tuple(words), name, _shown(name, words, None), is_known=is_known)
+
+
+def _is_of(given: str | None, words: Sequence[str]) -> bool:
+    """Return whether a command is one of the given recipe, or of any that knows its program."""
+    typed = TypedCommand(tuple(words))
+    if given is not None:
+        return load(given).recognises(typed) is not Match.NONE
+    return bool(words) and words[0][:1] != "-" and recipe_of(words) != ANY
+
+
+def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
+    """Return what the words are, which recipe runs them, and what else could."""
+    recipe, typed = load(name), TypedCommand(tuple(words))
+    if not recipe.framework:
+        program = next(iter(typed.unwrapped), "")
+        if not shutil.which(program):
+            return ""  # a fault says what would do
+        return (
+            f"{typed.name} is a program that no other recipe knows: recipe {name} runs it once, on "
+            "the head. ROLLCALL_RECIPE=torchrun runs a script on every GPU of all nodes"
+        )
+    said = f"a command of {recipe.framework}: recipe {name}; ROLLCALL_RECIPE decides otherwise"
+    if recipe.is_translated(typed):
+        behind = script.argv[0] if script and script.argv[0] != "-c" else "-- …"
+        said += f", and `rollcall translate {behind}` makes it one of the builtin trainer"
+    return said
+
+
+def _split(words: Sequence[str]) -> Sequence[str]:
+    """Return a whole command in one word as a line of a shell, as some manifests give it."""
+    if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
+        return ("bash", "-c", words[0])
+    return words
 
 
 def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:

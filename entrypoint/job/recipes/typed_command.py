@@ -8,9 +8,9 @@ from enum import IntEnum
 from functools import cached_property
 from pathlib import PurePath
 
-from contract.launch.command_lines import PYTHON, script_place, variables_before
+from contract.launch.command_lines import PYTHON, script_place
 from contract.launch.launcher_flags import LaunchError, parse, starts_all_nodes
-from entrypoint.job.recipes.shell_wrapping import unwrapped
+from contract.launch.shell_wrapping import unwrapped
 
 
 class Match(IntEnum):
@@ -32,25 +32,20 @@ class Match(IntEnum):
 class TypedCommand:
     words: tuple[str, ...]
 
-    @cached_property
-    def command(self) -> list[str]:
-        """The words behind assignments of variables."""
-        return variables_before(self.words)[1]
-
     @property
     def name(self) -> str:
-        """The first program, without its directory."""
-        return PurePath(next(iter(self.command), "")).name
+        """The program, without its directory."""
+        return PurePath(next(iter(self.unwrapped), "")).name
 
     @cached_property
     def unwrapped(self) -> list[str]:
         """The command that a client or a wrapper of the shell starts, without variables."""
-        return variables_before(unwrapped(self.words)[0])[1]
+        return unwrapped(self.words).command
 
     @cached_property
     def on_ranks(self) -> bool:
         """Whether a launcher such as torchrun starts the program on all nodes."""
-        return starts_all_nodes(self.words)
+        return starts_all_nodes(self.unwrapped)
 
     @cached_property
     def program(self) -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,23 +14,10 @@ from entrypoint.commands import plan
 from entrypoint.commands.cli import PlannedNodes
 from entrypoint.config.read import read_settings
 from tests.support.model_files import write_files
+from tests.support.plan_command import run_plan
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
-
-
-def run_plan(
-    environ: dict[str, str], *arguments: str, interpreter: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return subprocess.run(
-        [sys.executable, *interpreter, "-m", "entrypoint", "plan", *arguments],
-        env=kept | environ,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 def test_the_plan_has_what_the_design_promises() -> None:

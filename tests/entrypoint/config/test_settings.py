@@ -339,7 +339,8 @@ def test_a_control_character_in_a_value_cannot_forge_a_line() -> None:
 
 
 def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
-    assert {one.name for one in fields(Settings)} - declared().keys() == {"environ", "platform"}
+    undeclared = {one.name for one in fields(Settings)} - declared().keys()
+    assert undeclared == {"environ", "platform", "around_job"}
     for variable in declared().values():
         assert variable.about.help.endswith(".")
         assert variable.about.shown_default

@@ -6,10 +6,10 @@ script tells stays open in a word, behind UNSET, and `asked` says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainer.config.translate.bash.open_text import is_open, names_in, pieces
+from trainer.config.translate.bash.open_text import is_open, names_in, opened, pieces
 from trainer.config.translate.bash.scope import Place, Record, text_of
 from trainer.config.translate.bash.state import State, Unknown
 from trainer.config.translate.bash.statements import Run
@@ -24,6 +24,8 @@ class Script:
     """The commands that a script runs, and what it does not tell."""
 
     commands: list[list[str]] = field(default_factory=list)
+    directories: list[str | Unknown] = field(default_factory=list)
+    """Where each command starts; "" is the directory in which the script starts."""
     exported: Mapping[str, str] = field(default_factory=dict)
     """Variables that its programs get; those whose values are not known are left out."""
     asked: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +62,42 @@ def read(
     Run(parsed(text), record, place or Place()).script(state)
     values = {one: text_of(state.variables.get(one)) for one in record.exported}
     exported = {one: value for one, value in values.items() if value is not None}
-    return Script(record.commands, exported, record.asked, tuple(record.notes), record.ended)
+    return _script(record, exported)
+
+
+def read_whole(
+    text: str, environment: Mapping[str, str], arguments: Sequence[str], place: Place
+) -> Script:
+    """Return what a script runs that starts with these variables and no others.
+
+    Its exported variables are those that it changes; of one whose value is not known, the value is
+    open. Raises ScriptSyntaxError.
+    """
+    record, state = Record(), State({}, tuple(arguments), whole=True)
+    state.variables |= environment
+    state.directory = place.directory
+    record.notes += slips(text)
+    Run(parsed(text), record, place).script(state)
+    exported = {}
+    for one in {**environment, **record.exported}:
+        value = state.variables.get(one)
+        if isinstance(value, Unknown):
+            exported[one] = opened(f"{{{one}}}")
+            record.asked[one] = value.sentence
+        elif (known := text_of(value)) is not None and known != environment.get(one):
+            exported[one] = known
+    return _script(record, exported)
+
+
+def _script(record: Record, exported: Mapping[str, str]) -> Script:
+    return Script(
+        commands=record.commands,
+        directories=record.directories,
+        exported=exported,
+        asked=record.asked,
+        notes=tuple(record.notes),
+        ended=record.ended,
+    )
 
 
 def _initial(variables: Mapping[str, str]) -> State:

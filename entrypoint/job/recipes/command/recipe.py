@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.launch.command_lines import variables_before
+from contract.launch.shell_wrapping import OPERATOR
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.differences import skipped_checks
@@ -29,7 +30,6 @@ from entrypoint.job.recipes.base import (
     MemoryAdvice,
     Recipe,
 )
-from entrypoint.job.recipes.shell_wrapping import OPERATOR
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import unshadowed
 
@@ -95,7 +95,10 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return ""
-    fault = f"{program} is not a program that this image has: give a command that it has"
+    instead = "a command that it has"
+    if program.endswith(".py"):
+        instead = f"python3 {program}"
+    fault = f"{program} is not a program that this image has: give {instead}"
     return AbsentFile(fault, Path(program)) if "/" in program else fault
 
 

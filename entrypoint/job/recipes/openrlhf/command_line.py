@@ -18,7 +18,6 @@ from contract.launch.launcher_flags import python_of, starts_all_nodes
 from entrypoint.job.recipes.base import MemoryAdvice
 from entrypoint.job.recipes.openrlhf import flags as openrlhf_flags
 from entrypoint.job.recipes.openrlhf.flags import Flag, flags_in
-from entrypoint.job.recipes.shell_wrapping import unwrapped
 
 PPO = "openrlhf.cli.train_ppo_ray"
 DIRECTORY, OUTPUT, EVERY = "ckpt.path", "ckpt.output_dir", "ckpt.save_steps"
@@ -39,8 +38,6 @@ class OpenRLHFCommand:
     """`-m MODULE`, or a script."""
     flags: tuple[Flag, ...]
     variables: dict[str, str] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    """Words of a client and of a shell, which have no effect here."""
     strange: tuple[str, ...] = ()
     """Words that belong to nothing."""
 
@@ -73,7 +70,7 @@ class OpenRLHFCommand:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command without what is dropped; `parse` reads it again."""
+        """The command as words, which `parse` reads again."""
         variables = (f"{name}={value}" for name, value in self.variables.items())
         by = self.launcher or (self.interpreter or "python3", *self.options)
         return (*variables, *by, *self.program, *self.flag_words)
@@ -126,12 +123,11 @@ class OpenRLHFCommand:
 
 def parse(words: Sequence[str]) -> OpenRLHFCommand:
     """Return the command; words without a program are flags of train_ppo_ray."""
-    rest, dropped = unwrapped(words)
-    variables, rest = variables_before(rest)
+    variables, rest = variables_before(words)
     place = _place_of_program(rest)
     if place is None:
         flags, strange = flags_in(rest)
-        return OpenRLHFCommand(None, (), (), ("-m", PPO), flags, variables, dropped, strange)
+        return OpenRLHFCommand(None, (), (), ("-m", PPO), flags, variables, strange)
     before, program, rest = rest[:place], rest[place], rest[place + 1 :]
     as_module: tuple[str, ...] = ()
     if before and before[-1] in ("-m", "--module"):
@@ -155,7 +151,6 @@ def parse(words: Sequence[str]) -> OpenRLHFCommand:
         program=(*as_module, program),
         flags=flags,
         variables=variables,
-        dropped=dropped,
         strange=strange,
     )
 

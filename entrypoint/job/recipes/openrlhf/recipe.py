@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from contract.launch import ranks
-from contract.launch.command_lines import is_openrlhf_training
+from contract.launch.command_lines import OPENRLHF_PPO, is_openrlhf_training
 from contract.launch.launcher_flags import LaunchError, telling_steps
 from contract.launch.launcher_flags import parse as parse_launch
 from contract.launch.log_lines import STEP
@@ -58,7 +58,6 @@ from entrypoint.job.recipes.openrlhf.release import (
     not_rollcalls_python,
     refusals,
 )
-from entrypoint.job.recipes.shell_wrapping import no_effect
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.run.failure_classes import FailureClass
@@ -104,11 +103,15 @@ RANKS = Ranks()
 
 class OpenRLHF(AnyCommand):
     runs_any_program = False
+    framework = "OpenRLHF"
     model_flags = ("--pretrain", "--actor.model_name_or_path", "--model.model_name_or_path")
     output_flags = ("--save_path", "--ckpt.output_dir")
 
     def recognises(self, typed: TypedCommand) -> Match:
         return Match.OWN if is_openrlhf_training(typed.program[-1]) else Match.NONE
+
+    def is_translated(self, typed: TypedCommand) -> bool:
+        return OPENRLHF_PPO.fullmatch(typed.program[-1]) is not None
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
@@ -142,15 +145,13 @@ class OpenRLHF(AnyCommand):
         if not lacking:
             world = layout.ranks_of_actor(chosen.command)
             lacking += _other_world(settings, chosen.command, world)
-        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
-        warnings = (*dropped, *chosen.warnings)
         if chosen.command == given:
-            return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=warnings)
+            return PlacedJob(settings=settings, lacking=tuple(lacking), warnings=chosen.warnings)
         dotted = is_dotted(settings, given)
         flags = openrlhf_flags.flat(chosen.command.flags, ppo=True)
         command = chosen.command if dotted else replace(chosen.command, flags=flags)
         job = replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=tuple(lacking), warnings=warnings)
+        return PlacedJob(settings=job, lacking=tuple(lacking), warnings=chosen.warnings)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         given = parse(settings.job)
@@ -269,7 +270,6 @@ def _launch_faults(command: OpenRLHFCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: OpenRLHFCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     for key, path in (
         (DIRECTORY, _directory(settings, command)),
         (OUTPUT, _output(settings, command)),

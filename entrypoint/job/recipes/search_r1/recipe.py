@@ -35,7 +35,6 @@ from entrypoint.job.recipes.interpreters import (
 )
 from entrypoint.job.recipes.search_r1 import checkpoints
 from entrypoint.job.recipes.search_r1.checkpoints import ACTOR, CRITIC, SearchR1Checkpoint
-from entrypoint.job.recipes.shell_wrapping import no_effect
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import command_line as verl_command_line
 from entrypoint.job.recipes.verl import recipe as verl
@@ -77,6 +76,7 @@ LESS_MEMORY = MemoryAdvice(
 
 class SearchR1(AnyCommand):
     runs_any_program = False
+    framework = "Search-R1"
     model_flags = verl.Verl.model_flags
     counts_anew = True
 
@@ -115,8 +115,7 @@ class SearchR1(AnyCommand):
         found = verl_command_line.lacking(command, gpus, "Search-R1")
         lacking = (found,) if found else ()
         job = settings if command == given else replace(settings, job=command.words)
-        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
-        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(dropped))
+        return PlacedJob(settings=job, lacking=lacking)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         given = parse(settings.job)
@@ -230,7 +229,6 @@ def _searches(command: VerlCommand) -> bool:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     yield WEIGHTS_ALONE
     if command.number(TOTAL) is None:
         yield f"without {TOTAL}, a new attempt trains all epochs again: give the number of steps"

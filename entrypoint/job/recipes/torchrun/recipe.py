@@ -32,6 +32,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 class TorchRun(AnyCommand):
+    framework = "torchrun, accelerate or deepspeed"
     tells_steps = False
     """The script runs under `Program.WITH_STEPS`, which prints its steps."""
 

@@ -67,14 +67,22 @@ LESS_MEMORY = MemoryAdvice(
 
 class Trl(TorchRun):
     runs_any_program = False
+    framework = "TRL"
     model_flags = ("--model_name_or_path",)
     output_flags = ("--output_dir",)
     tells_steps = True
 
     def recognises(self, typed: TypedCommand) -> Match:
         if typed.name == "trl":
-            return Match.NONE if command_line.OTHERS.intersection(typed.command[1:2]) else Match.OWN
+            others = command_line.OTHERS.intersection(typed.unwrapped[1:2])
+            return Match.NONE if others else Match.OWN
+        if command_line.SCRIPT.fullmatch(typed.program[-1]):
+            return Match.OWN
         return Match.POSSIBLE if typed.on_ranks else Match.NONE
+
+    def is_translated(self, typed: TypedCommand) -> bool:
+        found = command_line.SCRIPT.fullmatch(typed.program[-1])
+        return "grpo" in (*typed.unwrapped[1:2], *(found.groups() if found else ()))
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:

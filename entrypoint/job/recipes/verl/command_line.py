@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from contract.launch.command_lines import ASSIGNMENT, PYTHON, script_place
+from contract.launch.command_lines import PYTHON, script_place, variables_before
 from entrypoint.job.job_end import JobEnd
-from entrypoint.job.recipes.shell_wrapping import unwrapped
 from entrypoint.job.recipes.typed_command import TypedCommand
 
 MODULE = "verl.trainer.main_ppo"
@@ -72,12 +71,12 @@ class VerlCommand:
     program: tuple[str, ...]
     overrides: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    """Words of a launcher and of a shell, which have no effect here."""
+    before: tuple[str, ...] = ()
+    """Words before the interpreter that are not understood."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command without what is dropped; `parse` reads it again."""
+        """The command as words, which `parse` reads again."""
         variables = (f"{name}={value}" for name, value in self.variables.items())
         return (*variables, self.interpreter or "python3", *self.program, *self.overrides)
 
@@ -109,19 +108,15 @@ class VerlCommand:
 
 def parse(words: Sequence[str]) -> VerlCommand:
     """Return the command; words without a program are overrides of verl's PPO trainer."""
-    rest, dropped = unwrapped(words)
-    place = next((n for n, word in enumerate(rest) if PYTHON.fullmatch(word)), None)
+    place = next((n for n, word in enumerate(words) if PYTHON.fullmatch(word)), None)
     if place is None:
-        return VerlCommand(None, ("-m", MODULE), tuple(rest), dropped=dropped)
-    assigned = [match for word in rest[:place] if (match := ASSIGNMENT.fullmatch(word))]
-    variables = {match["name"]: match["value"] for match in assigned}
-    wrapper = [word for word in rest[:place] if not ASSIGNMENT.fullmatch(word)]
-    dropped = (*wrapper, *dropped)  # such as `nohup`
-    interpreter, rest = rest[place], rest[place + 1 :]
+        return VerlCommand(None, ("-m", MODULE), tuple(words))
+    variables, before = variables_before(words[:place])
+    interpreter, rest = words[place], list(words[place + 1 :])
     first = script_place(rest)
     end = first + (2 if rest[first : first + 1] == ["-m"] else 1)
     program, overrides = tuple(rest[:end]), tuple(rest[end:])
-    return VerlCommand(interpreter, program, overrides, variables, dropped)
+    return VerlCommand(interpreter, program, overrides, variables, tuple(before))
 
 
 def quoted(value: object) -> str:
@@ -152,6 +147,11 @@ def faults(command: VerlCommand) -> list[str]:
 def common_faults(command: VerlCommand, recipe: str) -> list[str]:
     """Return the faults of overrides that verl and what is built on its code have."""
     found = []
+    if command.before:
+        found.append(
+            f"{' '.join(command.before)} before {command.interpreter} is not understood: leave it "
+            "out, or have ROLLCALL_RECIPE=command run the words as they are"
+        )
     if not command.program:
         python = command.interpreter or "python3"
         found.append(f"{python} has nothing to run: give a module behind it, such as -m {MODULE}")

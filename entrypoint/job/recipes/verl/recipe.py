@@ -30,7 +30,6 @@ from entrypoint.job.recipes.interpreters import (
     source_of,
     unanswered,
 )
-from entrypoint.job.recipes.shell_wrapping import no_effect
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import checkpoints, command_line, keys
 from entrypoint.job.recipes.verl.command_line import (
@@ -91,12 +90,16 @@ LESS_MEMORY = MemoryAdvice(
 
 class Verl(AnyCommand):
     runs_any_program = False
+    framework = "verl"
     model_flags = ("actor_rollout_ref.model.path",)
 
     def recognises(self, typed: TypedCommand) -> Match:
         if not command_line.is_training(typed.program):
             return Match.NONE
         return Match.POSSIBLE if command_line.is_search_r1(typed) else Match.OWN
+
+    def is_translated(self, typed: TypedCommand) -> bool:
+        return typed.program[-1] == command_line.MODULE
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
@@ -120,8 +123,7 @@ class Verl(AnyCommand):
         found = (command_line.lacking(command, gpus), _other_world(settings, command))
         lacking = tuple(sentence for sentence in found if sentence)
         job = settings if command == given else replace(settings, job=command.words)
-        dropped = no_effect(given.dropped, submitted=settings.waits_for_jobs)
-        return PlacedJob(settings=job, lacking=lacking, warnings=tuple(dropped))
+        return PlacedJob(settings=job, lacking=lacking)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))
@@ -257,7 +259,6 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    yield from no_effect(command.dropped, submitted=settings.waits_for_jobs)
     if unchecked := _not_checked(settings, command):
         yield unchecked
     directory, given = _directory(settings, command), command.value(DIRECTORY)

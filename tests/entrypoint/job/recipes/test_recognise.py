@@ -59,6 +59,18 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
             "search-r1",
         ),
         (f"ray job submit -- uv run --no-sync python {PPO}", "openrlhf"),
+        (f"nohup time -p python3 -u {PPO} &", "openrlhf"),
+        (f"env A=b exec /usr/bin/python3.11 {PPO}", "openrlhf"),
+        ("conda run -n verl --no-capture-output python -m verl.trainer.main_ppo a.b=1", "verl"),
+        ("conda run -p /opt/x torchrun --nproc-per-node 8 train.py", "torchrun"),
+        ("poetry run accelerate launch -m trl.scripts.grpo --output_dir o", "trl"),
+        ("uv -v run --frozen --all-packages -m verl.trainer.main_ppo a.b=1", "verl"),
+        ("uv run --python 3.11 trl grpo --model_name_or_path m", "trl"),
+        ("ray job submit --no-wait -- torchrun train.py", "torchrun"),
+        ("ray job submit --address http://h:8265 python3 -m verl.trainer.main_ppo a.b=1", "verl"),
+        ("python -m torch.distributed.run --nproc_per_node 8 train.py", "torchrun"),
+        ("PYTHONUNBUFFERED=1 python -m accelerate.commands.launch train.py", "torchrun"),
+        ("nice -n 5 stdbuf -oL deepspeed train.py", "torchrun"),
     ],
 )
 def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
@@ -83,8 +95,11 @@ def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
         ("uv", "run", "train.py"),
         ("uv", "run", "python", "train.py"),
         ("uv", "pip", "install", "python", "-m", "verl.trainer.main_ppo"),
-        ("ray", "job", "submit", "--", "torchrun", "train.py"),
         ("A=b",),
+        ("env", "-u", "A", "torchrun", "train.py"),
+        ("conda", "install", "torchrun"),
+        ("poetry", "run", "pytest"),
+        ("nohup",),
     ],
 )
 def test_a_command_that_merely_resembles_is_any_program(words: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 
 CLIENT = 'ray job submit --runtime-env-json=\'{"working_dir": "/code"}\' --'
@@ -17,6 +18,10 @@ JOBS = {
     "search-r1": "python3 -m verl.trainer.main_ppo max_turns=4",
     "openrlhf": "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m",
 }
+
+
+def warnings(given: Settings) -> tuple[str, ...]:
+    return recipes.warnings(recipes.load(given.recipe), recipes.PlacedJob(settings=given))
 
 
 @pytest.mark.parametrize("recipe", JOBS)
@@ -29,7 +34,7 @@ def test_a_runtime_environment_of_rays_client_is_given_where_it_counts(
 ) -> None:
     environ = {"ROLLCALL_RECIPE": recipe, "ROLLCALL_RUN_DIR": str(tmp_path)}
     given = read_settings(environ, shlex.split(f"{CLIENT} {JOBS[recipe]}"))
-    warning = recipes.load(recipe).warnings(replace(given, waits_for_jobs=waits))[0]
+    warning = warnings(replace(given, waits_for_jobs=waits))[0]
     assert warning.startswith("ray job submit --runtime-env-json=")
     assert warning.endswith(f"the log is in RUN/logs, and a runtime environment is given {where}")
 
@@ -45,6 +50,21 @@ def test_uv_run_is_left_out_and_the_warning_says_which_python_it_is(
         for wrapper in ("uv run --extra gpu ", "")
     )
     assert command(typed, None) == command(bare, None)
-    warning = recipes.load(recipe).warnings(typed)[0]
+    warning = warnings(typed)[0]
     assert warning.startswith("uv run --extra gpu: no effect here")
     assert warning.endswith("if only that one has the program, or one that is given by its path")
+
+
+def test_variables_of_rays_client_are_not_the_jobs_and_a_wrapper_is_told(tmp_path: Path) -> None:
+    """RAY_ADDRESS of the client would lead the driver to another port."""
+    environ = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    program = ("python3", "-m", "verl.trainer.main_ppo", "a.b=1")
+    client = ("RAY_ADDRESS=http://h:8265", "ray", "job", "submit", "--no-wait", "--", "A=1")
+    given = read_settings(environ, [*client, *program])
+    assert recipes.load("verl").command(given, None).env == {
+        "A": "1",
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+    }
+    assert f"{client[0]} ray job submit --no-wait --: no effect here" in warnings(given)[0]
+    (warning,) = warnings(read_settings(environ, ["uv", "run", *program]))
+    assert warning.startswith("uv run: no effect here")

@@ -83,7 +83,12 @@ class Calls:
             prefix.append(f"{name}={text_of(inner.value(name)) or ''}")
         reads = PurePath(first).name in SHELLS and isinstance(state.source, str)
         script = [str(state.source)] if reads else []
-        self._run.record.commands.append([*prefix, *words, *script])
+        path = text_of(scope.value("PATH")) if state.whole else None
+        if path and (found := tools.probed(words, path)) is not None:
+            builtins.write(scope, found)
+            state.status = int(not found)
+            return NEXT
+        self._run.record.add([*prefix, *words, *script], state.directory)
         self._program(words, node, state)
         return NEXT
 
@@ -104,7 +109,9 @@ class Calls:
     def _program(self, words: list[str], node: Node, state: State) -> None:
         """Take over what a program writes, if that is known."""
         source = None if isinstance(state.source, Unknown) else state.source
-        here = "" if state.directory else self._run.place.directory
+        here = "" if state.directory and not state.whole else self._run.place.directory
+        if state.whole and isinstance(state.directory, str):
+            here = state.directory
         text = tools.output(words, source, here) if tools.reads(words, source) else None
         why = Unknown(f"line {line(node)}: only a run tells what `{words[0]}` writes")
         builtins.write(self._run.scope(state), why if text is None else text)
@@ -133,7 +140,7 @@ class Calls:
             return self._more(first, rest, node, state)
         if first == "exec":
             if rest:
-                self._run.record.commands.append(rest)
+                self._run.record.add(rest, state.directory)
                 return self._run.ended(node)
             return NEXT
         if first in UNTOLD:
@@ -224,7 +231,8 @@ class Calls:
         record = self._run.record
         commands, notes, ended = len(record.commands), len(record.notes), record.ended
         self._run.each(node.get("Stmts") or [], inner)
-        del record.commands[commands:], record.notes[notes:]
+        record.cut(commands)
+        del record.notes[notes:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])
         if files or isinstance(inner.output, Unknown):

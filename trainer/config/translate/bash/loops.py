@@ -101,7 +101,7 @@ class Loops:
         before, commands = state.copy(), len(self._run.record.commands)
 
         def run() -> Flow:
-            del self._run.record.commands[commands:]
+            self._run.record.cut(commands)
             state.become(before)
             if name:
                 return self._with(name, "the loop may end before", node, state)
@@ -139,7 +139,7 @@ class Loops:
             ways = NEXT | (flow & {Step.RETURN})
             if both == state:
                 break
-            del self._run.record.commands[commands:]
+            self._run.record.cut(commands)
             state.become(both)
         else:
             state.spoil(why.why)

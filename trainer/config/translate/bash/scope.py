@@ -35,12 +35,22 @@ class Record:
     """What a reading finds: commands, and what the script does not tell."""
 
     commands: list[list[str]] = field(default_factory=list)
+    directories: list[str | Unknown] = field(default_factory=list, init=False)
+    """Where each command starts; "" is the directory in which the script starts."""
     asked: dict[str, str] = field(default_factory=dict)
     """An open piece without its sign, or a variable's name → why it is unknown."""
     notes: list[str] = field(default_factory=list)
     exported: dict[str, None] = field(default_factory=dict)
     ended: int = 0
     """The line at which the script ends before its end; 0: it does not."""
+
+    def add(self, words: list[str], directory: str | Unknown) -> None:
+        self.commands.append(words)
+        self.directories.append(directory)
+
+    def cut(self, count: int) -> None:
+        """Keep the first commands alone."""
+        del self.commands[count:], self.directories[count:]
 
 
 class UnboundError(Exception):
@@ -76,6 +86,8 @@ class Scope:
             return Unknown(f"bash sets {name} as the script runs")
         if value is ABSENT and self.state.spoilt and name not in STANDING:
             return self.state.spoilt
+        if value is ABSENT and self.state.whole and name not in STANDING:
+            return None
         return value
 
     def is_outside(self, name: str) -> bool:

@@ -64,6 +64,8 @@ class State:
     given: Mapping[str, str]
     """Variables from outside, which count more than what the script sets by itself."""
     arguments: tuple[str, ...] | Unknown = ()
+    whole: bool = False
+    """Whether a variable that is neither given nor set is known to be not set."""
     variables: dict[str, Value] = field(init=False)
     functions: dict[str, Node | None] = field(default_factory=dict, init=False)
     """None: branches define it differently."""

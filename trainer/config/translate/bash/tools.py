@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 
+from contract.launch.command_lines import PYTHON
 from trainer.config.translate.bash.open_text import is_open, known_tail, opened
 
+IMPORT = re.compile(r"import (\w+)")
+"""A Python's whole program that tells whether it has a module."""
 Output = str | None
 """None: this call is not read."""
 SETS = {"[:upper:]": ascii_uppercase, "[:lower:]": ascii_lowercase, "[:digit:]": digits,
@@ -21,6 +26,26 @@ def output(words: list[str], source: str | None, directory: str) -> Output:
     if words[0] in ("realpath", "readlink"):
         return real_path(words[0], rest, directory)
     return TOOLS[words[0]](rest, source)
+
+
+def probed(words: list[str], path: str) -> Output:
+    """Return what a question about this machine writes, "" if the answer is no.
+
+    It is whether there is a program, or whether a Python has a module. `path`: the script's PATH.
+    """
+    match words:
+        case ["command", "-v", name] | ["which", name] if not is_open(name):
+            found = shutil.which(name, path=path)
+            return f"{found}\n" if found else ""
+        case [python, "-c", text] if PYTHON.fullmatch(python) and (
+            asked := IMPORT.fullmatch(text.strip())
+        ):
+            program = shutil.which(python, path=path)
+            ask = f"import importlib.util as u, sys; sys.exit(not u.find_spec({asked[1]!r}))"
+            if program is None or subprocess.run([program, "-c", ask], check=False).returncode:
+                return ""
+            return "\n"
+    return None
 
 
 def real_path(program: str, words: list[str], directory: str) -> Output:

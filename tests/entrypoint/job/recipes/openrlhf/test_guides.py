@@ -11,6 +11,7 @@ import pytest
 
 from entrypoint.commands import cli
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes import interpreters
 from entrypoint.job.recipes.openrlhf import release
 from entrypoint.job.recipes.openrlhf.recipe import RECIPE
@@ -75,7 +76,7 @@ def test_the_guides_command_of_four_nodes_is_accepted_as_it_is_typed(tmp_path: P
         *("--data.max_len", "2048", "--rollout.max_new_tokens", "1024"),
     ]
     assert flags(placed.settings) == [*expected, *added]
-    warnings = "\n".join(RECIPE.warnings(given))
+    warnings = "\n".join(recipes.warnings(RECIPE, placed))
     assert "tee run.log: no effect here; the log is in RUN/logs, and a runtime environ" in warnings
     assert f"--ckpt_path ./checkpoints/llama-70b-ppo is relative: it is {tmp_path}/ch" in warnings
     assert "and 28 more: spelt as before 0.11, and passed on as OpenRLHF 0.11" in warnings

@@ -12,6 +12,7 @@ import pytest
 from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.search_r1 import recipe as search_r1
 from entrypoint.job.recipes.search_r1.recipe import RECIPE
 from entrypoint.run.failure_classes import FailureClass
@@ -81,7 +82,7 @@ def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:
     assert (placed.settings, placed.lacking) == (given, ())
     (lacking,) = RECIPE.placed(given, nodes(8, 4)).lacking
     assert lacking == "Search-R1 wants 8 GPUs on each of 2 nodes; the nodes offer 8, 4"
-    warnings = "\n".join(RECIPE.warnings(given))
+    warnings = "\n".join(recipes.warnings(RECIPE, placed))
     assert (
         "2>&1 | tee nq-search-r1-ppo.log: no effect here; the log is in RUN/logs, and" in warnings
     )

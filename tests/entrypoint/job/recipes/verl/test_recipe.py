@@ -14,6 +14,8 @@ from safetensors.numpy import save
 
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job.recipes import base as recipes
+from entrypoint.job.recipes.base import PlacedJob
 from entrypoint.job.recipes.verl.command_line import parse
 from entrypoint.job.recipes.verl.recipe import RECIPE
 from entrypoint.run.failure_classes import FailureClass
@@ -48,7 +50,8 @@ def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:
     expected = [*typed.split(), "trainer.logger=[console]", "trainer.resume_mode=disable"]
     command = RECIPE.command(given, None)
     assert command.argv == (sys.executable, "-m", "verl.trainer.main_ppo", *expected)
-    assert "tee verl_demo.log trainer.resume_mode=disable: no effect" in RECIPE.warnings(given)[0]
+    found = recipes.warnings(RECIPE, PlacedJob(settings=given))
+    assert "tee verl_demo.log trainer.resume_mode=disable: no effect" in found[0]
     placed = RECIPE.placed(given, nodes(8, 8))
     assert (placed.settings, placed.lacking) == (given, ())
     (lacking,) = RECIPE.placed(given, nodes(8, 4)).lacking
@@ -232,17 +235,6 @@ def test_hydra_gets_a_run_directory_with_any_characters(tmp_path: Path) -> None:
     path = str(run).replace("'", r"\'")
     assert found["trainer.default_local_dir"] == f"'{path}/verl'"
     assert found["trainer.resume_from_path"] == f"'{path}/verl/global_step_5'"
-
-
-def test_variables_of_rays_client_are_not_the_jobs_and_a_wrapper_is_told(tmp_path: Path) -> None:
-    """RAY_ADDRESS of the client would lead the driver to another port."""
-    program = ("python3", "-m", "verl.trainer.main_ppo", "a.b=1")
-    client = ("RAY_ADDRESS=http://h:8265", "ray", "job", "submit", "--no-wait", "--", "A=1")
-    given = settings(tmp_path, *client, *program)
-    assert RECIPE.command(given, None).env == {"A": "1", "ROLLCALL_RUN_DIR": str(tmp_path)}
-    assert "ray job submit --no-wait: no effect here" in RECIPE.warnings(given)[0]
-    (warning,) = RECIPE.warnings(settings(tmp_path, "uv", "run", *program))
-    assert warning.startswith("uv run: no effect here")
 
 
 def test_options_of_python_stay_before_the_module() -> None:

@@ -1,0 +1,63 @@
+"""What was typed as the job of `up` and `plan` → its recipe, its words and its directory."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from contract.options import ParseError
+from entrypoint.config import parsers
+from entrypoint.config.recipes import BUILTIN, RECIPES
+
+RECIPE, JOB = "ROLLCALL_RECIPE", "ROLLCALL_JOB"
+BY_A_SHELL = ("bash", "-c")
+
+
+@dataclass(frozen=True, slots=True)
+class TypedJob:
+    environ: Mapping[str, str]
+    """With the job in ROLLCALL_JOB as its recipe takes it."""
+    arguments: tuple[str, ...]
+    recipe: str | None = None
+    """The recipe that was recognised; None if the settings alone say it."""
+    said: str = ""
+    """What the job is and which recipe runs it; "" if nobody need be told."""
+
+
+def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
+    """Return the job, and go to the directory to which its script goes.
+
+    A job that is flags of the builtin trainer, or one of its stages, is left as it is.
+    """
+    as_given = TypedJob(environ, tuple(arguments))
+    raw = environ.get(JOB, "").strip()
+    words = tuple(arguments) or _words(raw)
+    given = environ.get(RECIPE, "").strip().lower() or None
+    if not words or words[0].startswith("-") or words[0] in parsers.STAGES:
+        return as_given
+    if (given or BUILTIN) not in RECIPES or (given and RECIPES[given].own_trainer):
+        return as_given
+    from entrypoint.job.recipes.recognise import recognised  # a plan without a job starts faster
+
+    found = recognised(words, given)
+    if not found.is_known and not arguments and words == (*BY_A_SHELL, raw):
+        return as_given  # what is wrong with the line is said where it is read
+    if found.directory:
+        os.chdir(found.directory)
+    job = {} if arguments else {JOB: shlex.join(found.words)}
+    return TypedJob(
+        environ={**environ, **job},
+        arguments=found.words if arguments else (),
+        recipe=found.recipe,
+        said="" if given and found.words == words else found.said,
+    )
+
+
+def _words(raw: str) -> tuple[str, ...]:
+    """Return the words of ROLLCALL_JOB; a line that only a shell reads is one for a shell."""
+    try:
+        return parsers.arguments(raw)
+    except ParseError:
+        return (*BY_A_SHELL, raw)

@@ -1,0 +1,108 @@
+"""A script of a shell that has one command of a trainer is that command, or the reason why not."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from entrypoint.job.recipes.recognise import recognised
+
+VERL = "python3 -m verl.trainer.main_ppo"
+
+
+def script(directory: Path, text: str) -> str:
+    path = directory / "run.sh"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_as_verl_has_them_is_its_command_with_the_scripts_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL", "m/from-outside")
+    monkeypatch.delenv("LR", raising=False)
+    path = script(
+        tmp_path,
+        """
+set -xeuo pipefail
+DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}
+export NCCL_DEBUG=INFO
+cd "$(dirname "$0")"
+mkdir -p logs
+LAUNCH=(python3)
+if [ "$DEVICE" = gpu ]; then LAUNCH=(uv run --frozen --extra vllm python3); fi
+DATA=(
+    data.train_batch_size=$((128 * 2))  # of all nodes
+    "data.train_files=['a b']"
+)
+HYDRA_FULL_ERROR=1 "${LAUNCH[@]}" -m verl.trainer.main_ppo "${DATA[@]}" \\
+    actor_rollout_ref.model.path=$MODEL optim.lr=${LR:-1e-6} device=$DEVICE "$@" 2>&1 | tee logs/1
+""",
+    )
+    found = recognised(["bash", path, "trainer.nnodes=2"], None)
+    assert (found.recipe, found.is_known) == ("verl", True)
+    assert Path(found.directory) == tmp_path
+    assert shlex.join(found.words) == (
+        "NCCL_DEBUG=INFO HYDRA_FULL_ERROR=1 uv run --frozen --extra vllm "
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=256 "
+        "'data.train_files=['\"'\"'a b'\"'\"']' "
+        "actor_rollout_ref.model.path=m/from-outside optim.lr=1e-6 device=gpu trainer.nnodes=2"
+    )
+    assert found.said.startswith(f"{path} has a command of verl: recipe verl; ROLLCALL_RECIPE deci")
+    assert f"`rollcall translate {path}`" in found.said
+    assert found.said.endswith("Left out: mkdir -p logs, tee logs/1")
+
+
+@pytest.mark.parametrize(
+    ("line", "recipe", "words"),
+    [
+        (f"set -x; {VERL} a.b=1 > log 2>&1 &", "verl", f"{VERL} a.b=1"),
+        (f"{VERL} \\\n  a.b=1 \\\n  c=\"d e\"", "verl", f"{VERL} a.b=1 'c=d e'"),
+        ("ray stop; ray start --head; trl sft --x 1", "trl", "trl sft --x 1"),
+        ("exec torchrun train.py --name $0", "torchrun", "torchrun train.py --name bash"),
+        ("export A=1; B=2 deepspeed a.py", "torchrun", "A=1 B=2 deepspeed a.py"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", [[], ["bash", "-c"], ["nohup", "bash", "-exc"]])
+def test_a_line_of_a_shell_is_its_command(
+    before: list[str], line: str, recipe: str, words: str
+) -> None:
+    found = recognised([*before, line], None)
+    assert (found.recipe, shlex.join(found.words), found.directory) == (recipe, words, "")
+
+
+def test_variables_before_the_shell_reach_the_script() -> None:
+    found = recognised(["LR=3", "bash", "-c", f"{VERL} lr=$LR"], None)
+    assert found.words == ("LR=3", *VERL.split(), "lr=3")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"pip install -q x && {VERL} a.b=1", "it runs pip, too"),
+        (f"for s in 1 2; do {VERL} seed=$s; done", "it has 2 commands of trainers"),
+        (f"{VERL} name=$(date)", "not all of its command is known before it runs ($(date), line 1"),
+        (f"source ./env.sh; {VERL} a.b=1", "line 1: `source ./env.sh` may set it"),
+        (f"cd /nowhere && {VERL} a.b=1", "it goes to /nowhere, which is not a directory here"),
+        (f"[ $# -gt 1 ] || exit 1\n{VERL} a.b=$1", "it ends at line 1, before a command"),
+        ("python3 train.py", "it has no command of a trainer that a recipe knows"),
+        ("if", "it cannot be read ("),
+    ],
+)
+def test_any_doubt_runs_the_script_as_it_is_and_the_reason_is_said(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    words = ("bash", script(tmp_path, text))
+    found = recognised(words, None)
+    assert (found.words, found.recipe, found.is_known) == (words, "command", False)
+    assert found.said.startswith(f"{words[1]} runs as it is on the head, by recipe command: ")
+    assert why in found.said
+
+
+def test_rollcall_recipe_decides_otherwise(tmp_path: Path) -> None:
+    words = ("bash", script(tmp_path, f"{VERL} a.b=1"))
+    assert recognised(words, "command").words == words
+    found = recognised(words, "search-r1")
+    assert (found.recipe, found.words) == ("search-r1", (*VERL.split(), "a.b=1"))
