@@ -25,7 +25,11 @@ class NodeResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """Peaks are the maker's own, dense; of BF16, or FP16 if the model has no BF16."""
+    """Peaks are the maker's own, dense; of BF16, or FP16 if the model has no BF16.
+
+    From the makers' data sheets; of RTX 4090 from NVIDIA's paper on the Ada GPU architecture. The
+    all-reduce is from Azure's node health checks.
+    """
 
     name: str
     """Whole words of the name by which the driver calls it."""
@@ -40,14 +44,7 @@ class GpuModel:
     """NVLink or XGMI links to other GPUs; 0: none, or only by a bridge that may be absent."""
     any_slot: bool = False
     """It is also on boards that give a GPU fewer lanes than it has, such as x8 to each of two."""
-    source: str
 
-
-ALL_REDUCE = "all-reduce: Azure's node health checks"
-
-H100_PAGE = "NVIDIA H100 data sheet"
-H200_PAGE = "NVIDIA H200 data sheet"
-A100_PAGE = "NVIDIA A100 data sheet"
 
 GPU_MODELS = (
     GpuModel(
@@ -56,14 +53,12 @@ GPU_MODELS = (
         memory_gbs=7700,
         pcie_generation=5,
         links=18,
-        source="NVIDIA DGX B200 data sheet",
     ),
     GpuModel(
         name="H200 NVL",
         tflops=836,
         memory_gbs=4800,
         pcie_generation=5,
-        source=H200_PAGE,
     ),
     GpuModel(
         name="H200",
@@ -72,10 +67,9 @@ GPU_MODELS = (
         pcie_generation=5,
         all_reduce_gbs=480,
         links=18,
-        source=f"{H200_PAGE}; {ALL_REDUCE}",
     ),
-    GpuModel(name="H100 PCIe", tflops=756, memory_gbs=2000, pcie_generation=5, source=H100_PAGE),
-    GpuModel(name="H100 NVL", tflops=836, memory_gbs=3900, pcie_generation=5, source=H100_PAGE),
+    GpuModel(name="H100 PCIe", tflops=756, memory_gbs=2000, pcie_generation=5),
+    GpuModel(name="H100 NVL", tflops=836, memory_gbs=3900, pcie_generation=5),
     GpuModel(
         name="H100",
         tflops=989,
@@ -83,14 +77,9 @@ GPU_MODELS = (
         pcie_generation=5,
         all_reduce_gbs=460,
         links=18,
-        source=f"{H100_PAGE}; {ALL_REDUCE}",
     ),
-    GpuModel(
-        name="A100-PCIE-40GB", tflops=312, memory_gbs=1555, pcie_generation=4, source=A100_PAGE
-    ),
-    GpuModel(
-        name="A100 80GB PCIe", tflops=312, memory_gbs=1935, pcie_generation=4, source=A100_PAGE
-    ),
+    GpuModel(name="A100-PCIE-40GB", tflops=312, memory_gbs=1555, pcie_generation=4),
+    GpuModel(name="A100 80GB PCIe", tflops=312, memory_gbs=1935, pcie_generation=4),
     GpuModel(
         name="A100-SXM4-40GB",
         tflops=312,
@@ -98,7 +87,6 @@ GPU_MODELS = (
         pcie_generation=4,
         all_reduce_gbs=228,
         links=12,
-        source=f"{A100_PAGE}; {ALL_REDUCE}",
     ),
     GpuModel(
         name="A100-SXM4-80GB",
@@ -107,7 +95,6 @@ GPU_MODELS = (
         pcie_generation=4,
         all_reduce_gbs=228,
         links=12,
-        source=f"{A100_PAGE}; {ALL_REDUCE}",
     ),
     GpuModel(
         name="V100-SXM2",
@@ -115,21 +102,18 @@ GPU_MODELS = (
         memory_gbs=900,
         pcie_generation=3,
         links=6,
-        source="NVIDIA V100 data sheet",
     ),
     GpuModel(
         name="L40S",
         tflops=362,
         memory_gbs=864,
         pcie_generation=4,
-        source="NVIDIA L40S data sheet",
     ),
     GpuModel(
         name="A10",
         tflops=125,
         memory_gbs=600,
         pcie_generation=4,
-        source="NVIDIA A10 data sheet",
     ),
     GpuModel(
         name="RTX 4090",
@@ -137,7 +121,6 @@ GPU_MODELS = (
         memory_gbs=1008,
         pcie_generation=4,
         any_slot=True,
-        source="NVIDIA Ada GPU architecture paper",
     ),
     GpuModel(
         name="MI325X",
@@ -145,7 +128,6 @@ GPU_MODELS = (
         memory_gbs=6000,
         pcie_generation=5,
         links=7,
-        source="AMD Instinct MI325X data sheet",
     ),
     GpuModel(
         name="MI300X",
@@ -154,7 +136,6 @@ GPU_MODELS = (
         pcie_generation=5,
         all_reduce_gbs=314,
         links=7,
-        source=f"AMD Instinct MI300X data sheet; {ALL_REDUCE}",
     ),
 )
 
