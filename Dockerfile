@@ -133,6 +133,7 @@ COPY contract contract
 COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
+COPY rollcall rollcall
 # Nodes compare this digest of source and locks at the roll call: one image everywhere.
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
@@ -155,7 +156,7 @@ STOPSIGNAL SIGTERM
 # not so far yet: healthy for as long as its process runs.
 HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
-ENTRYPOINT ["tini", "--", "python", "-P", "-m", "entrypoint"]
+ENTRYPOINT ["tini", "--", "python", "-P", "-m", "rollcall"]
 COPY --from=source /opt/rollcall /opt/rollcall
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \

@@ -42,7 +42,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 WALKS = ROOT / "docs" / "code-walks.md"
 REFERENCE, GLOSSARY = ROOT / "docs" / "reference.md", ROOT / "docs" / "glossary.md"
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-PACKAGES = ("contract", "entrypoint", "trainer", "env")
+PACKAGES = ("contract", "entrypoint", "env", "rollcall", "trainer")
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -19,7 +19,7 @@ from entrypoint.job.recipes.base import Recipe
 from tests.support.repository import ROOT
 
 TESTS = ROOT / "tests"
-PACKAGES = frozenset({"bench", "contract", "entrypoint", "env", "trainer"})
+PACKAGES = frozenset({"bench", "contract", "entrypoint", "env", "rollcall", "trainer"})
 LEVELS = frozenset(
     {"browser", "cluster", "container", "gpu", "learning", "oracles", "slurm", "vllm"}
 )

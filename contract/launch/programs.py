@@ -6,7 +6,9 @@ from enum import StrEnum
 
 
 class Program(StrEnum):
-    ROLLCALL = "entrypoint"
+    ROLLCALL = "rollcall"
+    OWN_PACKAGES = "rollcall.own_packages"
+    """Runs another program with Rollcall's packages, whatever modules of their names there are."""
     NODE_REPORT = "entrypoint.node.existing_ray.node_report"
     INTERRUPTIBLE = "entrypoint.processes.interruptible"
     """Runs another program so that Ctrl-C ends it as it ends others."""

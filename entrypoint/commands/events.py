@@ -27,7 +27,9 @@ def events(settings: Settings, options: argparse.Namespace) -> int:
     whole, end, half = read_part(source, JOURNAL, part, offsets).rpartition("\n")
     lines: Iterable[str] = part.of(whole + end)
     if options.follow:
-        lines = chain(lines, _complete(chain([half], follow(source, JOURNAL, offsets=offsets))))
+        lines = chain(
+            lines, complete_lines(chain([half], follow(source, JOURNAL, offsets=offsets)))
+        )
     for event in filter(None, map(_event_of, lines)):
         print(json.dumps(event) if options.json else sentence(event), flush=True)
     return ExitCode.FINISHED
@@ -39,12 +41,17 @@ def sentence(event: Mapping[str, Any]) -> str:
     return f"{at.strftime(DATE_FORMAT)} {event['node']} {event['sentence']}"
 
 
-def _complete(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that comes in pieces, each once it is complete."""
+def complete_lines(texts: Iterable[str], *, with_last: bool = False) -> Iterator[str]:
+    """Yield the lines of a text that comes in pieces, each once it is complete.
+
+    `with_last`: also what follows the last line break.
+    """
     half = ""
     for text in texts:
         *lines, half = (half + text).split("\n")
         yield from lines
+    if with_last and half:
+        yield half
 
 
 def _event_of(line: str) -> dict[str, Any] | None:

@@ -182,7 +182,7 @@ def follow(source: Logs, *names: str, offsets: dict[str, int] | None = None) -> 
         over = source.over()  # first: then the reads below include all that was written
         unread = names or attempts(source)[newest:]
         for name in unread:
-            yield from _rest(source, name, offsets)
+            yield from rest(source, name, offsets)
         newest += max(0, len(unread) - 1)
         if over:
             return
@@ -193,7 +193,7 @@ def attempts(source: Logs) -> list[str]:
     return [name for name in source.names() if name.startswith("attempt-")]
 
 
-def _rest(source: Logs, name: str, offsets: dict[str, int]) -> Iterator[str]:
+def rest(source: Logs, name: str, offsets: dict[str, int]) -> Iterator[str]:
     """Yield what a log has beyond its offset in `offsets`, and move the offset."""
     while (piece := source.read(name, offsets.get(name, 0))).text:
         offsets[name] = piece.offset
@@ -241,7 +241,7 @@ def read_part(source: Logs, name: str, part: Part, offsets: dict[str, int]) -> s
     while True:
         first = source.read(name, -size)
         offsets[name] = first.offset
-        text = first.text + "".join(_rest(source, name, offsets))
+        text = first.text + "".join(rest(source, name, offsets))
         if not size or part.is_in(text) or len(text.encode()) < size:
             return text
         size *= 8

@@ -1,11 +1,12 @@
 """Command lines of programs: of this product, of its environment, and of users.
 
 `python -m` searches the working directory first, where a user may have a folder `trainer` or `env`.
-With `-P` Python does not search there.
+With `-P` Python does not search there. What PYTHONPATH names it searches first in any case.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,12 +16,24 @@ from pathlib import Path
 from contract.launch.programs import Program
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("entrypoint", "env", "trainer")
+OURS = ("contract", "entrypoint", "env", "trainer")
 
 
 def program(module: Program, *arguments: str, python: str = "") -> tuple[str, ...]:
     """The command line of a program of this product; by default with this interpreter."""
-    return (python or sys.executable, "-P", "-m", str(module), *arguments)
+    before = (str(Program.OWN_PACKAGES),) if _is_hidden() else ()
+    return (python or sys.executable, "-P", "-m", *before, str(module), *arguments)
+
+
+def _is_hidden() -> bool:
+    """Whether a place that PYTHONPATH names has a module with the name of a package of ours."""
+    places = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return any(
+        (place / name).is_dir() or (place / f"{name}.py").is_file()
+        for place in places
+        if place.resolve() != ROOT
+        for name in OURS
+    )
 
 
 def beside_interpreter(name: str) -> str:

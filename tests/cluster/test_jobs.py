@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint.processes.programs import beside_interpreter, program
+from rollcall import AsyncClient, Client, Job, NoAnswerError
 from tests.support.node_cluster import HEAD, JOB, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -131,6 +133,40 @@ def test_a_job_waits_for_the_one_before_which_can_be_stopped_alone(cluster: Clus
     makes_steps(cluster, second)
     assert jobs(cluster)[first]["exit_code"] == 143
     assert cluster.nodes[HEAD].running
+
+
+def test_a_python_program_submits_watches_and_stops_jobs(cluster: Cluster, tmp_path: Path) -> None:
+    known = outside(cluster)
+    client = Client(known["ROLLCALL_URL"], known["ROLLCALL_TOKEN"])
+    (tmp_path / "hello.py").write_text("print('hello')\nprint('from Python', end='')\n")
+    first = client.submit(f"{sys.executable} hello.py", working_dir=tmp_path)
+    assert not first.is_over
+    ended = client.wait(first.id, timeout=120)
+    assert (ended.state, ended.exit_code) == ("finished", 0)
+    assert [line for line in client.logs(first.id) if line in ("hello", "from Python")] != []
+    assert list(client.logs(first.id, follow=True)) == list(client.logs(first.id))
+    told = list(client.events(first.id))
+    assert [event.at for event in told] == sorted(event.at for event in told)
+    assert "attempt" in {event.kind for event in told}
+
+    async def stopped() -> Job:
+        client = AsyncClient(known["ROLLCALL_URL"], known["ROLLCALL_TOKEN"])
+        job = await client.submit(list(STEPS[1:]))
+        async for event in client.events(job.id, follow=True):
+            if event.kind == "attempt":
+                break
+        await client.stop(job.id)
+        assert (await client.runs())[-1].id == job.id
+        return await client.wait(job.id, timeout=120)
+
+    assert asyncio.run(stopped()).state == "stopped"
+    state = client.status()
+    assert (state.present, state.outcome, state.is_over) == (0, None, False)
+    with pytest.raises(NoAnswerError, match="no job job-99"):
+        client.status("job-99")
+    with pytest.raises(NoAnswerError) as refused:
+        Client(known["ROLLCALL_URL"], "another-runs-token").runs()
+    assert refused.value.exit_code == 77
 
 
 def test_rays_own_commands_work_with_the_variables_of_the_images_shells(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from tests.support.tiny_run import Tiny
 PROGRAM = """
 import signal, sys
 import ray
-from trainer import Callback, CallbackError, Score, train
+from rollcall import Callback, CallbackError, Score, train
 
 model, prompts, run_dir = sys.argv[1:]
 flags = dict(
@@ -36,7 +36,10 @@ try:
     train(**flags, reward=reward, callbacks=[Stops()], max_steps=2)
 except CallbackError as error:
     print(error)
-print(train(**flags, reward=reward, max_steps=2))
+result = train(**flags, reward=reward, max_steps=2)
+print(result)
+assert [row["step"] for row in result.metrics()] == list(result.to_pandas().index) == [1, 2]
+assert len(result.plot().axes[0].lines) == 1
 assert not ray.is_initialized()
 assert signal.getsignal(signal.SIGTERM) is handler
 """
@@ -49,6 +52,8 @@ def test_a_program_trains_in_a_local_ray_that_ends_with_each_run(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
+    for name in ("env", "trainer"):  # beside it: Python finds them first
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the user\\'s own module')\n")
     kept = {n: t for n, t in os.environ.items() if not n.startswith(("RAY_", "WANDB_"))}
     with short_directory() as ray_directory:
         done = subprocess.run(

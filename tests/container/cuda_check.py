@@ -26,7 +26,7 @@ from tests.support.repository import ROOT
 
 UV = Path(sys.executable).with_name("uv")
 INSIDE = Path(__file__).with_name("inside_cuda.py")
-OURS = ("contract", "env", "trainer", "entrypoint")
+OURS = ("contract", "env", "trainer", "entrypoint", "rollcall")
 NEEDS_A_USERS_PACKAGE = "env.environments.verifiers_environment"
 OF_VERL = ("verl.trainer.main_ppo", "verl.trainer.ppo.ray_trainer", "vllm")
 KERNEL = "flash_fwd_hdim64_fp16_sm80.cu"

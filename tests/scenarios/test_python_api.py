@@ -12,7 +12,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from tests.support.local_workers import LocalLauncher
 from tests.support.tiny_run import Tiny
-from trainer import (
+from rollcall import (
     Callback,
     CallbackError,
     Environment,

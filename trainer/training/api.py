@@ -1,4 +1,4 @@
-"""Training from a Python program: `from trainer import train`."""
+"""Training from a Python program: `from rollcall import train`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract.exit_codes import ExitCode
+from contract.run_dir import RunFiles
 from trainer.config.config import Config
 from trainer.config.job_checks import missing_packages, start_faults
 from trainer.config.parse import parse
@@ -22,8 +23,14 @@ from trainer.config.values import most
 from trainer.metrics.callbacks import Callback, CallbackError, check
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
     from env.episodes.environment import Environment
     from env.types import RewardFunction
+
+
+PLOTTED = ("train/reward", "eval/accuracy")
 
 
 class RunError(RuntimeError):
@@ -51,6 +58,44 @@ class Result:
     run_dir: Path
     model: Path
     """The directory of the final model."""
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return a row for each step, in order: `step`, and its metrics. Raises OSError.
+
+        A step that was repeated after a loss has the values of its last time.
+        """
+        rows: dict[int, dict[str, float]] = {}
+        for line in RunFiles(self.run_dir).metrics.read_text().splitlines():
+            row = json.loads(line)
+            rows[row["step"]] = rows.get(row["step"], {}) | row
+        return [rows[step] for step in sorted(rows)]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the metrics, with a row for each step and a column for each metric."""
+        import pandas
+
+        return pandas.DataFrame(self.metrics()).set_index("step")
+
+    def plot(self, *names: str) -> Figure:
+        """Return matplotlib's figure of these metrics over the steps, which a notebook shows.
+
+        By default the reward, and the held-out accuracy if there is one.
+        """
+        from matplotlib.figure import Figure
+
+        rows = self.metrics()
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for name in names or PLOTTED:
+            points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+            if names and not points:
+                known = sorted({key for row in rows for key in row})
+                raise KeyError(f"no step has {name}: {', '.join(known)}")
+            if points:
+                axes.plot(*zip(*points, strict=True), ".-", label=name)
+        axes.set(xlabel="step")
+        axes.legend()
+        return figure
 
 
 def train(

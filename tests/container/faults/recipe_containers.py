@@ -25,7 +25,7 @@ from tests.support.recipe_jobs import RECORD, VARIABLES, VOLUMES, RecipeJob, los
 
 DISK_BYTES = 384 * 2**20
 RANKS = 3
-DRIVER, ENTRYPOINT = "-m trainer.cluster.launch ", "-m entrypoint"
+DRIVER, ENTRYPOINT = "-m trainer.cluster.launch ", "-m rollcall"
 """What only their command lines have; both also have the job's words."""
 STOPPED = 143
 NODES = (HEAD, FIRST, SECOND)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import trainer
+import rollcall
 from contract.exit_codes import ExitCode
 from env.environments.registry import ENVIRONMENTS
 from env.registry import REWARDS
 from env.types import RewardRequest, Score
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from trainer import Callback, ConfigError, Result, RunError, StepEnd, train
+from rollcall import Callback, ConfigError, Result, RunError, StepEnd, train
 from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import job_checks
@@ -28,10 +28,10 @@ from trainer.training.api import to_words
 PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
-def test_import_trainer_imports_nothing_heavy() -> None:
+def test_import_rollcall_imports_nothing_heavy() -> None:
     code = (
-        "import sys, trainer\n"
-        "from trainer import train, Callback, ConfigError, Score\n"
+        "import sys, rollcall\n"
+        "from rollcall import train, Callback, ConfigError, Score\n"
         "print([n for n in ('torch', 'ray', 'transformers', 'datasets') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -39,10 +39,10 @@ def test_import_trainer_imports_nothing_heavy() -> None:
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
-    for name in trainer.__all__:
-        assert getattr(trainer, name).__name__ == name
-    with pytest.raises(AttributeError, match="'trainer' has no attribute 'trian'"):
-        trainer.trian  # noqa: B018
+    for name in rollcall.__all__:
+        assert getattr(rollcall, name).__name__ == name
+    with pytest.raises(AttributeError, match="'rollcall' has no attribute 'trian'"):
+        rollcall.trian  # noqa: B018
 
 
 def test_the_page_names_what_a_result_and_a_step_have() -> None:
@@ -56,13 +56,13 @@ def test_the_page_imports_public_names_only() -> None:
     imported = {
         alias.name
         for line in PAGE.splitlines()
-        if line.startswith("from trainer import")
+        if line.startswith("from rollcall import")
         for node in ast.walk(ast.parse(line))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     assert imported
-    assert imported <= set(trainer.__all__)
+    assert imported <= set(rollcall.__all__)
 
 
 def test_values_become_the_words_of_a_command_line() -> None:

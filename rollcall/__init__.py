@@ -1,0 +1,77 @@
+"""The public Python API; docs/python.md describes it. Importing it imports nothing heavy."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from rollcall import own_packages
+
+if TYPE_CHECKING:
+    from contract.options import ConfigError
+    from entrypoint.commands.head_client import NoAnswerError
+    from env.episodes.environment import Environment
+    from env.episodes.types import Episode, Reply, Task, Turn
+    from env.types import RewardFunction, RewardRequest, Score
+    from rollcall.client import AsyncClient, Client, ClusterState, Event, Job
+    from trainer.metrics.callbacks import (
+        Callback,
+        CallbackError,
+        CheckpointEnd,
+        EvaluationEnd,
+        StepEnd,
+    )
+    from trainer.training.api import Result, RunError, train
+
+__all__ = [
+    "AsyncClient",
+    "Callback",
+    "CallbackError",
+    "CheckpointEnd",
+    "Client",
+    "ClusterState",
+    "ConfigError",
+    "Environment",
+    "Episode",
+    "EvaluationEnd",
+    "Event",
+    "Job",
+    "NoAnswerError",
+    "Reply",
+    "Result",
+    "RewardFunction",
+    "RewardRequest",
+    "RunError",
+    "Score",
+    "StepEnd",
+    "Task",
+    "Turn",
+    "train",
+]
+
+_MODULES = {
+    "contract.options": ("ConfigError",),
+    "entrypoint.commands.head_client": ("NoAnswerError",),
+    "env.episodes.environment": ("Environment",),
+    "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
+    "env.types": ("RewardFunction", "RewardRequest", "Score"),
+    "rollcall.client": ("AsyncClient", "Client", "ClusterState", "Event", "Job"),
+    "trainer.metrics.callbacks": (
+        *("Callback", "CallbackError", "CheckpointEnd", "EvaluationEnd", "StepEnd"),
+    ),
+    "trainer.training.api": ("Result", "RunError", "train"),
+}
+"""Where each name is: it is imported when it is asked for, as launchers import this package too."""
+
+own_packages.install()
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'rollcall' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

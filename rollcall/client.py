@@ -1,0 +1,295 @@
+"""A running cluster, asked over its head's control port: jobs, states, logs and events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from contract.journal_file.lines import event_of
+from contract.progress import Progress
+from entrypoint.commands import head_client, jobs, logs
+from entrypoint.commands.events import complete_lines
+from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
+from entrypoint.job import working_dir as directories
+from entrypoint.job.jobs import JobState
+from entrypoint.run.log_files import JOURNAL
+
+T = TypeVar("T")
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job."""
+
+    id: str
+    state: JobState
+    words: tuple[str, ...]
+    """The command, secrets masked."""
+    submitted: datetime
+    ended: datetime | None = None
+    exit_code: int | None = None
+    """None until it has ended."""
+    sentence: str = ""
+    """How it ended."""
+    recipe: str = ""
+    stage: str = ""
+    """Its name in a pipeline."""
+    run_dir: str = ""
+    """On the cluster."""
+    progress: Progress | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """What the head says of its cluster and of the run on it."""
+
+    head: str
+    """The name of the head's node."""
+    phase: str
+    present: int
+    """Workers that are there."""
+    expected_workers: int
+    job: str | None = None
+    """The submitted job that runs."""
+    progress: Progress | None = None
+    outcome: str | None = None
+    """finished, failed or stopped; None while the run goes on."""
+    exit_code: int | None = None
+    nodes: tuple[Mapping[str, Any], ...] = ()
+    """A row for each worker."""
+    missing: tuple[Mapping[str, Any], ...] = ()
+    """A row for each worker that is not there: its node, the reason, and since when."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line of the journal."""
+
+    at: datetime
+    node: str
+    kind: str
+    sentence: str
+    attempt: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Client:
+    """Asks a cluster. Every method raises NoAnswerError if the head does not do what is asked for.
+
+    While the head does not answer, as during its restart, methods ask again for two minutes.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        """`url`: of the control port, for example http://head:8266; by default ROLLCALL_URL, else
+        this machine's head. `token`: the run's token, or its read-only key; by default
+        ROLLCALL_TOKEN, else the token in ROLLCALL_RUN_DIR. Raises ConfigError.
+        """
+        given = {"ROLLCALL_URL": url, "ROLLCALL_TOKEN": token}
+        named = {name: value for name, value in given.items() if value is not None}
+        self._settings: Settings = read_settings({**os.environ, **named})
+
+    def submit(
+        self,
+        command: str | Sequence[str],
+        *,
+        working_dir: str | Path | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Bring a job; return it as the head has taken it into its queue.
+
+        `command`: as after `rollcall submit --`. `working_dir`: a local directory, which is
+        uploaded, or one on the cluster. `runtime_env`: Ray's runtime environment.
+        """
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        environment = dict(runtime_env or {})
+        if working_dir is not None:
+            environment["working_dir"] = str(working_dir)
+        self._ask("GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
+        if directories.is_local(environment):
+            environment = jobs.uploaded(self._settings, environment)
+        body = {"job": words, "runtime_env": environment, "key": uuid.uuid4().hex}
+        return _job(self._ask("POST", "/v1/jobs", json=body, timeout=jobs.SUBMIT_SECONDS))
+
+    def runs(self) -> list[Job]:
+        """Return all submitted jobs, oldest first."""
+        return [_job(row) for row in self._ask("GET", "/v1/jobs")["jobs"]]
+
+    @overload
+    def status(self) -> ClusterState: ...
+    @overload
+    def status(self, job: str) -> Job: ...
+    def status(self, job: str | None = None) -> ClusterState | Job:
+        """Return the state of a submitted job; without one, of the cluster and its run."""
+        if job is None:
+            return _state(self._ask("GET", "/v1/state"))
+        return _job(self._ask("GET", f"/v1/jobs/{job}"))
+
+    @overload
+    def wait(self, *, timeout: float | None = None) -> ClusterState: ...
+    @overload
+    def wait(self, job: str, *, timeout: float | None = None) -> Job: ...
+    def wait(self, job: str | None = None, *, timeout: float | None = None) -> ClusterState | Job:
+        """Return the state of a job, or of the head's run, once it has ended.
+
+        Raises TimeoutError after `timeout` seconds. A head ends soon after its run.
+        """
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while not (found := self.status(job) if job else self.status()).is_over:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{job or 'the run'} has not ended within {timeout:g} s")
+            time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        return found
+
+    def stop(self, job: str | None = None) -> None:
+        """Have a job save and stop; without a job, the whole run, with its cluster."""
+        self._ask("POST", f"/v1/jobs/{job}/stop" if job else "/v1/stop")
+
+    def logs(self, job: str | None = None, *, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that the attempts of a job, or of the head's run, have printed.
+
+        `follow`: and those that come, until the job has ended.
+        """
+        source = logs.LogsOfHead(self._settings, job or "", patient=True)
+        texts = logs.follow(source) if follow else _present(source, *logs.attempts(source))
+        return complete_lines(texts, with_last=True)
+
+    def events(self, job: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+        """Yield the events of a job, or of the head's run, oldest first.
+
+        `follow`: and those that come, until the job has ended.
+        """
+        source = logs.LogsOfHead(self._settings, job or "", patient=True)
+        texts = logs.follow(source, JOURNAL) if follow else _present(source, JOURNAL)
+        for line in complete_lines(texts):
+            if row := event_of(line.encode()):
+                yield _event(row)
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        ask = partial(head_client.ask, self._settings, method, path, **options)
+        return head_client.patiently(self._settings, ask)
+
+
+class AsyncClient:
+    """`Client` for a program with an event loop: each method waits in a thread."""
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        """As `Client`."""
+        self._client = Client(url, token)
+
+    async def submit(
+        self,
+        command: str | Sequence[str],
+        *,
+        working_dir: str | Path | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> Job:
+        return await asyncio.to_thread(
+            self._client.submit, command, working_dir=working_dir, runtime_env=runtime_env
+        )
+
+    async def runs(self) -> list[Job]:
+        return await asyncio.to_thread(self._client.runs)
+
+    @overload
+    async def status(self) -> ClusterState: ...
+    @overload
+    async def status(self, job: str) -> Job: ...
+    async def status(self, job: str | None = None) -> ClusterState | Job:
+        client = self._client
+        return await asyncio.to_thread(lambda: client.status(job) if job else client.status())
+
+    @overload
+    async def wait(self, *, timeout: float | None = None) -> ClusterState: ...
+    @overload
+    async def wait(self, job: str, *, timeout: float | None = None) -> Job: ...
+    async def wait(
+        self, job: str | None = None, *, timeout: float | None = None
+    ) -> ClusterState | Job:
+        async with asyncio.timeout(timeout):
+            while not (found := await (self.status(job) if job else self.status())).is_over:
+                await asyncio.sleep(POLL_SECONDS)
+        return found
+
+    async def stop(self, job: str | None = None) -> None:
+        await asyncio.to_thread(self._client.stop, job)
+
+    def logs(self, job: str | None = None, *, follow: bool = False) -> AsyncIterator[str]:
+        return _in_thread(partial(self._client.logs, job, follow=follow))
+
+    def events(self, job: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
+        return _in_thread(partial(self._client.events, job, follow=follow))
+
+
+async def _in_thread(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """Yield what an iterator yields, which waits in a thread."""
+    rows = await asyncio.to_thread(begin)
+    while found := await asyncio.to_thread(lambda: list(_first(rows))):
+        yield found[0]
+
+
+def _first(rows: Iterator[T]) -> Iterator[T]:
+    for row in rows:
+        yield row
+        return
+
+
+def _present(source: logs.Logs, *names: str) -> Iterator[str]:
+    """Yield what these logs have now."""
+    for name in names:
+        yield from logs.rest(source, name, {})
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    known = _known(Job, row)
+    return Job(
+        **known
+        | {
+            "state": JobState(row["state"]),
+            "words": tuple(row["words"]),
+            "submitted": datetime.fromisoformat(row["submitted"]),
+            "ended": row["ended"] and datetime.fromisoformat(row["ended"]),
+            "progress": Progress.of(row.get("progress") or {}),
+        }
+    )
+
+
+def _state(row: Mapping[str, Any]) -> ClusterState:
+    outcome = row["outcome"] or {}
+    return ClusterState(
+        **_known(ClusterState, row)
+        | {
+            "progress": Progress.of(row["progress"] or {}),
+            "outcome": outcome.get("outcome"),
+            "exit_code": outcome.get("exit_code"),
+            "nodes": tuple(row["nodes"]),
+            "missing": tuple(row["missing"]),
+        }
+    )
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    return Event(**_known(Event, row) | {"at": datetime.fromisoformat(row["at"])})
+
+
+def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that the class has: the head may be of a later version."""
+    return {one.name: row[one.name] for one in fields(kind) if one.name in row}
