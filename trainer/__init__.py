@@ -1,1 +1,0 @@
-"""The builtin trainer. `rollcall` has its public names."""
