@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
-from tests.support.local_workers import LocalLauncher
-from tests.support.tiny_run import Tiny
 from rollcall import (
     Callback,
     CallbackError,
@@ -25,6 +23,8 @@ from rollcall import (
     Turn,
     train,
 )
+from tests.support.local_workers import LocalLauncher
+from tests.support.tiny_run import Tiny
 from trainer.cluster import placement
 from trainer.training import run
 

@@ -16,9 +16,9 @@ from contract.exit_codes import ExitCode
 from env.environments.registry import ENVIRONMENTS
 from env.registry import REWARDS
 from env.types import RewardRequest, Score
+from rollcall import Callback, ConfigError, Result, RunError, StepEnd, train
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from rollcall import Callback, ConfigError, Result, RunError, StepEnd, train
 from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import job_checks
