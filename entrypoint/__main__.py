@@ -188,7 +188,17 @@ def _up(settings: Settings) -> int:
         more = [NO_JOB] if RECIPES[settings.recipe].may_lack_a_job and not settings.job else []
         print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
         return ExitCode.USAGE
+    tried = recipes.TriedCode()
+    if own_job and settings.check_code and not _has_begun(settings):
+        tried = recipes.load(settings.recipe).try_code(settings)
+    if tried.faults:
+        print("\n".join(tried.faults), file=sys.stderr)
+        return ExitCode.USAGE
     console.set_up(settings)
+    for line in tried.lines:
+        console.log.info("tried: %s", line)
+    for line in tried.warnings:
+        console.log.warning("%s", line)
     inbox = Inbox()
     inbox.listen_to_signals()
     if settings.preempt_file:
@@ -217,6 +227,16 @@ def _up(settings: Settings) -> int:
         if isinstance(role, Head):
             return head.serve(settings, role, findings, inbox)
         return worker.serve(settings, findings, inbox)
+
+
+def _has_begun(settings: Settings) -> bool:
+    """Whether earlier attempts have run the user's code; False if the run directory is away."""
+    from entrypoint.job.found_checkpoints import has_begun
+
+    try:
+        return has_begun(settings)
+    except OSError:
+        return False
 
 
 def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:

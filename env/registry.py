@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -34,15 +35,18 @@ from env.rewards.python_file import RewardFileError, load_reward_file
 from env.rewards.trl_function import load_trl_function
 from env.rewards.weighted import WeightedReward, named
 from env.types import IN_PYTHON, RewardFunction
+from env.user_code import Raised
 
 __all__ = [
     "IN_PYTHON",
     "REWARDS",
+    "Kind",
     "RewardRejected",
     "RewardSpecError",
     "RewardUnreachable",
     "given_in_python",
     "keep_servers_in",
+    "parts",
     "pure_reward",
     "reward_function",
 ]
@@ -92,6 +96,11 @@ logger = logging.getLogger(__name__)
 class RewardSpecError(ValueError):
     """Not the name of a reward; the message says what would be."""
 
+    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
+        super().__init__(sentence)
+        self.raised = raised
+        """The exception of a user's file, if that is why."""
+
 
 def reward_function(
     spec: str | Sequence[str],
@@ -133,7 +142,9 @@ def reward_function(
             return guard(load_trl_function(Path(function["file"]), function["name"]))
         if spec.endswith(".py"):
             return guard(load_reward_file(Path(spec)))
-    except (RewardFileError, ValueError) as error:
+    except RewardFileError as error:
+        raise RewardSpecError(str(error), error.raised) from error
+    except ValueError as error:
         raise RewardSpecError(str(error)) from error
     raise RewardSpecError(_unknown(spec))
 
@@ -153,19 +164,41 @@ def given_in_python(reward: RewardFunction) -> Iterator[str]:
         del REWARDS[IN_PYTHON]
 
 
+class Kind(StrEnum):
+    """What a call of a reward reaches."""
+
+    PURE = "pure"
+    """A reward of this package that asks no server and runs no code."""
+    CODE = "code"
+    """A function of the user's."""
+    SERVICE = "service"
+    """A server, or programs that a policy wrote."""
+
+
+def parts(spec: str | Sequence[str]) -> dict[str, Kind]:
+    """Map each reward of a sum to its kind, without loading one. Raises RewardSpecError."""
+    texts = [spec] if isinstance(spec, str) else [one for one, _ in map(_weighed, spec)]
+    return {text.strip(): _kind(text.strip()) for text in texts if text}
+
+
 def pure_reward(spec: str | Sequence[str]) -> RewardFunction | None:
     """The reward of this package, or the sum of such, that asks no server and runs no code.
 
     None for any other `spec`. Raises RewardSpecError.
     """
-    texts = [spec] if isinstance(spec, str) else [one for one, _ in map(_weighed, spec)]
-    names = [NAMED.fullmatch(text.strip()) for text in texts]
-    known = [REWARDS.get(name["name"]) if name else None for name in names]
-    for text, one in zip(texts, known, strict=True):
-        is_file = text.strip().endswith(".py") or FUNCTION.fullmatch(text.strip())
-        if text and one is None and "://" not in text and not is_file:
-            raise RewardSpecError(_unknown(text))
-    return reward_function(spec) if all(one and one.pure for one in known) else None
+    kinds = parts(spec).values()
+    return reward_function(spec) if kinds and set(kinds) == {Kind.PURE} else None
+
+
+def _kind(text: str) -> Kind:
+    name = NAMED.fullmatch(text)
+    if known := REWARDS.get(name["name"]) if name else None:
+        return Kind.PURE if known.pure else Kind.CODE if text == IN_PYTHON else Kind.SERVICE
+    if "://" in text:
+        return Kind.SERVICE
+    if text.endswith(".py") or FUNCTION.fullmatch(text):
+        return Kind.CODE
+    raise RewardSpecError(_unknown(text))
 
 
 def _weighed(text: str) -> tuple[str, float]:

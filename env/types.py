@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+from env.user_code import Raised
+
 IN_PYTHON = "python"
 """Name of a reward or an environment that a program gives as an object."""
 Messages = Sequence[Mapping[str, Any]]
@@ -85,6 +87,8 @@ class Score:
     reward: float = float("nan")
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    raised: Raised | None = field(default=None, compare=False)
+    """The exception of the user's code, if that is why it failed."""
 
     @property
     def ok(self) -> bool:
@@ -112,8 +116,8 @@ class Score:
         return cls(ScoreStatus.OK, reward, metrics)
 
     @classmethod
-    def failed(cls, error: str) -> Score:
-        return cls(ScoreStatus.FAILED, error=error)
+    def failed(cls, error: str, raised: Raised | None = None) -> Score:
+        return cls(ScoreStatus.FAILED, error=error, raised=raised)
 
 
 class RewardFunction(Protocol):

@@ -1,6 +1,6 @@
 """Whether the package `verifiers` and a package with an environment of it are installed.
 
-Neither is imported: what only plans a run executes no code of a user's.
+Neither is imported: `trainer.rollout.try_code` runs it, in a process of its own.
 """
 
 from __future__ import annotations

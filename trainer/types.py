@@ -29,6 +29,10 @@ class TrainingError(RuntimeError):
     """Training cannot continue: for example, a loss is not finite, or no reward is known."""
 
 
+class UserCodeError(TrainingError):
+    """The user's reward function or environment raised the same exception for all completions."""
+
+
 class LostWorkerError(TrainingError):
     """A process of the run has died or does not answer; the message names it and the reason."""
 

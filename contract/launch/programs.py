@@ -32,6 +32,8 @@ class Program(StrEnum):
     TRANSLATE = "trainer.config.translate"
     SCRIPT_COMMANDS = "trainer.config.translate.script_commands"
     """Prints the commands that a shell script runs."""
+    TRY_CODE = "trainer.rollout.try_code"
+    """Runs a user's reward function and environment on the first rows of the data."""
 
     PREPARE = "env.prepare"
     REWARD_SERVER = "env.server"

@@ -201,6 +201,11 @@ def _up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait-for-jobs", action="store_true", help="no job yet: `rollcall submit` brings jobs"
     )
+    parser.add_argument(
+        "--no-code",
+        action="store_true",
+        help="do not run the job's reward function and environment on the first rows of the data",
+    )
     parser.add_argument("words", nargs="*", metavar="JOB", help="flags of the job, or a program")
 
 

@@ -40,6 +40,8 @@ COMMANDS: Mapping[str, str] = {
 
 WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
+NO_CODE = "--no-code"
+"""Flag of `up` and `plan`: the user's code is not tried before the job starts."""
 REMOTE = ("submit", "pipeline", "list", "status", "wait", "open", "logs", "events", "stop")
 """Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
@@ -173,6 +175,9 @@ def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
 
 def _start(command: str, job: tuple[str, ...]) -> Invocation:
     """Return `up` or `plan` of a job, or of a cluster that waits for jobs. Raises UsageError."""
+    if job and job[0].startswith("-") and NO_CODE in job:
+        call = _start(command, tuple(word for word in job if word != NO_CODE))
+        return replace(call, variables={"ROLLCALL_CHECK_CODE": "0"})
     if not job or not job[0].startswith("-") or WAIT not in job:
         return Invocation(command, job)
     if others := [word for word in job if word != WAIT]:
@@ -182,7 +187,7 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
 
 
 CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
-NODE_FLAGS = ("--help", "--version", WAIT)
+NODE_FLAGS = ("--help", "--version", WAIT, NO_CODE)
 PLAN_FLAGS = (*NODE_FLAGS, "--json", "--cost", *CLUSTER_FLAGS)
 
 
@@ -219,12 +224,14 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
     if len(nodes) > 1 or 0 in nodes or (len(gpus) > 1 and [len(gpus)] != nodes):
         raise UsageError("--nodes takes one number above 0; with --gpus 8,8,4 that is 3")
+    call = _start("plan", tuple(job))
     return replace(
-        _start("plan", tuple(job)),
+        call,
         as_json="--json" in rest,
         shows_cost="--cost" in rest,
         variables=(
-            ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})
+            dict(call.variables)
+            | ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})
             | ({"ROLLCALL_NUM_GPUS": str(gpus[0])} if gpus else {})
             | ({"ROLLCALL_GPU_MEMORY": given["--gpu-memory"]} if "--gpu-memory" in given else {})
         ),

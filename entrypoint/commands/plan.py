@@ -1,4 +1,7 @@
-"""`plan`: what this node would do, secrets masked, doing none of it: no DNS, no socket."""
+"""`plan`: what this node would do, secrets masked, doing none of it: no DNS, no socket.
+
+Only the user's own reward function and environment are run, in a process of their own.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ KEYS = (
     "node_address",
     "recipe",
     "job",
+    "code",
     "layout",
     "run_dir",
     "storage",
@@ -74,9 +78,15 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     if wrong := cli.hinted(recipe.faults(settings), cli.PLAN_FLAGS):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
+    tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
+    given["code"] = list(tried.lines) or None
+    warnings += tried.warnings
+    if tried.faults:
+        faults = tuple(Fault("job", None, sentence, "") for sentence in tried.faults)
+        return _row(faults=faults, warnings=warnings, **given)
     if settings.ray_address and settings.num_gpus is None:
         of_job = recipes.warnings(recipe, PlacedJob(settings=settings))
-        return _row(warnings=[*of_job, NODES_UNKNOWN], **given)
+        return _row(warnings=[*tried.warnings, *of_job, NODES_UNKNOWN], **given)
     try:
         placed = recipe.placed(settings, _nodes(settings, decided, other))
         of_job = recipes.warnings(recipe, placed)
@@ -202,9 +212,10 @@ def _print_text(row: dict[str, Any], *, cost: bool) -> None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
             for name in KEYS
-            if name not in ("sources", "warnings", "faults", "layout")
+            if name not in ("sources", "warnings", "faults", "layout", "code")
             and row[name] not in (None, "")
         ]
+        lines += [("tried", line, "") for line in row["code"] or ()]
         layout = row["layout"]
         _print_table(lines + _layout_lines(layout) + (_cost_lines(row) if cost else []))
     for warning in row["warnings"]:

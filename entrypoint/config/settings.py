@@ -120,6 +120,9 @@ class Settings:
         default={},
         secret=True,
     )
+    check_code: bool = variable(
+        "ROLLCALL_CHECK_CODE", "0: `plan` and `up` do not try the user's code.", default=True
+    )
     step_pattern: re.Pattern[str] | None = variable(
         "ROLLCALL_STEP_PATTERN",
         "A step in the log of a `command` or `torchrun` job: a regular expression with groups, "
@@ -348,8 +351,7 @@ class Settings:
     )
 
     def __repr__(self) -> str:
-        shown = (setting.name for setting in fields(self) if setting.repr)
-        values = (f"{name}={getattr(self, name)!r}" for name in shown)
+        values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
         return redact(f"Settings({', '.join(values)})", self.secrets)
 
     @property

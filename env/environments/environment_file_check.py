@@ -1,7 +1,7 @@
 """What is wrong with the file of an environment or an agent, read and not run.
 
 A user's file may import anything and do anything, so nothing here executes it: the check is of
-syntax, of names and of the signatures of methods.
+syntax, of names and of the signatures of methods. `trainer.rollout.try_code` runs an episode.
 """
 
 from __future__ import annotations

@@ -20,11 +20,17 @@ from env.episodes.environment import Environment, EnvironmentFactory
 from env.episodes.episode import CLOSE_SECONDS, close
 from env.episodes.types import Limits
 from env.rewards.python_file import RewardFileError, load_module
+from env.user_code import Raised
 from env.verifiers_package import PREFIX
 
 
 class EnvironmentSpecError(ValueError):
     """Not an environment; the message says what would be."""
+
+    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
+        super().__init__(sentence)
+        self.raised = raised
+        """The exception of a user's code, if that is why."""
 
 
 def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentFactory:
@@ -41,7 +47,7 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
         try:
             module = load_module(Path(path))
         except RewardFileError as error:
-            raise EnvironmentSpecError(str(error)) from error
+            raise EnvironmentSpecError(str(error), error.raised) from error
         made = getattr(module, name, None)
         if not callable(made) and not isinstance(made, Mapping):
             raise EnvironmentSpecError(
@@ -58,8 +64,9 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
     except EnvironmentSpecError:
         raise
     except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
-        reason = f"{type(error).__name__}: {error}"
-        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
+        raised = Raised.of(error, made)
+        sentence = f"--environment {spec} cannot be made: {raised}"
+        raise EnvironmentSpecError(sentence, raised) from error
     if not issubclass(kind, Environment):
         raise EnvironmentSpecError(
             f"--environment {spec} makes a {kind.__name__}, where a subclass of "
@@ -103,8 +110,9 @@ def verifiers_attempt(
         environment = load(spec.removeprefix(PREFIX), arguments)
         chat.begin(({"role": "user", "content": "question"},), tools_of(environment))
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise EnvironmentSpecError(f"--environment {spec} cannot be made: {reason}") from error
+        raised = Raised.of(error)
+        sentence = f"--environment {spec} cannot be made: {raised}"
+        raise EnvironmentSpecError(sentence, raised) from error
     return VerifiersAttempt(environment, chat, limits)
 
 
@@ -115,6 +123,6 @@ def agent_attempt(
     try:
         executor = load_agent(path)
     except RewardFileError as error:
-        raise EnvironmentSpecError(str(error)) from error
+        raise EnvironmentSpecError(str(error), error.raised) from error
     sampling = SamplingParams(limits.reply, temperature, top_p)
     return AgentAttempt(executor, codec.tokenizer, limits, sampling, codec.ends)

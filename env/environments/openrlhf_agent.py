@@ -32,6 +32,7 @@ from env.episodes.types import (
 )
 from env.rewards.python_file import RewardFileError, load_module
 from env.types import Score, brief, finite
+from env.user_code import Raised
 
 
 def load_agent(path: Path) -> Any:
@@ -44,9 +45,9 @@ def load_agent(path: Path) -> Any:
         try:
             executor = made()
         except (Exception, SystemExit) as error:
-            raise RewardFileError(
-                f"{path}: {AGENT_CLASS}() raised {type(error).__name__}: {error}"
-            ) from error
+            raised = Raised.of(error, made)
+            sentence = f"{path}: {AGENT_CLASS}() raised {raised}"
+            raise RewardFileError(sentence, raised) from error
     if not callable(getattr(executor, "execute", None)):
         raise RewardFileError(f"{path}: {AGENT_CLASS} has no method execute")
     return executor

@@ -21,8 +21,10 @@ from env.episodes.types import (
     StopReason,
     Task,
     UnusableTaskError,
+    WrongReturnError,
 )
 from env.types import RewardRequest, Score
+from env.user_code import Raised
 
 PAUSES = (1.0, 4.0, 16.0)
 """Seconds before each new attempt of an episode."""
@@ -122,7 +124,7 @@ class EpisodeRunner:
             if self.on_failure is OnFailure.FAIL:
                 raise
             self.log(task, "is dropped", error)
-            return self._dropped(task, str(error))
+            return self._dropped(task, error)
         if episode.score is None and episode.turn_rewards and not self.has_reward:
             episode.score = Score.of(0.0)  # the rewards of its turns are all that there is
         return episode
@@ -153,12 +155,24 @@ class EpisodeRunner:
         except BaseException as error:  # another episode has no part in it
             raise UnexpectedError(f"the episode raised {type(error).__name__}: {error}") from error
 
-    def _dropped(self, task: Task, reason: str) -> Episode:
+    def _dropped(self, task: Task, error: EnvironmentFailedError) -> Episode:
         """Return an episode that has no action, so that nothing of it is trained on."""
-        episode = Episode(task=task, stop=StopReason.FAILED, score=Score.failed(reason))
+        score = Score.failed(str(error), raised_by(error))
+        episode = Episode(task=task, stop=StopReason.FAILED, score=score)
         # The messages may be what the chat template refuses.
         episode.observe(self.chat.encode(task.text or " ")[-self.longest_prompt :])
         return episode
+
+
+def raised_by(error: BaseException) -> Raised | None:
+    """Return what a user's code raised, if that is why an episode failed."""
+    method = error.method if isinstance(error, WrongReturnError) else None
+    root = error
+    while root.__cause__ is not None and isinstance(root, RuntimeError):
+        root = root.__cause__  # what wraps it is of this product
+    if root is error and method is None:
+        return None
+    return Raised.of(root, method)
 
 
 def without_reward(requests: Sequence[RewardRequest]) -> list[Score]:

@@ -32,6 +32,7 @@ from env.episodes.types import (
     Task,
     Turn,
     UnusableTaskError,
+    WrongReturnError,
 )
 from env.images.load import ImageError
 from env.images.types import Image
@@ -305,7 +306,8 @@ class _Run:
         return type(self.environment).__name__
 
     def _failure(self, method: str, what: str) -> EnvironmentFailedError:
-        return EnvironmentFailedError(f"{self._name}.{method} {what}")
+        own = getattr(type(self.environment), method, None)
+        return WrongReturnError(f"{self._name}.{method} {what}", own)
 
 
 def _plain(score: Score) -> Score:

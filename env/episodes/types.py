@@ -37,6 +37,14 @@ class EnvironmentFailedError(RuntimeError):
         return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
 
 
+class WrongReturnError(EnvironmentFailedError, TypeError):
+    """A method of the environment raised, or returned what it must not."""
+
+    def __init__(self, reason: str, method: object) -> None:
+        super().__init__(reason)
+        self.method = method
+
+
 class UnusableTaskError(EnvironmentFailedError):
     """The task itself cannot be used, so that another attempt would fail as well."""
 

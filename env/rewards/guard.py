@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from env.types import RewardFunction, RewardRequest, Score
+from env.user_code import Raised
 
 NANS = frozenset(("NaN", "nan"))
 """What JSON and pandas make of a label that is missing, if somebody saves it as a text."""
@@ -23,14 +24,13 @@ def guard(reward: RewardFunction) -> RewardFunction:
     def guarded(requests: Sequence[RewardRequest]) -> list[Score]:
         try:
             scores = [_plain(score) for score in reward(requests)]
+            if len(scores) != len(requests):
+                raise ValueError(f"it gave {len(scores)} scores for {len(requests)} completions")
         except (Exception, SystemExit) as error:  # the latter would end the run, with 0 too
             logger.exception("The reward function failed on %d completions.", len(requests))
             reason = f"the reward function raised {type(error).__name__}: {error}"
-            return [Score.failed(reason)] * len(requests)
-        if len(scores) != len(requests):
-            reason = f"the reward function gave {len(scores)} scores for {len(requests)}"
-            logger.error("%s completions.", reason.capitalize())
-            return [Score.failed(reason)] * len(requests)
+            raised = Raised.of(error, getattr(reward, "code", reward))
+            return [Score.failed(reason, raised)] * len(requests)
         return scores
 
     return guarded

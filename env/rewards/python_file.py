@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
-from env.types import RewardFunction, RewardRequest, Score, finite
+from env.types import RewardRequest, Score, finite
+from env.user_code import Raised, check_signature, offered
 
 NAME = "reward_func"
 
@@ -19,19 +21,51 @@ NAME = "reward_func"
 class RewardFileError(ValueError):
     """A file that gives no reward function; the message says why."""
 
+    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
+        super().__init__(sentence)
+        self.raised = raised
+        """The exception of the file's code, if that is why."""
 
-def load_reward_file(path: Path) -> RewardFunction:
-    """`reward_func` of the file, which returns rewards (list, array, tensor) or a dictionary."""
-    reward_func = getattr(load_module(path), NAME, None)
-    if not callable(reward_func):
-        raise RewardFileError(f"{path}: defines no function {NAME}(queries, prompts, labels)")
 
-    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+@dataclass(frozen=True, slots=True)
+class FileReward:
+    """A RewardFunction of OpenRLHF's `reward_func(queries, prompts, labels)`."""
+
+    code: Callable[..., Any]
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         body = write_request(requests)
-        answer = reward_func(body["query"], body["prompts"], body["labels"])
-        return read_answer(plain(answer), len(requests))
+        arguments = (body["query"], body["prompts"], body["labels"])
+        check_signature(self.code, arguments, {})
+        return read_answer(plain(self.code(*arguments)), len(requests))
 
-    return reward
+
+def load_reward_file(path: Path) -> FileReward:
+    """`reward_func` of the file, which returns rewards (list, array, tensor) or a dictionary."""
+    return FileReward(load_callable(path, NAME, "(queries, prompts, labels)"))
+
+
+def load_callable(path: Path, name: str, parameters: str) -> Callable[..., Any]:
+    """Return what a file calls `name`; of a class, an instance that was made without arguments.
+
+    `parameters`: those that are wanted, for the message. Raises RewardFileError.
+    """
+    module = load_module(path)
+    function = getattr(module, name, None)
+    if function is None:
+        raise RewardFileError(
+            f"{path}: defines no function {name}{parameters}: {offered(name, module)}"
+        )
+    if isinstance(function, type):
+        try:
+            function = function()
+        except (Exception, SystemExit) as error:
+            raised = Raised.of(error, function)
+            raise RewardFileError(f"{path}: {name}() raised {raised}", raised) from error
+    if not callable(function):
+        raise RewardFileError(f"{path}: {name} is no function, but a {type(function).__name__}")
+    made: Callable[..., Any] = function
+    return made
 
 
 def load_module(path: Path) -> object:
@@ -52,7 +86,10 @@ def load_module(path: Path) -> object:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise RewardFileError(f"{path}: {type(error).__name__} on import: {error}") from error
+        raised = Raised.of(error)
+        where = f":{raised.line}" if raised.line and raised.file.endswith(path.name) else ""
+        sentence = f"{path}{where}: {type(error).__name__} on import: {error}"
+        raise RewardFileError(sentence, raised) from error
     return module
 
 

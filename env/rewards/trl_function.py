@@ -10,26 +10,32 @@ from typing import Any
 
 from env import coroutines
 from env.http.protocol import read_answer
-from env.rewards.python_file import RewardFileError, load_module, plain
-from env.types import RewardFunction, RewardRequest, Score
+from env.rewards.python_file import load_callable, plain
+from env.types import RewardRequest, Score
+from env.user_code import check_signature
 
 Function = Callable[..., Any]
 NO_COLUMNS = frozenset(("prompt", "completion", "completion_ids"))
 """Columns that TRL does not pass on: it has arguments of its own for them."""
 
 
-def load_trl_function(path: Path, name: str) -> RewardFunction:
-    """Return the function `name` of the file as a reward function. Raises RewardFileError."""
-    function = getattr(load_module(path), name, None)
-    if not callable(function):
-        raise RewardFileError(f"{path}: defines no function {name}(completions, **columns)")
+@dataclass(frozen=True, slots=True)
+class TrlReward:
+    """A RewardFunction of a function of TRL's kind."""
 
-    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+    code: Function
+
+    def __call__(self, requests: Sequence[RewardRequest]) -> list[Score]:
         asked = Asked.of(requests)
-        answer = function(**asked.arguments())
+        arguments = asked.arguments()
+        check_signature(self.code, (), arguments)
+        answer = self.code(**arguments)
         return asked.scores(coroutines.run(_of(answer)) if inspect.isawaitable(answer) else answer)
 
-    return reward
+
+def load_trl_function(path: Path, name: str) -> TrlReward:
+    """Return the function `name` of the file as a reward function. Raises RewardFileError."""
+    return TrlReward(load_callable(path, name, "(completions, **columns)"))
 
 
 @dataclass(slots=True)

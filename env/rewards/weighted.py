@@ -41,7 +41,7 @@ class WeightedReward:
         total = 0.0
         for part, score in zip(self._parts, scores, strict=True):
             if not score.ok:
-                return Score.failed(f"{part.name}: {score.error}")
+                return Score.failed(f"{part.name}: {score.error}", score.raised)
             total += part.weight * score.reward
             metrics = {**score.metrics, **metrics, f"reward_{part.name}": score.reward}
             own |= {name: value for name, value in score.metrics.items() if name == part.name}

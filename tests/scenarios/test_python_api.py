@@ -133,3 +133,42 @@ def test_what_ends_the_program_with_a_code_is_a_run_error(
     with pytest.raises(RunError) as raised:
         train(**flags, reward=nobody_knows, max_steps=1)
     assert raised.value.exit_code is ExitCode.JOB_FAILED
+
+
+def line_of(function: Any) -> str:
+    """The last line of a function, as messages name it."""
+    code = function.__code__
+    return f"{Path(code.co_filename).name}:{max(line for *_, line in code.co_lines() if line)}"
+
+
+def test_a_reward_that_raises_for_each_row_ends_the_run_before_ray_is_asked(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adds(requests: Sequence[RewardRequest]) -> list[Score]:
+        return [Score.of(request.query + 1) for request in requests]  # type: ignore[operator]
+
+    monkeypatch.setattr(placement, "join", None)
+    with pytest.raises(RunError) as caught:
+        train(**flags, reward=adds, max_steps=1)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "TypeError" in str(caught.value)
+    assert line_of(adds) in str(caught.value)
+
+
+@pytest.mark.parametrize(("works", "code"), [(1, ExitCode.USAGE), (3, ExitCode.JOB_FAILED)])
+def test_a_bug_in_all_completions_of_the_first_rollout_is_the_users(
+    flags: dict[str, Any], works: int, code: ExitCode
+) -> None:
+    """Later it may be an answer of a server: then another attempt is made."""
+    calls = 0
+
+    def misses(requests: Sequence[RewardRequest]) -> list[Score]:
+        nonlocal calls
+        calls += 1
+        table = {} if calls > works else {"reward": 1.0}
+        return [Score.of(table["reward"] + len(request.response)) for request in requests]
+
+    with pytest.raises(RunError) as caught:
+        train(**flags, reward=misses, max_steps=4)
+    assert caught.value.exit_code is code
+    assert line_of(misses) in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,17 @@ def model_warnings(config: Config) -> Iterator[str]:
             yield f"--packing_samples: samples of {flag} {model} are padded all the same: {fault}"
 
 
+def first_rows(config: Config) -> list[Prompt]:
+    """Return the first rows of the training data, if it is on this disk. Raises PromptError."""
+    for flag, path in _on_disk(config):
+        if flag == "--prompt_data":
+            render = _any_chat if config.renders_chat else None
+            images = config.images if config.sees_images else None
+            how = replace(_how(config, flag), render=render, images=images)
+            return load_prompts(path, replace(how, max_samples=label_check.SCORED))
+    return []
+
+
 def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield the data sets on this disk, each with its flag."""
     for flag, given in (
@@ -84,7 +96,7 @@ def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:
-    """Check labels by the package's own rewards: planning calls no server and no user code."""
+    """Check labels by the package's own rewards; `code_check` runs a user's."""
     from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
     try:
@@ -95,21 +107,30 @@ def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | No
     return label_check.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
 
+def _any_chat(messages: list[dict[str, Any]]) -> str:
+    """Return a text for any chat: the true template needs the model's tokeniser."""
+    return "chat"
+
+
 def _read(config: Config, flag: str, path: Path, most: int | None = None) -> list[Prompt]:
     """Return the prompts of a data set, at most `most` of them."""
-    # Any chat is a text to this stand-in; the true template needs the model's tokeniser.
-    render = (lambda messages: "chat") if config.renders_chat or config.images else None
+    how = _how(config, flag)
+    return load_prompts(path, replace(how, max_samples=most or how.max_samples))
+
+
+def _how(config: Config, flag: str) -> ReadSettings:
+    """Return how rows are read. A model that is not here may be one for images and chats."""
     trains = flag == "--prompt_data"
-    how = ReadSettings(
+    return ReadSettings(
         input_key=config.input_key,
         label_key=config.label_key,
         input_template=config.input_template,
-        max_samples=most or (config.max_samples if trains else None),
-        render=render,
+        max_samples=config.max_samples if trains else None,
+        render=_any_chat if config.renders_chat or config.images else None,
+        columns=config.wants_columns,
         images=config.images,
         split=config.prompt_split if trains else config.eval_split,
     )
-    return load_prompts(path, how)
 
 
 def model_faults(config: Config, *, weights: bool = True) -> list[str]:

@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from contract.files.os_errors import with_errno
 from env.types import Prompt, RewardFunction, RewardRequest
+from env.user_code import Raised, same_fault
 
 if TYPE_CHECKING:
     from trainer.config.config import Config
@@ -22,9 +23,23 @@ AT_ONCE = 64
 """Labels of one call."""
 
 
+class Unscored(str):
+    """Why no row can be scored, in a sentence."""
+
+    __slots__ = ("raised",)
+
+    raised: Raised | None
+    """The exception that a user's function raised for each row."""
+
+    def __new__(cls, sentence: str, raised: Raised | None) -> Self:
+        fault = super().__new__(cls, sentence)
+        fault.raised = raised
+        return fault
+
+
 def unscored(
     config: Config, reward: RewardFunction, data: object, prompts: Sequence[Prompt]
-) -> str | None:
+) -> Unscored | None:
     """Return a sentence if none of the first rows can be scored; None if one can.
 
     `data`: names the prompts. The completion is the label itself, as far as anyone knows the
@@ -34,9 +49,14 @@ def unscored(
     scores = reward([_with_its_label(prompt) for prompt in first])
     if any(score.ok for score in scores):
         return None
-    return (
+    raised = None
+    if scores[0].raised:  # by one call for all: one row may be why
+        alone = [score for prompt in first for score in reward([_with_its_label(prompt)])]
+        raised = same_fault([score.raised for score in alone])
+    return Unscored(
         f"{config.reward_flag} can score none of the first {len(first)} rows of "
-        f"{data}: {scores[0].error}"
+        f"{data}: {scores[0].error}",
+        raised,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contract.journal import journal_writer
 from env.environments.load import (
@@ -19,9 +20,11 @@ from env.episodes.codec import TextCodec
 from env.episodes.environment import SingleTurn
 from env.episodes.types import Limits, Reply, ReplyStop, Turn
 from trainer.config.config import Config
-from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.image_chat import ImageChat
 from trainer.rollout.prompts import load_codec
+
+if TYPE_CHECKING:
+    from trainer.rollout.episodes import EpisodeSetup
 
 
 class OneReply(SingleTurn):
@@ -41,10 +44,12 @@ def of_flags(config: Config) -> EpisodeSetup | None:
     """
     if not config.runs_episodes:
         return None
+    from trainer.rollout.episodes import EpisodeSetup  # imports Ray, which a check has no use for
+
     codec = load_codec(config.pretrain)
     chat = chat_of(config, codec)
     runner = EpisodeRunner(
-        _attempt(config, chat, codec),
+        attempt_of(config, chat, codec),
         chat,
         config.prompt_max_len,
         OnFailure(config.episodes.environment_failure),
@@ -81,7 +86,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def _attempt(config: Config, chat: Chat, codec: TextCodec) -> Attempt:
+def attempt_of(config: Config, chat: Chat, codec: TextCodec) -> Attempt:
     limits, sampling = limits_of(config), config.sampling
     if agent := config.episodes.agent_func_path:
         load = partial(agent_attempt, temperature=sampling.temperature, top_p=sampling.top_p)

@@ -16,12 +16,20 @@ from contract.background import in_background
 from contract.files import umask
 from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardRequest, Score
+from env.user_code import Cause, same_fault
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.reward_models import Combine
 from trainer.rollout.rollout_state import PromptGroup
-from trainer.types import Completion, FloatArray, Metrics, Sample, TrainingError
+from trainer.types import (
+    Completion,
+    FloatArray,
+    Metrics,
+    Sample,
+    TrainingError,
+    UserCodeError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +107,18 @@ def _request(prompt: Prompt, completion: Completion) -> RewardRequest:
 
 
 def require_one(samples: Sequence[Sample]) -> None:
-    """Raises TrainingError if no completion could be scored."""
-    if not any(sample.score.ok for sample in samples):
-        raise TrainingError(
-            f"none of {len(samples)} completions could be scored: {samples[0].score.error}"
-        )
+    """Raises TrainingError if no completion could be scored.
+
+    It is a UserCodeError if the same exception of a user's code is why, and another try of the same
+    code would raise it again.
+    """
+    if any(sample.score.ok for sample in samples):
+        return
+    raised = same_fault([sample.score.raised for sample in samples])
+    none = f"none of {len(samples)} completions could be scored"
+    if raised is not None and raised.cause is Cause.BUG:
+        raise UserCodeError(f"{none}: each time {raised}. Correct {raised.place or 'the code'}")
+    raise TrainingError(f"{none}: {samples[0].score.error}")
 
 
 def rewards_of(samples: Sequence[Sample]) -> FloatArray:

@@ -233,7 +233,8 @@ def _prompt_of(row: dict[str, Any]) -> Prompt:
 
 
 def _score(row: dict[str, Any]) -> Score:
-    return Score(**stored_json.fields_of(Score, row) | {"status": ScoreStatus(row["status"])})
+    known = stored_json.fields_of(Score, row)
+    return Score(**known | {"status": ScoreStatus(row["status"]), "raised": None})
 
 
 def pending_at(config: Config, beginning: DriverState) -> PendingRollouts | None:

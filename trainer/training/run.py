@@ -31,6 +31,7 @@ from env.registry import (
     reward_function,
 )
 from env.types import RewardFunction
+from env.user_code import Cause
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import RunState
@@ -52,7 +53,7 @@ from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
-from trainer.types import NotSharedError, TrainingError, UnfitModelError
+from trainer.types import NotSharedError, TrainingError, UnfitModelError, UserCodeError
 from trainer.weight_sync import choose
 from trainer.workers import groups
 from trainer.workers.groups import WorkerGroups
@@ -70,6 +71,7 @@ EXIT_CODES: Mapping[type[Exception], ExitCode] = {
     hub.HubUnreachableError: ExitCode.UNREACHABLE,
     hub.HubError: ExitCode.USAGE,
     RewardUnreachable: ExitCode.UNREACHABLE,
+    UserCodeError: ExitCode.USAGE,
     TrainingError: ExitCode.JOB_FAILED,
     Stopped: ExitCode.STOPPED,
     SupersededError: ExitCode.RUN_DIR,
@@ -117,6 +119,11 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
         except Stopped:
             peers.end()  # the checkpoint on disk is complete
             raise
+        except UserCodeError as error:
+            if Progress.read(config.files.progress) is None:
+                raise
+            # The code has worked for whole steps: what it asks may answer again.
+            raise TrainingError(str(error)) from error
         peers.end()
     finally:
         if stays:
@@ -168,7 +175,8 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
     """Score the first rows before the first step of a run; later steps have shown that labels fit.
 
     The reward of a user's file or server may fail for a while, so its failure is only journaled.
-    Raises PromptError if the built-in reward cannot read the labels.
+    Raises PromptError if the built-in reward cannot read the labels, UserCodeError if a user's
+    function can score no row however often it is tried.
     """
     if Progress.read(config.files.progress) is not None:
         return
@@ -183,6 +191,9 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
         return
     first, pure = prompts.stream.prompts, pure_reward(config.reward_spec)
     if fault := label_check.unscored(config, reward, config.prompt_data, first):
+        if (raised := fault.raised) is not None and raised.cause is Cause.BUG:
+            where = f" (raised at {raised.place}). Correct that line" if raised.place else ""
+            raise UserCodeError(f"{fault}{where}")
         label = first[0].label
         if pure or label_check.parts(label):
             raise PromptError(label_check.blamed_on_labels(config, fault, label))

@@ -94,6 +94,17 @@ class PlacedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedCode:
+    """What the user's own code did when it was run on the first rows of the data."""
+
+    lines: tuple[str, ...] = ()
+    """A completion and its score each."""
+    faults: tuple[str, ...] = ()
+    """A sentence each: the job would fail."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryAdvice:
     """What to change in a job that was out of memory, in the words of its framework."""
 
@@ -147,6 +158,13 @@ class Recipe(ABC):
         A fault that is only that a file is not there is an AbsentFile; one of a flag that no job
         has is an UnknownFlag.
         """
+
+    def try_code(self, settings: Settings) -> TriedCode:
+        """Return what the job's reward function and environment do, in a process of their own.
+
+        It is for settings without faults. A recipe that cannot run them tries nothing.
+        """
+        return TriedCode()
 
     @abstractmethod
     def look_for_files(self, settings: Settings) -> None:

@@ -70,6 +70,15 @@ SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
             "plan --nodes 3 --wait-for-jobs",
             Invocation("plan", waits_for_jobs=True, variables={"EXPECTED_WORKERS": "2"}),
         ),
+        (
+            "--no-code --pretrain m",
+            Invocation("up", ("--pretrain", "m"), variables={"ROLLCALL_CHECK_CODE": "0"}),
+        ),
+        (
+            "plan --no-code --json --pretrain m",
+            Invocation("plan", ("--pretrain", "m"), True, variables={"ROLLCALL_CHECK_CODE": "0"}),
+        ),
+        ("up sh --no-code", Invocation("up", ("sh", "--no-code"))),
         ("up sh --wait-for-jobs", Invocation("up", ("sh", "--wait-for-jobs"))),
         ("status", Invocation("status")),
         ("logs --json", Invocation("logs", ("--json",))),

@@ -11,6 +11,7 @@ from contract.journal import EXPORT
 from contract.launch.programs import Program
 from contract.manifest import lineage_of, newest_checkpoint
 from contract.options import ConfigError, UnfinishedFile
+from contract.redaction import redact
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.parsers import HELP
@@ -24,6 +25,7 @@ from entrypoint.job.recipes.base import (
     MemoryAdvice,
     PlacedJob,
     Recipe,
+    TriedCode,
 )
 from entrypoint.job.recipes.builtin.faults import error_of, sentences
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
@@ -53,6 +55,7 @@ KEPT: Mapping[tuple[str, ...], str] = {
 """Maps flags to what stays as the run began, whatever their new values."""
 
 
+WAY_OUT = ", or leave this check out with --no-code (ROLLCALL_CHECK_CODE=0)"
 LESS_MEMORY = MemoryAdvice(
     gpu="lower --train_max_tokens_per_gpu (without --use_dynamic_batch --micro_train_batch_size and"
     " --micro_rollout_batch_size) or --vllm_gpu_memory_utilization, or raise --zero_stage",
@@ -100,6 +103,23 @@ class Builtin(Recipe):
 
         config = parse(_arguments(settings), incomplete=True, absent=True)
         return [*config.warnings, *data_warnings(config), *model_warnings(config)]
+
+    def try_code(self, settings: Settings) -> TriedCode:
+        from trainer.config import code_check
+        from trainer.config.parse import parse
+
+        words = _arguments(settings)
+        try:
+            config = parse(words, incomplete=True)
+        except ConfigError:
+            return TriedCode()  # the head waits for a file
+        found = code_check.in_process(config, words)
+        hide = settings.secrets
+        return TriedCode(
+            lines=tuple(redact(one, hide) for one in found.lines),
+            faults=tuple(redact(f"{one}{WAY_OUT}", hide) for one in found.faults),
+            warnings=tuple(redact(one, hide) for one in found.warnings),
+        )
 
     def look_for_files(self, settings: Settings) -> None:
         _parsed(settings)

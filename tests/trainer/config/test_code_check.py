@@ -1,0 +1,236 @@
+"""A user's reward function is run on the first rows before anything starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.repository import ROOT
+from tests.support.tiny_run import Tiny, to_argv
+from trainer.config import code_check, job_checks
+from trainer.config.code_check import CodeCheck
+from trainer.config.config import Config
+from trainer.config.parse import parse
+
+REWARDS = """
+import asyncio, os, sys, time
+
+def right(completions, answer, **kwargs):
+    print("something that no plan shows")
+    return [float(c == a) for c, a in zip(completions, answer)]
+
+async def waits(completions, answer, **kwargs):
+    await asyncio.sleep(0)
+    return right(completions, answer)
+
+class Callable:
+    def __call__(self, completions, answer, **kwargs):
+        return right(completions, answer)
+
+def label_of_another(completions, label):
+    return [1.0 for _ in completions]
+
+def adds(completions, answer, **kwargs):
+    return [len(c) + a for c, a in zip(completions, answer)]
+
+def one_for_all(completions, **kwargs):
+    return [1.0]
+
+def one_number(completions, **kwargs):
+    return 1.0
+
+def texts(completions, **kwargs):
+    return ["good"] * len(completions)
+
+def leaves(completions, **kwargs):
+    sys.exit(0)
+
+def splits(completions, **kwargs):
+    return [float(c) for c in completions]
+
+def nobody(completions, **kwargs):
+    return [None for _ in completions]
+
+def nan(completions, **kwargs):
+    return [float("nan") for _ in completions]
+
+def away(completions, **kwargs):
+    raise ConnectionError("no judge")
+
+def secret(completions, **kwargs):
+    raise ValueError("key " + os.environ["JUDGE_API_KEY"])
+
+def hangs(completions, **kwargs):
+    time.sleep(3600)
+
+def ends(completions, **kwargs):
+    print("last words")
+    os._exit(3)
+
+def chats(completions, **kwargs):
+    return [float(c[0]["role"] == "assistant") for c in completions]
+
+def reward_func(queries, prompts, labels):
+    return [float(q == p + l) for q, p, l in zip(queries, prompts, labels)]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(REWARDS)
+    return path
+
+
+def config_of(tiny: Tiny, run: Path, *rewards: str, **flags: Any) -> Config:
+    given = tiny.needed(run) | {"remote_rm_url": None, "label_key": None, "rewards": rewards}
+    return parse(to_argv(given | flags))
+
+
+def tried(config: Config) -> CodeCheck:
+    rows = job_checks.first_rows(config)
+    return code_check.of([*code_check.try_rewards(config, rows)])
+
+
+@pytest.mark.parametrize("name", [":right", ":waits", ":Callable", ""])
+def test_the_rows_answer_and_nonsense_are_scored(
+    tiny: Tiny, file: Path, run_dir: Path, name: str
+) -> None:
+    key = None if name else "answer"  # OpenRLHF's function gets labels and no columns
+    found = tried(config_of(tiny, run_dir, f"{file}{name}:1", label_key=key))
+    assert (found.faults, found.warnings) == ([], [])
+    assert [one.score for one in found.tried] == [1.0] * 4 + [0.0] * 4
+    assert found.lines[3] == f"{file}{name}, row 4: '4' → 1, {code_check.NONSENSE!r} → 0"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("label_of_another", "def label_of_another", "needs `label`, and is called with `answer`"),
+        ("adds", "len(c) + a", "TypeError: unsupported operand"),
+        ("one_for_all", "def one_for_all", "1 rewards for 4 completions .* in one call"),
+        ("one_number", "def one_number", "no list of rewards in 1.0"),
+        ("texts", "def texts", "the reward 'good' is not a finite number"),
+        ("leaves", "sys.exit(0)", "SystemExit: 0"),
+        ("splits", "float(c) for", "ValueError: could not convert .* with the completion 'qw"),
+    ],
+)
+def test_what_would_fail_in_the_run_is_a_fault_with_the_users_line(
+    tiny: Tiny, file: Path, run_dir: Path, name: str, line: str, said: str
+) -> None:
+    found = tried(config_of(tiny, run_dir, f"{file}:{name}"))
+    (fault,) = found.troubles
+    number = next(n for n, text in enumerate(REWARDS.splitlines(), 1) if line in text)
+    assert fault.refuses
+    assert fault.place == f"{file}:{number}"
+    assert f"Correct {file}:{number}" in str(fault)
+    assert re.search(said, str(fault))
+
+
+def test_a_wrong_name_is_a_fault(tiny: Tiny, file: Path, run_dir: Path) -> None:
+    (fault,) = tried(config_of(tiny, run_dir, f"{file}:nosuch")).faults
+    assert "defines no function nosuch(completions, **columns)" in fault
+    assert f"Correct {file}" in fault
+
+
+@pytest.mark.parametrize("name", ["nobody", "nan", "away"])
+def test_what_another_machine_or_row_may_change_is_a_warning(
+    tiny: Tiny, file: Path, run_dir: Path, name: str
+) -> None:
+    found = tried(config_of(tiny, run_dir, f"{file}:{name}"))
+    assert found.faults == []
+    (warning,) = found.warnings
+    assert "no judge" in warning if name == "away" else "scores none of the first 4" in warning
+
+
+def test_each_part_of_a_sum_is_tried_and_servers_are_not_asked(
+    tiny: Tiny, file: Path, run_dir: Path
+) -> None:
+    """An address that nobody has: a request to it would be an error."""
+    config = config_of(
+        tiny, run_dir, f"{file}:right:1", "http://127.0.0.1:9/score:0.5", f"{file}:adds:2", "length"
+    )
+    found = tried(config)
+    assert {one.what for one in found.tried} == {f"{file}:right"}
+    assert [one.flag for one in found.troubles] == [f"--reward {file}:adds"]
+
+
+def test_a_chat_is_given_as_messages(tiny: Tiny, file: Path, run_dir: Path) -> None:
+    config = config_of(tiny, run_dir, f"{file}:chats", apply_chat_template=True)
+    assert {one.score for one in tried(config).tried} == {1.0}
+
+
+def test_secrets_of_the_environment_are_masked(
+    tiny: Tiny, file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "abcdefgh12345678")
+    (fault,) = tried(config_of(tiny, run_dir, f"{file}:secret")).faults
+    assert "ValueError: key ********" in fault
+
+
+def in_process(tiny: Tiny, file: Path, run: Path, name: str) -> CodeCheck:
+    config = config_of(tiny, run, f"{file}:{name}")
+    words = to_argv(
+        tiny.needed(run)
+        | {"remote_rm_url": None, "label_key": None, "rewards": (f"{file}:{name}",)}
+    )
+    return code_check.in_process(config, words, seconds=60 if name != "hangs" else 8)
+
+
+def test_code_that_ends_its_process_is_a_fault_and_its_last_words_are_said(
+    tiny: Tiny, file: Path, run_dir: Path
+) -> None:
+    (fault,) = in_process(tiny, file, run_dir, "ends").faults
+    assert "its process was ended with exit code 3. Its last line: last words" in fault
+
+
+def test_code_that_hangs_is_a_warning_with_its_line(tiny: Tiny, file: Path, run_dir: Path) -> None:
+    found = in_process(tiny, file, run_dir, "hangs")
+    line = next(n for n, text in enumerate(REWARDS.splitlines(), 1) if "sleep(3600)" in text)
+    (warning,) = found.warnings
+    assert found.faults == []
+    assert f"has not ended after 8 s at {file}:{line}" in warning
+
+
+def test_a_wrong_function_is_found_without_ray_and_torch(
+    tiny: Tiny, file: Path, run_dir: Path, tmp_path: Path
+) -> None:
+    """The message comes in seconds: neither is imported, and no Ray is started."""
+    words = to_argv(tiny.needed(run_dir) | {"remote_rm_url": f"{file}:adds", "label_key": None})
+    results = tmp_path / "found"
+    source = (
+        "import sys\nfrom trainer.rollout import try_code\n"
+        f"try_code.main({[str(results), '60', *words]!r})\n"
+        "print(sorted({'ray', 'torch', 'transformers'} & set(sys.modules)), flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+    found = code_check.read(results)
+    assert found[-1] is None
+    assert "TypeError" in str(found[0])
+
+
+def test_a_run_without_a_users_code_starts_no_process(
+    tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    config = config_of(tiny, run_dir, "arithmetic", label_key="answer")
+    assert code_check.in_process(config, []) == CodeCheck()
+
+
+def test_without_data_on_this_disk_the_file_is_loaded_alone(
+    tiny: Tiny, file: Path, run_dir: Path
+) -> None:
+    config = config_of(tiny, run_dir, f"{file}:adds", prompt_data="openai/gsm8k")
+    found = tried(config)
+    assert found.faults == []
+    (warning,) = found.warnings
+    assert "it was loaded and not run" in warning

@@ -1,0 +1,285 @@
+"""Runs a user's reward function on the first rows, before anything is started. Torch-free.
+
+`plan` and `up` start it in a process of its own (`in_process`), since a user's code may hang, print
+or end its process. What it finds is a `Tried` for each completion and a `Trouble` for each fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.launch.programs import Program
+from contract.redaction import redact, secret_texts
+from env.images.rows import texts_of
+from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief
+from env.user_code import Cause, Raised, same_fault
+from env.verifiers_package import PREFIX
+from trainer.config.config import Config
+
+ROWS = 4
+"""Rows of the data that are tried."""
+SECONDS = 30.0
+"""Longest time for all of a user's code."""
+GRACE_SECONDS = 5.0
+"""Time for the process to say where it hangs, before it is ended."""
+NONSENSE = "qwertz 0x7 qwertz"
+"""A completion that answers nothing."""
+ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label", "target", "completion", "response")
+"""Columns whose text is tried as a completion if no --label_key is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A completion, and what the user's code said of it."""
+
+    what: str
+    """The reward or the environment, as the user spells it."""
+    row: int
+    """Of the data, from 1."""
+    completion: str
+    score: float | None
+    """None: it gave no score."""
+
+    @property
+    def scored(self) -> str:
+        score = "no score" if self.score is None else f"{self.score:g}"
+        return f"{brief(self.completion)} → {score}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that is wrong with a user's code, or that could not be tried."""
+
+    flag: str
+    """The flag and its value."""
+    problem: str
+    place: str = ""
+    """FILE:LINE of the user's code; empty if unknown."""
+    refuses: bool = True
+    """Whether the run would fail in the same way; else it is a warning."""
+
+    def __str__(self) -> str:
+        said = f"{self.flag}: {self.problem}"
+        return f"{said}. Correct {self.place or 'the code'}" if self.refuses else said
+
+
+Found = Tried | Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCheck:
+    """All that was found."""
+
+    tried: tuple[Tried, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """Return a line for each row of each reward, and of the environment."""
+        rows: dict[tuple[str, int], list[str]] = {}
+        for one in self.tried:
+            rows.setdefault((one.what, one.row), []).append(one.scored)
+        return [f"{what}, row {row}: {', '.join(each)}" for (what, row), each in rows.items()]
+
+    @property
+    def faults(self) -> list[str]:
+        return [str(one) for one in self.troubles if one.refuses]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [str(one) for one in self.troubles if not one.refuses]
+
+
+def of(found: Sequence[Found]) -> CodeCheck:
+    """Return what was found, sorted by its kind."""
+    return CodeCheck(
+        tuple(one for one in found if isinstance(one, Tried)),
+        tuple(one for one in found if isinstance(one, Trouble)),
+    )
+
+
+def environment_of(config: Config) -> str:
+    """Return the flag and its value of an environment that is a user's code; "" if it is none."""
+    episodes = config.episodes
+    if episodes.agent_func_path:
+        return f"--agent_func_path {episodes.agent_func_path}"
+    spec = episodes.environment
+    is_users = ".py:" in spec or spec.startswith(PREFIX) or spec == IN_PYTHON
+    return f"--environment {spec}" if is_users else ""
+
+
+def rewards_of(config: Config) -> list[str]:
+    """Return the rewards that are a user's functions. Raises RewardSpecError."""
+    from env.registry import Kind, parts  # imports an HTTP client: --help does not
+
+    return [text for text, kind in parts(config.reward_spec).items() if kind is Kind.CODE]
+
+
+def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
+    """Yield what a user's reward functions give for the first rows. Without rows: load them."""
+    from env.registry import RewardSpecError, reward_function
+
+    for spec in rewards_of(config):
+        flag = f"{'--reward' if config.rewards else '--remote_rm_url'} {spec}"
+        try:
+            reward = reward_function(spec)
+        except RewardSpecError as error:
+            yield unloaded(flag, error, error.raised)
+            continue
+        if not prompts:
+            problem = f"it was loaded and not run: no row of {config.prompt_data} is on this disk"
+            yield Trouble(flag, problem, refuses=False)
+        yield from _scored(flag, spec, reward, prompts[:ROWS])
+
+
+def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
+    """Return why a user's code cannot be loaded."""
+    away = raised is not None and raised.cause is Cause.OUTAGE
+    file, python, _ = flag.partition(" ")[2].partition(".py")
+    place = raised.place if raised else ""
+    return Trouble(flag, shown(str(error)), place or file + python, refuses=not away)
+
+
+def failed(flag: str, raised: Raised, when: str) -> Trouble:
+    """Return a fault for what a user's code raised each time; a warning if a server is away."""
+    return Trouble(
+        flag, f"{shown(str(raised))} {when}", raised.place, refuses=raised.cause is not Cause.OUTAGE
+    )
+
+
+def shown(text: str) -> str:
+    """Return a text of a user's code without the secrets of this process's environment."""
+    return redact(text, secret_texts(os.environ))
+
+
+def answer_of(prompt: Prompt) -> str:
+    """Return the row's answer as a completion: its label, else a column that looks like one."""
+    if prompt.label is not None:
+        return prompt.label
+    named = [prompt.columns[name] for name in ANSWER_COLUMNS if name in prompt.columns]
+    return next(
+        (one if isinstance(one, str) else json.dumps(one, default=str) for one in named), ""
+    )
+
+
+def request(prompt: Prompt, completion: str) -> RewardRequest:
+    """Return what a run would ask about a completion; its bytes stand for its tokens."""
+    return RewardRequest(
+        prompt.text + completion,
+        prompt.text,
+        prompt.label,
+        prompt.messages and texts_of(prompt.messages),
+        prompt.columns,
+        tuple(completion.encode(errors="replace")),
+    )
+
+
+def _scored(
+    flag: str, spec: str, reward: RewardFunction, prompts: Sequence[Prompt]
+) -> Iterator[Found]:
+    """Yield the scores of each row's answer and of nonsense, and what is wrong with them."""
+    errors: list[str] = []
+    rows = f"the first {len(prompts)} rows"
+    for completions, named in (
+        ([answer_of(prompt) for prompt in prompts], "with the row's answer"),
+        ([NONSENSE] * len(prompts), f"with the completion {NONSENSE!r}"),
+    ):
+        asked = [request(*one) for one in zip(prompts, completions, strict=True)]
+        scores = reward(asked) if asked else []
+        together = same_fault([score.raised for score in scores])
+        if together is not None:  # of one call for all, so each row is asked alone
+            scores = [score for one in asked for score in reward([one])]
+        raised = [score.raised for score in scores]
+        if same := same_fault(raised):
+            yield failed(flag, same, f"for each of {rows}, {named}")
+            return  # nonsense would add nothing
+        some = next(filter(None, raised), None)
+        if together is not None and some is None:
+            yield failed(flag, together, f"for {rows} in one call, {named}")
+            return
+        if some is not None:
+            count = sum(one is not None for one in raised)
+            said = f"{shown(str(some))} for {count} of {len(prompts)} rows, {named}"
+            effect = "a batch with one such completion has no scores"
+            yield Trouble(flag, f"{said}: {effect}", some.place, refuses=False)
+        for prompt, text, score in zip(prompts, completions, scores, strict=True):
+            value = score.reward if score.ok else None
+            yield Tried(spec, prompt.index + 1, shown(text), value)
+            errors += [score.error] if not (score.ok or score.raised) else []
+    if prompts and len(errors) == 2 * len(prompts):
+        yield Trouble(flag, f"it scores none of {rows}: {shown(errors[0])}", refuses=False)
+
+
+def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -> CodeCheck:
+    """Run a user's rewards and environment in a process of their own.
+
+    `words`: the flags of `config`. A run without such code starts no process. Code that has not
+    ended after `seconds` is a warning, which names its line.
+    """
+    environment = environment_of(config)
+    flags = [*map(str, [config.reward_flag] if rewards_of(config) else []), environment]
+    if not any(flags):
+        return CodeCheck()
+    with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:
+        results, output = Path(made) / "found.jsonl", Path(made) / "output"
+        argv = [sys.executable, "-P", "-m", Program.TRY_CODE, str(results), f"{seconds:g}", *words]
+        with output.open("wb") as log:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                code: int | None = process.wait(seconds + GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with all that the code has started
+                process.wait()
+        found = read(results)
+        if not found or found[-1] is not None:
+            flag = next(filter(None, flags))
+            found.append(_unfinished(flag, code, seconds, output))
+    return of([one for one in found if one is not None])
+
+
+def _unfinished(flag: str, code: int | None, seconds: float, output: Path) -> Trouble:
+    if code is None:
+        return Trouble(flag, f"it has not ended after {seconds:g} s", refuses=False)
+    lines = output.read_text(errors="replace").strip().splitlines()
+    last = f". Its last line: {shown(lines[-1])}" if lines else ""
+    ended = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    is_killed = code == -signal.SIGKILL  # by the kernel, for its memory, or by a person
+    return Trouble(flag, f"its process was ended {ended}{last}", refuses=not is_killed)
+
+
+END = "end"
+
+
+def write(file: Any, one: Found | None) -> None:
+    """Append a finding to the file of results; None ends them."""
+    row: Mapping[str, Any] = {"kind": END}
+    if one is not None:
+        row = {"kind": type(one).__name__, **asdict(one)}
+    file.write(json.dumps(row) + "\n")
+    file.flush()
+
+
+def read(file: Path) -> list[Found | None]:
+    """Return the findings in a file of results; None stands for their end."""
+    kinds = {Tried.__name__: Tried, Trouble.__name__: Trouble}
+    found: list[Found | None] = []
+    lines = file.read_text().splitlines() if file.exists() else []
+    for row in map(json.loads, lines):
+        kind = kinds.get(row.pop("kind"))
+        found.append(kind(**row) if kind else None)
+    return found
