@@ -6,22 +6,17 @@ schedule, order of the data and the reference of the KL begin anew.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from contract.resources import NodeResources
 from entrypoint.config.parsers import ServiceOn
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import working_dir
 from entrypoint.job.job_end import JobEnd, Lacking
-from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import AbsentFile, JobCommand
 from entrypoint.job.recipes.command.recipe import (
-    AnyCommand,
     needless_variables,
     no_directory,
     runtime_environment,
@@ -39,17 +34,13 @@ from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.job.recipes.verl import command_line as verl_command_line
 from entrypoint.job.recipes.verl import recipe as verl
 from entrypoint.job.recipes.verl.command_line import (
-    DIRECTORY,
-    FREQUENCY,
     HDFS,
-    LOGGER,
     RESUME_MODE,
     RESUME_PATH,
     TOTAL,
     VerlCommand,
     parse,
 )
-from entrypoint.run.failure_classes import FailureClass
 
 NAME, MODULE = "search-r1", "search_r1"
 URL, SEARCHES = "retriever.url", "do_search"
@@ -65,19 +56,9 @@ WEIGHTS_ALONE = (
 )
 
 
-LESS_MEMORY = MemoryAdvice(
-    gpu="lower actor_rollout_ref.actor.ppo_micro_batch_size,"
-    " actor_rollout_ref.rollout.log_prob_micro_batch_size or"
-    " actor_rollout_ref.rollout.gpu_memory_utilization",
-    node="set actor_rollout_ref.actor.fsdp_config.param_offload and"
-    " actor_rollout_ref.actor.fsdp_config.optimizer_offload to False",
-)
-
-
-class SearchR1(AnyCommand):
-    runs_any_program = False
+class SearchR1(verl.AnyVerl):
     framework = "Search-R1"
-    model_flags = verl.Verl.model_flags
+    each = ""
     counts_anew = True
 
     def recognises(self, typed: TypedCommand) -> Match:
@@ -105,17 +86,9 @@ class SearchR1(AnyCommand):
             found += verl.lacks(settings, command, completed.overrides)
         return [sentence for sentence in found if sentence]
 
-    def warnings(self, settings: Settings) -> Sequence[str]:
-        return tuple(_warnings(settings, parse(settings.job)))
-
-    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
-        given = parse(settings.job)
-        gpus = [node.gpus for node in nodes if node.gpus]
-        command = verl_command_line.placed(given, gpus)
-        found = verl_command_line.lacking(command, gpus, "Search-R1")
-        lacking = (found,) if found else ()
-        job = settings if command == given else replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking)
+    def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
+        yield from super().warnings_of(settings, command)
+        yield from _warnings(settings, command)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         given = parse(settings.job)
@@ -133,15 +106,6 @@ class SearchR1(AnyCommand):
     def latest(self, settings: Settings) -> int | None:
         found = _newest(settings, parse(settings.job))
         return found.step if found else None
-
-    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
-        return settings.step_pattern or verl.STEP_PATTERN
-
-    def failure_in(self, line: str) -> FailureClass | None:
-        return FailureClass.USAGE if verl.USAGE.search(line) else None
-
-    def less_memory(self, settings: Settings) -> MemoryAdvice:
-        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return f"It holds from the next step on. {WEIGHTS_ALONE}"
@@ -164,17 +128,13 @@ class SearchR1(AnyCommand):
         return found.of(ACTOR) if found else None
 
 
-def _directory(settings: Settings, command: VerlCommand) -> Path:
-    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or NAME)
-
-
 def _has_critic(command: VerlCommand) -> bool:
     return (command.value("algorithm.adv_estimator") or "gae") == "gae"
 
 
 def _newest(settings: Settings, command: VerlCommand) -> SearchR1Checkpoint | None:
     roles = [ACTOR, CRITIC] if _has_critic(command) else [ACTOR]
-    return checkpoints.newest(_directory(settings, command), roles)
+    return checkpoints.newest(RECIPE.directory(settings, command), roles)
 
 
 def _completed(
@@ -182,14 +142,10 @@ def _completed(
 ) -> VerlCommand:
     """Return the command with checkpoints, weights, log and retriever as the supervision needs."""
     done = found.step if found else 0
-    directory = checkpoints.directory_after(_directory(settings, command), done)
-    if command.value(DIRECTORY) != verl_command_line.quoted(directory):
-        command = command.having(trainer__default_local_dir=directory)
-    if command.value(FREQUENCY) is None:
-        command = command.having(trainer__save_freq=verl.SAVE_EVERY)
+    directory = checkpoints.directory_after(RECIPE.directory(settings, command), done)
+    command = verl.saving(settings, command, directory)
     if not any(word.partition("=")[0] == HDFS for word in command.overrides):
         command = command.having(trainer__default_hdfs_dir="null")  # its default is a path
-    command = verl_command_line.console_added(command, wandb=settings.wandb_api_key is not None)
     if settings.retriever_url and command.value(URL) is None:
         command = command.having(retriever__url=verl_command_line.quoted(settings.retriever_url))
     if found is None:
@@ -232,16 +188,6 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     yield WEIGHTS_ALONE
     if command.number(TOTAL) is None:
         yield f"without {TOTAL}, a new attempt trains all epochs again: give the number of steps"
-    directory, given = _directory(settings, command), command.value(DIRECTORY)
-    if given and not working_dir.expanded(given).is_absolute():
-        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
-    if (every := command.number(FREQUENCY)) is not None and every < 1:
-        yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
-    if not settings.shares_run_dir:
-        yield verl_command_line.NOT_SHARED
-    logger = command.value(LOGGER)
-    if logger is not None and "console" not in logger:
-        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
     if _searches(command) and settings.retriever_url is None:
         yield (
             "ROLLCALL_RETRIEVER_URL is not set, so the job starts whether its retriever answers or "

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
@@ -79,20 +80,77 @@ NOT_HERE = (
 )
 
 
-LESS_MEMORY = MemoryAdvice(
-    gpu="lower actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu,"
-    " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu or"
-    " actor_rollout_ref.rollout.gpu_memory_utilization",
-    node="set actor_rollout_ref.actor.fsdp_config.param_offload and"
-    " actor_rollout_ref.actor.fsdp_config.optimizer_offload to False",
-)
+class AnyVerl(AnyCommand):
+    """What the recipes of verl and of its copies have in common."""
 
-
-class Verl(AnyCommand):
     runs_any_program = False
     framework = "verl"
     model_flags = ("actor_rollout_ref.model.path",)
+    each: ClassVar[str] = "_per_gpu"
+    """How the keys of the samples of a pass end."""
 
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return tuple(self.warnings_of(settings, parse(settings.job)))
+
+    def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
+        """Yield the warnings that each copy of verl needs."""
+        directory, given = self.directory(settings, command), command.value(DIRECTORY)
+        if given and not working_dir.expanded(given).is_absolute():
+            yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
+        if (every := command.number(FREQUENCY)) is not None and every < 1:
+            yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
+        if not settings.shares_run_dir:
+            yield command_line.NOT_SHARED
+        logger = command.value(LOGGER)
+        if logger is not None and "console" not in logger:
+            yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        given = parse(settings.job)
+        gpus = [node.gpus for node in nodes if node.gpus]
+        command = command_line.placed(given, gpus)
+        lacking = command_line.lacking(command, gpus, self.framework)
+        found = (lacking, self.other_world(settings, command))
+        job = settings if command == given else replace(settings, job=command.words)
+        return PlacedJob(settings=job, lacking=tuple(filter(None, found)))
+
+    def other_world(self, settings: Settings, command: VerlCommand) -> str:
+        """Return why the newest checkpoint cannot be loaded on this layout; "" if it can."""
+        return ""
+
+    def directory(self, settings: Settings, command: VerlCommand) -> Path:
+        """Return where the checkpoints lie."""
+        return working_dir.below(
+            settings.run_dir, command.value(DIRECTORY) or self.framework.lower()
+        )
+
+    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
+        return settings.step_pattern or STEP_PATTERN
+
+    def failure_in(self, line: str) -> FailureClass | None:
+        return FailureClass.USAGE if USAGE.search(line) else None
+
+    def less_memory(self, settings: Settings) -> MemoryAdvice:
+        of = "actor_rollout_ref"
+        offload = f"{of}.actor.fsdp_config"
+        return MemoryAdvice(
+            gpu=f"lower {of}.actor.ppo_micro_batch_size{self.each},"
+            f" {of}.rollout.log_prob_micro_batch_size{self.each} or"
+            f" {of}.rollout.gpu_memory_utilization",
+            node=f"set {offload}.param_offload and {offload}.optimizer_offload to False",
+        )
+
+
+def saving(settings: Settings, command: VerlCommand, directory: Path) -> VerlCommand:
+    """Return the command with a directory and a rhythm of checkpoints, and the console's log."""
+    if command.value(DIRECTORY) != command_line.quoted(directory):
+        command = command.having(trainer__default_local_dir=directory)
+    if command.value(FREQUENCY) is None:
+        command = command.having(trainer__save_freq=SAVE_EVERY)
+    return command_line.console_added(command, wandb=settings.wandb_api_key is not None)
+
+
+class Verl(AnyVerl):
     def recognises(self, typed: TypedCommand) -> Match:
         if not command_line.is_training(typed.program):
             return Match.NONE
@@ -113,17 +171,20 @@ class Verl(AnyCommand):
             found += lacks(settings, command, _completed(settings, command).overrides)
         return [sentence for sentence in found if sentence]
 
-    def warnings(self, settings: Settings) -> Sequence[str]:
-        return tuple(_warnings(settings, parse(settings.job)))
+    def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
+        yield from super().warnings_of(settings, command)
+        yield from _warnings(settings, command)
 
-    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
-        given = parse(settings.job)
-        gpus = [node.gpus for node in nodes if node.gpus]
-        command = command_line.placed(given, gpus)
-        found = (command_line.lacking(command, gpus), _other_world(settings, command))
-        lacking = tuple(sentence for sentence in found if sentence)
-        job = settings if command == given else replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=lacking)
+    def other_world(self, settings: Settings, command: VerlCommand) -> str:
+        found = checkpoints.newest(self.directory(settings, command))
+        saved = checkpoints.world_size(found.path) if found else None
+        nodes, each = command.number(command_line.NNODES), command.number(command_line.GPUS)
+        if found is None or saved is None or not (nodes and each) or saved == nodes * each:
+            return ""
+        return (
+            f"{found.path.name} was saved by {saved} ranks of FSDP, which verl cannot load on "
+            f"{nodes * each}: bring the nodes back, or remove the checkpoints to begin again"
+        )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         command = _completed(settings, parse(settings.job))
@@ -135,17 +196,8 @@ class Verl(AnyCommand):
         return JobCommand(argv, env, runtime_environment(settings))
 
     def latest(self, settings: Settings) -> int | None:
-        found = checkpoints.newest(_directory(settings, parse(settings.job)))
+        found = checkpoints.newest(self.directory(settings, parse(settings.job)))
         return found.step if found else None
-
-    def step_pattern(self, settings: Settings) -> re.Pattern[str]:
-        return settings.step_pattern or STEP_PATTERN
-
-    def failure_in(self, line: str) -> FailureClass | None:
-        return FailureClass.USAGE if USAGE.search(line) else None
-
-    def less_memory(self, settings: Settings) -> MemoryAdvice:
-        return LESS_MEMORY
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; verl restores optimizer, schedule and data"
@@ -155,7 +207,7 @@ class Verl(AnyCommand):
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         command = parse(settings.job)
-        directory = _directory(settings, command)
+        directory = self.directory(settings, command)
 
         def lacking(end: JobEnd) -> str:
             found = checkpoints.newest(directory)
@@ -168,7 +220,7 @@ class Verl(AnyCommand):
         return lacking
 
     def exported(self, settings: Settings) -> Path | None:
-        found = checkpoints.newest(_directory(settings, parse(settings.job)))
+        found = checkpoints.newest(self.directory(settings, parse(settings.job)))
         return checkpoints.model_of(found) if found else None
 
     def without_model(self, settings: Settings) -> str:
@@ -220,18 +272,10 @@ def _not_checked(settings: Settings, command: VerlCommand) -> str:
     return f"{command.program[-1]}: its keys are not checked before it starts, because {why}"
 
 
-def _directory(settings: Settings, command: VerlCommand) -> Path:
-    return working_dir.below(settings.run_dir, command.value(DIRECTORY) or "verl")
-
-
 def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     """Return the command with checkpoints, resume and log as the supervision needs them."""
-    directory = _directory(settings, command)
-    if command.value(DIRECTORY) != command_line.quoted(directory):
-        command = command.having(trainer__default_local_dir=directory)
-    if command.value(FREQUENCY) is None:
-        command = command.having(trainer__save_freq=SAVE_EVERY)
-    command = command_line.console_added(command, wandb=settings.wandb_api_key is not None)
+    directory = RECIPE.directory(settings, command)
+    command = saving(settings, command, directory)
     python = interpreter_for(command.interpreter, PACKAGE)
     named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
     if python != sys.executable and named is None:  # Ray would start workers by its own Python
@@ -253,7 +297,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
     if mode not in ("disable", "resume_path"):
         return []
     words = f"{RESUME_MODE}={mode}" + (f" {RESUME_PATH}={path}" if path else "")
-    found = checkpoints.newest(_directory(settings, command))
+    found = checkpoints.newest(RECIPE.directory(settings, command))
     named = working_dir.expanded(path) if path else None
     return start_faults(settings, words, named, found, DIRECTORY)
 
@@ -261,17 +305,7 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     if unchecked := _not_checked(settings, command):
         yield unchecked
-    directory, given = _directory(settings, command), command.value(DIRECTORY)
-    if given and not working_dir.expanded(given).is_absolute():
-        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
-    if (every := command.number(FREQUENCY)) is not None and every < 1:
-        yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
     yield from command_line.risks(command)
-    if not settings.shares_run_dir:
-        yield command_line.NOT_SHARED
-    logger = command.value(LOGGER)
-    if logger is not None and "console" not in logger:
-        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
     mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
     if path and mode != "resume_path":
         yield f"{RESUME_PATH}={path} has no effect with {RESUME_MODE}={mode}"
@@ -304,19 +338,6 @@ def _no_workers_python(settings: Settings, command: VerlCommand) -> str:
     return (
         f"{WORKERS_PYTHON}={value}: this image has no program {program}, so that no worker could "
         "start: leave it out, and begin the command with the path of a Python that has verl"
-    )
-
-
-def _other_world(settings: Settings, command: VerlCommand) -> str:
-    """Return why the newest checkpoint cannot be loaded on this layout; "" if it can."""
-    found = checkpoints.newest(_directory(settings, command))
-    saved = checkpoints.world_size(found.path) if found else None
-    nodes, each = command.number(command_line.NNODES), command.number(command_line.GPUS)
-    if found is None or saved is None or not (nodes and each) or saved == nodes * each:
-        return ""
-    return (
-        f"{found.path.name} was saved by {saved} ranks of FSDP, which verl cannot load on "
-        f"{nodes * each}: bring the nodes back, or remove the checkpoints to begin again"
     )
 
 
