@@ -110,20 +110,6 @@ class Flag(Option):
         return None
 
 
-KEPT: Any = object()
-"""In `shared`: the default stays."""
-
-
-def shared(owner: type[Any], name: str, default: Any = KEPT, **changes: Any) -> Any:
-    """Return a field with the flag that `owner` declares, for another command.
-
-    `changes`: fields of Flag that differ there.
-    """
-    declared = owner.__dataclass_fields__[name]
-    about: Flag = replace(declared.metadata["option"], **changes)
-    return about.field(declared.default if default is KEPT else default)
-
-
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """How the flags of settings are spelt in the command that the settings are part of."""
@@ -174,6 +160,20 @@ def flags_of(config: type[Any]) -> Mapping[str, Declared]:
                 name, about = scope.of(part.path[0], part.about)
                 found[name] = replace(part, name=name, path=path, about=about)
     return found
+
+
+KEPT: Any = object()
+"""In `shared`: the default stays."""
+
+
+def shared(command: type[Any], name: str, default: Any = KEPT, **changes: Any) -> Any:
+    """Return a field with a flag of another command, or of settings, by its flat spelling.
+
+    `changes`: fields of Flag that differ here.
+    """
+    declared = flags_of(command)[name]
+    about: Flag = replace(declared.about, **changes)
+    return about.field(declared.default if default is KEPT else default)
 
 
 def with_values(config: T, values: Mapping[tuple[str, ...], Any]) -> T:

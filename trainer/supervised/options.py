@@ -11,14 +11,10 @@ from pathlib import Path, PurePath
 from typing import ClassVar
 
 from contract.run_dir import RunFiles
+from trainer.config.config import Config
 from trainer.config.data_sets import Shares
-from trainer.config.options.checkpoints import CheckpointFlags
-from trainer.config.options.data import DataFlags, ModelFlags
-from trainer.config.options.evaluation import EvaluationFlags
-from trainer.config.options.logger import LoggerFlags
-from trainer.config.options.optimizer import OptimizerFlags, OptimizerSettings
-from trainer.config.options.parallelism import DeepSpeedFlags, LayoutFlags, Sharding
-from trainer.config.options.training import LoRASettings, MemoryFlags, TrainSettings
+from trainer.config.options.optimizer import OptimizerSettings
+from trainer.config.options.training import LoRASettings
 from trainer.config.schema import Group, shared
 
 SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr")
@@ -30,19 +26,19 @@ ONE_SPLIT = "A data set has its split `train` here; give a directory or a file o
 @dataclass(frozen=True, kw_only=True)
 class StageModel:
     pretrain: str = shared(
-        ModelFlags,
+        Config,
         "pretrain",
         dotted="model.model_name_or_path",
         help="the model to begin with: a Hugging Face directory, or a name on the hub",
     )
     save_path: PurePath | None = shared(
-        CheckpointFlags,
+        Config,
         "save_path",
         group=Group.MODELS,
         help="where the trained model is written; in a run of Rollcall, a relative path is below "
         "RUN, and the default is RUN/hf",
     )
-    use_ms: bool = shared(ModelFlags, "use_ms")
+    use_ms: bool = shared(Config, "use_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +57,9 @@ class StageData:
     dataset_split: str = Group.DATA.flag(
         "train", "split of the data set", dotted="data.dataset_split", unsupported=ONE_SPLIT
     )
-    input_template: str | None = shared(DataFlags, "input_template")
+    input_template: str | None = shared(Config, "input_template")
     apply_chat_template: bool = shared(
-        DataFlags,
+        Config,
         "apply_chat_template",
         help="make texts turns of user and assistant by the chat template; messages are always",
     )
@@ -76,18 +72,18 @@ class StageData:
         1024, "longest example", dotted="data.max_len", unit="tokens", at_least=2
     )
     max_samples: int | None = shared(
-        DataFlags, "max_samples", help="use only the first rows of each data set"
+        Config, "max_samples", help="use only the first rows of each data set"
     )
-    disable_fast_tokenizer: bool = shared(DataFlags, "disable_fast_tokenizer")
+    disable_fast_tokenizer: bool = shared(Config, "disable_fast_tokenizer")
     dataloader_num_workers: int = shared(
-        DataFlags, "dataloader_num_workers", no_effect="", help="processes of a rank that load data"
+        Config, "dataloader_num_workers", no_effect="", help="processes of a rank that load data"
     )
     eval_dataset: str = Group.DATA.flag(
         "", "held-out rows, as --dataset names them", dotted="eval.dataset"
     )
-    eval_split: str = shared(EvaluationFlags, "eval_split", group=Group.DATA, unsupported=ONE_SPLIT)
+    eval_split: str = shared(Config, "eval_split", group=Group.DATA, unsupported=ONE_SPLIT)
     eval_steps: int = shared(
-        EvaluationFlags,
+        Config,
         "eval_steps",
         group=Group.DATA,
         help="steps between evaluations of --eval_dataset; -1: one after each epoch",
@@ -97,7 +93,7 @@ class StageData:
 @dataclass(frozen=True, kw_only=True)
 class StageTraining:
     train_batch_size: int = shared(
-        TrainSettings, "train_batch_size", help="samples of one optimizer step, of all ranks"
+        Config, "train_batch_size", help="samples of one optimizer step, of all ranks"
     )
     micro_train_batch_size: int | None = Group.TRAIN.flag(
         None,
@@ -106,10 +102,10 @@ class StageTraining:
         unit="samples",
         at_least=1,
     )
-    max_epochs: int = shared(TrainSettings, "max_epochs", help="passes over the data")
-    max_steps: int | None = shared(TrainSettings, "max_steps", help="stop after so many steps")
-    seed: int = shared(TrainSettings, "seed", help="order of the data, and new weights")
-    full_determinism: bool = shared(TrainSettings, "full_determinism")
+    max_epochs: int = shared(Config, "max_epochs", help="passes over the data")
+    max_steps: int | None = shared(Config, "max_steps", help="stop after so many steps")
+    seed: int = shared(Config, "seed", help="order of the data, and new weights")
+    full_determinism: bool = shared(Config, "full_determinism")
     aux_loss_coef: float | None = Group.TRAIN.flag(
         None,
         "weight of the balance of a mixture of experts; default: the model's own",
@@ -130,46 +126,44 @@ class StageOptimizer:
     adam_betas: tuple[float, float] = shared(OptimizerSettings, "adam_betas")
     adam_eps: float = shared(OptimizerSettings, "adam_eps")
     max_norm: float = shared(OptimizerSettings, "max_norm", dotted=(), endless=False)
-    optim: str = shared(OptimizerFlags, "optim", dotted=())
-    muon_lr: float | None = shared(OptimizerFlags, "muon_lr", dotted="muon.lr")
-    muon_momentum: float | None = shared(OptimizerFlags, "muon_momentum", dotted="muon.momentum")
-    muon_ns_steps: int | None = shared(OptimizerFlags, "muon_ns_steps", dotted="muon.ns_steps")
-    muon_nesterov: bool = shared(OptimizerFlags, "muon_nesterov", dotted="muon.nesterov")
-    muon_no_nesterov: bool = shared(OptimizerFlags, "muon_no_nesterov", dotted="muon.no_nesterov")
+    optim: str = shared(Config, "optim", dotted=())
+    muon_lr: float | None = shared(Config, "muon_lr", dotted="muon.lr")
+    muon_momentum: float | None = shared(Config, "muon_momentum", dotted="muon.momentum")
+    muon_ns_steps: int | None = shared(Config, "muon_ns_steps", dotted="muon.ns_steps")
+    muon_nesterov: bool = shared(Config, "muon_nesterov", dotted="muon.nesterov")
+    muon_no_nesterov: bool = shared(Config, "muon_no_nesterov", dotted="muon.no_nesterov")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
     param_dtype: str = shared(
-        MemoryFlags,
+        Config,
         "param_dtype",
         "",
         choices=("", "fp32", "bf16"),
         help="bf16: compute in bf16, with fp32 weights; default: bf16 on GPUs, else fp32",
     )
-    bf16: bool = shared(MemoryFlags, "bf16")
+    bf16: bool = shared(Config, "bf16")
     gradient_checkpointing: bool = shared(
-        MemoryFlags, "gradient_checkpointing", dotted="model.gradient_checkpointing_enable"
+        Config, "gradient_checkpointing", dotted="model.gradient_checkpointing_enable"
     )
     gradient_checkpointing_use_reentrant: bool = shared(
-        MemoryFlags,
+        Config,
         "gradient_checkpointing_use_reentrant",
         dotted="model.gradient_checkpointing_reentrant",
     )
-    packing_samples: bool = shared(MemoryFlags, "packing_samples")
-    attn_implementation: str | None = shared(MemoryFlags, "attn_implementation")
-    flash_attn: bool = shared(MemoryFlags, "flash_attn")
-    experts_implementation: str | None = shared(MemoryFlags, "experts_implementation")
+    packing_samples: bool = shared(Config, "packing_samples")
+    attn_implementation: str | None = shared(Config, "attn_implementation")
+    flash_attn: bool = shared(Config, "flash_attn")
+    experts_implementation: str | None = shared(Config, "experts_implementation")
     use_liger_kernel: bool = shared(
-        MemoryFlags, "use_liger_kernel", no_effect="logits are computed in chunks instead"
+        Config, "use_liger_kernel", no_effect="logits are computed in chunks instead"
     )
-    load_in_4bit: bool = shared(MemoryFlags, "load_in_4bit")
-    lora_rank: int = shared(LoRASettings, "rank", dotted="ds.lora.rank")
-    lora_alpha: int = shared(LoRASettings, "alpha", dotted="ds.lora.alpha")
-    lora_dropout: float = shared(LoRASettings, "dropout", dotted="ds.lora.dropout")
-    target_modules: tuple[str, ...] = shared(
-        LoRASettings, "target_modules", dotted="ds.lora.target_modules"
-    )
+    load_in_4bit: bool = shared(Config, "load_in_4bit")
+    lora_rank: int = shared(Config, "lora_rank")
+    lora_alpha: int = shared(Config, "lora_alpha")
+    lora_dropout: float = shared(Config, "lora_dropout")
+    target_modules: tuple[str, ...] = shared(Config, "target_modules")
 
     @property
     def lora(self) -> LoRASettings:
@@ -183,68 +177,65 @@ class StageMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class StageSharding:
-    zero_stage: int = shared(Sharding, "zero_stage", dotted="ds.zero_stage")
-    zpg: int = shared(Sharding, "zpg", dotted="ds.zpg")
-    adam_offload: bool = shared(Sharding, "adam_offload", dotted="ds.adam_offload")
-    overlap_comm: bool = shared(Sharding, "overlap_comm", dotted="ds.overlap_comm")
-    grad_accum_dtype: str = shared(Sharding, "grad_accum_dtype", dotted="ds.grad_accum_dtype")
-    deepcompile: bool = shared(DeepSpeedFlags, "deepcompile")
-    ds_tensor_parallel_size: int = shared(DeepSpeedFlags, "ds_tensor_parallel_size")
+    zero_stage: int = shared(Config, "zero_stage")
+    zpg: int = shared(Config, "zpg")
+    adam_offload: bool = shared(Config, "adam_offload")
+    overlap_comm: bool = shared(Config, "overlap_comm")
+    grad_accum_dtype: str = shared(Config, "grad_accum_dtype")
+    deepcompile: bool = shared(Config, "deepcompile")
+    ds_tensor_parallel_size: int = shared(Config, "ds_tensor_parallel_size")
     use_ds_universal_ckpt: bool = shared(
-        DeepSpeedFlags,
+        Config,
         "use_ds_universal_ckpt",
         no_effect="a resume under ZeRO needs as many ranks as the checkpoint has",
     )
-    dist_timeout: int = shared(DeepSpeedFlags, "dist_timeout")
+    dist_timeout: int = shared(Config, "dist_timeout")
     ring_attn_size: int = shared(
-        LayoutFlags,
+        Config,
         "ring_attn_size",
         help="GPUs that share each sample",
         unsupported="TRL's trainers have each sample on one GPU here; only 1 is right",
     )
-    ring_head_stride: int = shared(LayoutFlags, "ring_head_stride")
+    ring_head_stride: int = shared(Config, "ring_head_stride")
     local_rank: int = shared(
-        LayoutFlags, "local_rank", no_effect="ranks are told by torchrun's variables"
+        Config, "local_rank", no_effect="ranks are told by torchrun's variables"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCheckpoints:
     run_dir: Path | None = shared(
-        CheckpointFlags,
-        "run_dir",
-        required=False,
-        help="run directory; Rollcall gives it: ROLLCALL_RUN_DIR",
+        Config, "run_dir", required=False, help="run directory; Rollcall gives it: ROLLCALL_RUN_DIR"
     )
     ckpt_path: PurePath | None = shared(
-        CheckpointFlags,
+        Config,
         "ckpt_path",
         help="checkpoints to resume from, in checkpoint-STEP; a relative path is below RUN; "
         "default: RUN/checkpoints",
     )
     save_steps: int = shared(
-        CheckpointFlags,
+        Config,
         "save_steps",
         0,
         help="steps between checkpoints; 0: every tenth of the run, if it is one of Rollcall; -1: "
         "only when the run is stopped",
     )
-    max_ckpt_num: int = shared(CheckpointFlags, "max_ckpt_num", help="checkpoints to keep")
+    max_ckpt_num: int = shared(Config, "max_ckpt_num", help="checkpoints to keep")
     max_ckpt_mem: float = shared(
-        CheckpointFlags, "max_ckpt_mem", no_effect="--max_ckpt_num limits the checkpoints"
+        Config, "max_ckpt_mem", no_effect="--max_ckpt_num limits the checkpoints"
     )
     save_hf_ckpt: bool = shared(
-        CheckpointFlags,
+        Config,
         "save_hf_ckpt",
         no_effect="a checkpoint without ZeRO and LoRA is a Hugging Face directory already",
     )
     disable_ds_ckpt: bool = shared(
-        CheckpointFlags,
+        Config,
         "disable_ds_ckpt",
         unsupported="A checkpoint without the optimizer's state would not resume as it was",
     )
     load_checkpoint: bool = shared(
-        CheckpointFlags,
+        Config,
         "load_checkpoint",
         help="resume from the newest complete checkpoint",
         no_effect="a run of Rollcall resumes; to begin again, take another run directory",
@@ -256,13 +247,13 @@ class StageCheckpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class StageLogger:
-    logging_steps: int = shared(LoggerFlags, "logging_steps", help="steps between lines of the log")
-    use_wandb: str = shared(LoggerFlags, "use_wandb")
-    wandb_project: str = shared(LoggerFlags, "wandb_project")
-    wandb_run_name: str | None = shared(LoggerFlags, "wandb_run_name")
-    wandb_group: str | None = shared(LoggerFlags, "wandb_group")
-    wandb_org: str | None = shared(LoggerFlags, "wandb_org")
-    use_tensorboard: Path | None = shared(LoggerFlags, "use_tensorboard")
+    logging_steps: int = shared(Config, "logging_steps", help="steps between lines of the log")
+    use_wandb: str = shared(Config, "use_wandb")
+    wandb_project: str = shared(Config, "wandb_project")
+    wandb_run_name: str | None = shared(Config, "wandb_run_name")
+    wandb_group: str | None = shared(Config, "wandb_group")
+    wandb_org: str | None = shared(Config, "wandb_org")
+    use_tensorboard: Path | None = shared(Config, "use_tensorboard")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trainer.config.config import Config
 from trainer.config.options.optimizer import OptimizerSettings
-from trainer.config.options.training import MemoryFlags, TrainSettings
 from trainer.config.schema import Group, shared
 from trainer.supervised.options import StageFlags
 
@@ -37,7 +37,7 @@ class SFTFlags(StageFlags):
         False, "train on every token, also on the prompt's", dotted="model.pretrain_mode_enable"
     )
     train_batch_size: int = shared(
-        TrainSettings, "train_batch_size", 64, help="samples of one optimizer step, of all ranks"
+        Config, "train_batch_size", 64, help="samples of one optimizer step, of all ranks"
     )
     lr_scheduler: str = shared(StageFlags, "lr_scheduler", "cosine")
     adam_betas: tuple[float, float] = shared(OptimizerSettings, "adam_betas", (0.9, 0.999))
@@ -62,7 +62,7 @@ class PreferenceStageFlags(StageFlags):
     rejected_key: str = Group.DATA.flag(
         "rejected", "column of the worse answer", dotted="data.rejected_key"
     )
-    packing_samples: bool = shared(MemoryFlags, "packing_samples", no_effect=PADDED)
+    packing_samples: bool = shared(Config, "packing_samples", no_effect=PADDED)
 
 
 @dataclass(frozen=True, kw_only=True)

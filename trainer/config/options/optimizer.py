@@ -7,11 +7,11 @@ The flat spelling of a flag that both have sets both. Its dotted spellings, whic
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.config.schema import Group
 
 SCHEDULERS = ("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr")
-NO_MUON = "AdamW is the only optimizer"
 ONLY_ADAM = "AdamW is the only optimizer; leave it at adam"
 
 
@@ -71,6 +71,12 @@ class CriticOptimizerSettings(OptimizerSettings):
     )
 
 
+def _muon(name: str, default: Any, meaning: str) -> Any:
+    dotted = (f"actor.muon.{name}", f"critic.muon.{name}")
+    why = "AdamW is the only optimizer"
+    return Group.OPTIMIZER.flag(default, meaning, dotted=dotted, no_effect=why)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerFlags:
     """Flags of other optimizers, which are absent here."""
@@ -82,33 +88,8 @@ class OptimizerFlags:
         choices=("adam", "muon"),
         unsupported=ONLY_ADAM,
     )
-    muon_lr: float | None = Group.OPTIMIZER.flag(
-        None,
-        "peak learning rate of Muon",
-        dotted=("actor.muon.lr", "critic.muon.lr"),
-        no_effect=NO_MUON,
-    )
-    muon_momentum: float | None = Group.OPTIMIZER.flag(
-        None,
-        "Muon's momentum",
-        dotted=("actor.muon.momentum", "critic.muon.momentum"),
-        no_effect=NO_MUON,
-    )
-    muon_ns_steps: int | None = Group.OPTIMIZER.flag(
-        None,
-        "Muon's Newton-Schulz steps",
-        dotted=("actor.muon.ns_steps", "critic.muon.ns_steps"),
-        no_effect=NO_MUON,
-    )
-    muon_nesterov: bool = Group.OPTIMIZER.flag(
-        False,
-        "use Nesterov momentum in Muon",
-        dotted=("actor.muon.nesterov", "critic.muon.nesterov"),
-        no_effect=NO_MUON,
-    )
-    muon_no_nesterov: bool = Group.OPTIMIZER.flag(
-        False,
-        "do not use Nesterov momentum in Muon",
-        dotted=("actor.muon.no_nesterov", "critic.muon.no_nesterov"),
-        no_effect=NO_MUON,
-    )
+    muon_lr: float | None = _muon("lr", None, "peak learning rate of Muon")
+    muon_momentum: float | None = _muon("momentum", None, "Muon's momentum")
+    muon_ns_steps: int | None = _muon("ns_steps", None, "Muon's Newton-Schulz steps")
+    muon_nesterov: bool = _muon("nesterov", False, "use Nesterov momentum in Muon")
+    muon_no_nesterov: bool = _muon("no_nesterov", False, "do not use Nesterov momentum in Muon")

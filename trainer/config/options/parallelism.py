@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.config.schema import Group, Resources
 
@@ -11,41 +12,25 @@ ONE_GPU_A_LAYER = "a layer is on one GPU or, with ZeRO-3, on all"
 NOT_COMPILED = "models run uncompiled"
 
 
+def _nodes(model: str, whose: str) -> Any:
+    return Group.LAYOUT.flag(1, f"nodes of {whose}", dotted=f"{model}.num_nodes", at_least=0)
+
+
+def _gpus(model: str) -> Any:
+    dotted = f"{model}.num_gpus_per_node"
+    return Group.LAYOUT.flag(1, "GPUs on each of its nodes", dotted=dotted, at_least=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayoutFlags:
-    actor_num_nodes: int = Group.LAYOUT.flag(
-        1,
-        "nodes of the policy: ranks are nodes x GPUs per node",
-        dotted="actor.num_nodes",
-        at_least=0,
-    )
-    actor_num_gpus_per_node: int = Group.LAYOUT.flag(
-        1, "GPUs on each of its nodes", dotted="actor.num_gpus_per_node", at_least=0
-    )
-    critic_num_nodes: int = Group.LAYOUT.flag(
-        1,
-        "nodes of the critic: ranks are nodes x GPUs per node",
-        dotted="critic.num_nodes",
-        at_least=0,
-    )
-    critic_num_gpus_per_node: int = Group.LAYOUT.flag(
-        1, "GPUs on each of its nodes", dotted="critic.num_gpus_per_node", at_least=0
-    )
-    ref_num_nodes: int = Group.LAYOUT.flag(
-        1,
-        "nodes of the reference: ranks are nodes x GPUs per node",
-        dotted="ref.num_nodes",
-        at_least=0,
-    )
-    ref_num_gpus_per_node: int = Group.LAYOUT.flag(
-        1, "GPUs on each of its nodes", dotted="ref.num_gpus_per_node", at_least=0
-    )
-    reward_num_nodes: int = Group.LAYOUT.flag(
-        1, "nodes of the reward model", dotted="reward.num_nodes", at_least=0
-    )
-    reward_num_gpus_per_node: int = Group.LAYOUT.flag(
-        1, "GPUs on each of its nodes", dotted="reward.num_gpus_per_node", at_least=0
-    )
+    actor_num_nodes: int = _nodes("actor", "the policy: ranks are nodes x GPUs per node")
+    actor_num_gpus_per_node: int = _gpus("actor")
+    critic_num_nodes: int = _nodes("critic", "the critic: ranks are nodes x GPUs per node")
+    critic_num_gpus_per_node: int = _gpus("critic")
+    ref_num_nodes: int = _nodes("ref", "the reference: ranks are nodes x GPUs per node")
+    ref_num_gpus_per_node: int = _gpus("ref")
+    reward_num_nodes: int = _nodes("reward", "the reward model")
+    reward_num_gpus_per_node: int = _gpus("reward")
     colocate_actor_ref: bool = Group.LAYOUT.flag(
         False, "policy and reference on the same GPUs", dotted="train.colocate_actor_ref"
     )
