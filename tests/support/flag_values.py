@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets, Shares
-from trainer.config.options.episodes import Arguments
-from trainer.config.schema import Flag, Resources, flags_of
+from trainer.config.schema import Flag, flags_of
+from trainer.config.values import Arguments, Resources
 
 TABLE = flags_of(Config)
 WORDS = st.text("abcdefghij_/", min_size=1, max_size=8)

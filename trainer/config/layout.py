@@ -301,6 +301,6 @@ def resources_of(config: Config, roles: Iterable[Role]) -> dict[str, float]:
     }
     wanted: dict[str, float] = {}
     for role in roles:
-        for name, amount in asked[role].amounts.items():
+        for name, amount in asked[role].values.items():
             wanted[name] = max(amount, wanted.get(name, 0.0))
     return wanted

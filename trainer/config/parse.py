@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -54,15 +54,8 @@ def parse(argv: Sequence[str], *, incomplete: bool = False, absent: bool = False
     open_flags = {
         flag for flag, other in LEFT_OPEN.items() if incomplete and other not in reading.given
     }
-    between = [
-        fault
-        for fault in faults_between(config)
-        if fault.path.removeprefix("--") not in reading.at_fault
-        and fault.path not in open_flags
-        and not (absent and isinstance(fault, MissingFile))
-    ]
-    if faults := [*reading.faults, *between]:
-        raise ConfigError(faults)
+    between = (fault for fault in faults_between(config) if fault.path not in open_flags)
+    reading.check(between, absent=absent)
     warnings = (*reading.warnings, *warnings_between(config, reading.given))
     return replace(config, warnings=warnings)
 
@@ -133,6 +126,21 @@ class Reading(Generic[T]):
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...]
     """One sentence for each flag that was given and has no effect."""
+
+    def check(self, between: Iterable[Fault], *, absent: bool) -> None:
+        """Raise ConfigError if there is a fault of one flag, or one `between` flags.
+
+        Between flags, those that are at fault by themselves are left out. `absent`: named files
+        may be missing.
+        """
+        more = [
+            fault
+            for fault in between
+            if fault.path.removeprefix("--") not in self.at_fault
+            and not (absent and isinstance(fault, MissingFile))
+        ]
+        if faults := [*self.faults, *more]:
+            raise ConfigError(faults)
 
 
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:

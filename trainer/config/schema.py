@@ -6,13 +6,12 @@ Standard library only: `--help` must answer at once.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from contract import options
 from contract.options import Option, declared_in
@@ -191,27 +190,3 @@ def by_group(config: type[Any]) -> dict[str, list[Declared]]:
     for flag in sorted(flags_of(config).values(), key=lambda flag: -len(flag.path)):
         found[flag.about.group].append(flag)
     return {group: flags for group, flags in found.items() if flags}
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Amounts of resources by name. Raises ValueError if the text is no such object."""
-
-    text: str = "{}"
-    DESCRIBED: ClassVar[str] = 'a JSON object such as {"v100": 1}, of positive numbers, no GPU, CPU'
-
-    def __post_init__(self) -> None:
-        for name, amount in self.amounts.items():
-            counted = isinstance(amount, int | float) and not isinstance(amount, bool)
-            if not counted or amount <= 0 or name in ("", "GPU", "CPU", "memory"):
-                raise ValueError(name)
-
-    @property
-    def amounts(self) -> dict[str, float]:
-        read = json.loads(self.text)
-        if not isinstance(read, dict):
-            raise ValueError(self.text)
-        return read
-
-    def __str__(self) -> str:
-        return self.text

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from contract.options import boolean, plain
 
 MANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object. Raises ValueError if the text is none."""
+
+    text: str = "{}"
+    DESCRIBED: ClassVar[str]
+    """The object, for a sentence that begins with "must be"."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, dict):
+            raise ValueError(self.text)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self.text)
+        return read
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Arguments(JsonObject):
+    """Keyword arguments of an environment."""
+
+    __slots__ = ()
+    DESCRIBED = 'a JSON object of keyword arguments such as {"topk": 3}'
+
+
+class Resources(JsonObject):
+    """Amounts of resources by name."""
+
+    __slots__ = ()
+    DESCRIBED = 'a JSON object such as {"v100": 1}, of positive numbers, no GPU, CPU'
+
+    def __post_init__(self) -> None:
+        JsonObject.__post_init__(self)
+        for name, amount in self.values.items():
+            counted = isinstance(amount, int | float) and not isinstance(amount, bool)
+            if not counted or amount <= 0 or name in ("", "GPU", "CPU", "memory"):
+                raise ValueError(name)
 
 
 def convert(kind: Any, texts: Sequence[str]) -> Any:
@@ -23,17 +67,32 @@ def convert(kind: Any, texts: Sequence[str]) -> Any:
         part, least, most = _parts(kind)
         if not least <= len(texts) <= most:
             raise ValueError
-        return tuple(_single(part, text) for text in texts)
+        return tuple(_kind(part).parse(text) for text in texts)
     (text,) = texts
-    return _single(kind, text)
+    return _kind(kind).parse(text)
 
 
-def _single(kind: Any, text: str) -> Any:
-    if kind is bool:
-        return boolean(text)
-    if kind is Path:
-        return Path(text).absolute()
-    return kind(text)
+class _Kind(NamedTuple):
+    """How values of a type are written and read."""
+
+    word: str
+    """What --help calls a value."""
+    described: str
+    """A value, for a sentence that begins with "must be"."""
+    parse: Callable[[str], Any]
+
+
+KINDS: Mapping[Any, _Kind] = {
+    bool: _Kind("", "true or false", boolean),
+    int: _Kind("INT", "a whole number", int),
+    float: _Kind("NUMBER", "a number", float),
+    Path: _Kind("PATH", "a path", lambda text: Path(text).absolute()),
+    PurePath: _Kind("PATH", "a path", PurePath),
+}
+
+
+def _kind(kind: Any) -> _Kind:
+    return KINDS.get(kind) or _Kind("TEXT", getattr(kind, "DESCRIBED", "a text"), kind)
 
 
 def most(kind: Any) -> int:
@@ -45,12 +104,10 @@ def most(kind: Any) -> int:
 def word(kind: Any) -> str:
     """Return what --help calls a value of type `kind`."""
     kind = plain(kind)
-    if kind is bool:
-        return ""
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
         return f"{word(part)} …" if most == MANY else " ".join([word(part)] * least)
-    return {int: "INT", float: "NUMBER", Path: "PATH", PurePath: "PATH"}.get(kind, "TEXT")
+    return _kind(kind).word
 
 
 def described(kind: Any) -> str:
@@ -60,10 +117,7 @@ def described(kind: Any) -> str:
         part, least, most = _parts(kind)
         many = "numbers" if part in (int, float) else "texts"
         return f"one or more {many}" if most == MANY else f"{least} {many}"
-    if kind in (Path, PurePath):
-        return "a path"
-    names = {bool: "true or false", int: "a whole number", float: "a number"}
-    return names.get(kind) or str(getattr(kind, "DESCRIBED", "a text"))
+    return _kind(kind).described
 
 
 def shown(value: Any) -> str:

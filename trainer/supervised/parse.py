@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import why_absent
-from contract.options import ConfigError, Fault, MissingFile
+from contract.options import Fault, MissingFile
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import data_sets, model_files
@@ -61,14 +61,7 @@ def parse(
     """
     reading = read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
     flags = _settled(reading.config, reading.given, run_dir)
-    between = [
-        fault
-        for fault in _faults(flags, reading.given)
-        if fault.path.removeprefix("--") not in reading.at_fault
-        and not (absent and isinstance(fault, MissingFile))
-    ]
-    if faults := [*reading.faults, *between]:
-        raise ConfigError(faults)
+    reading.check(_faults(flags, reading.given), absent=absent)
     return Command(stage, flags, (*reading.warnings, *_warnings(flags, reading.given)))
 
 

@@ -3,31 +3,10 @@
 # ruff: noqa: RUF009 - `Group.flag` makes a dataclass field
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from trainer.config.schema import Group
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """Keyword arguments of an environment. Raises ValueError if the text is not a JSON object."""
-
-    text: str = "{}"
-    DESCRIBED: ClassVar[str] = 'a JSON object of keyword arguments such as {"topk": 3}'
-
-    def __post_init__(self) -> None:
-        if not isinstance(json.loads(self.text), dict):
-            raise ValueError(self.text)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text)
-        return found
-
-    def __str__(self) -> str:
-        return self.text
+from trainer.config.values import Arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

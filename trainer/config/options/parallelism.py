@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config.schema import Group, Resources
+from trainer.config.schema import Group
+from trainer.config.values import Resources
 
 ONE_GPU_A_LAYER = "a layer is on one GPU or, with ZeRO-3, on all"
 NOT_COMPILED = "models run uncompiled"
