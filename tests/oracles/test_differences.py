@@ -1,4 +1,4 @@
-"""Where the peers differ from this trainer, or from each other: `docs/algorithms.md` says why.
+"""Where the peers differ from this trainer, or from each other: the table of `docs/algorithms.md`.
 
 Each test shows what the other one does, so that a new release of it that changes is noticed.
 """
