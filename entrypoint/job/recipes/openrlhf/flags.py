@@ -1,6 +1,6 @@
 """Pure: OpenRLHF's flags, as releases before 0.11 spell them (flat) and as 0.11 does (dotted).
 
-`trainer.config` has the spellings of train_ppo_ray, because Rollcall's own flags are spelt so.
+The trainer and its stages have the spellings, because their own flags are spelt so.
 """
 
 from __future__ import annotations
@@ -12,45 +12,6 @@ from functools import cache
 from contract.options import MISTYPED, did_you_mean
 from entrypoint.job.recipes.builtin.openrlhf_spellings import counterparts, dotted_spellings
 
-OTHERS_OF_PPO = {
-    "async_queue_size": ("train.async_queue_size",),
-    "max_new_tokens": ("rollout.max_new_tokens",),
-}
-SUPERVISED = {
-    "pretrain": ("model.model_name_or_path",),
-    "ref_pretrain": ("ref.model_name_or_path",),
-    "ref_offload": ("ref.offload",),
-    "learning_rate": ("adam.lr",),
-    "adam_betas": ("adam.betas",),
-    "l2": ("adam.weight_decay",),
-    "gradient_checkpointing": ("model.gradient_checkpointing_enable",),
-    "gradient_checkpointing_use_reentrant": ("model.gradient_checkpointing_reentrant",),
-    "aux_loss_coef": ("model.aux_loss_coef",),
-    "beta": ("model.beta",),
-    "ipo": ("model.ipo_enable",),
-    "label_smoothing": ("model.label_smoothing",),
-    "nll_loss_coef": ("model.nll_loss_coef",),
-    "pretrain_mode": ("model.pretrain_mode_enable",),
-    "loss": ("model.loss_type",),
-    "margin_loss": ("model.margin_loss_enable",),
-    "compute_fp32_loss": ("model.compute_fp32_loss_enable",),
-    "dataset": ("data.dataset",),
-    "dataset_probs": ("data.dataset_probs",),
-    "dataset_split": ("data.dataset_split",),
-    "train_split": ("data.dataset_split",),
-    "multiturn": ("data.multiturn",),
-    "output_key": ("data.output_key",),
-    "prompt_key": ("data.prompt_key",),
-    "chosen_key": ("data.chosen_key",),
-    "rejected_key": ("data.rejected_key",),
-    "tokenizer_chat_template": ("data.tokenizer_chat_template",),
-    "lr_scheduler": ("lr_scheduler",),
-    "lr_warmup_ratio": ("lr_warmup_ratio",),
-    "min_lr_ratio": ("min_lr_ratio",),
-    "optim": ("optim",),
-    "max_norm": ("max_norm",),
-}
-"""What train_sft, train_rm and train_dpo have besides, or spell in another way."""
 BF16, FLASH, PROMPT_LENGTH, LENGTH = "bf16", "flash_attn", "prompt_max_len", "generate_max_len"
 IMPLIED = {
     BF16: ("ds.param_dtype", "bf16"),
@@ -95,9 +56,10 @@ def flags_in(words: Iterable[str]) -> tuple[tuple[Flag, ...], tuple[str, ...]]:
 @cache
 def dotted_of(*, ppo: bool) -> Mapping[str, tuple[str, ...]]:
     """Return each flat flag with those of 0.11 that it sets, of train_ppo_ray or of the others."""
-    table = dotted_spellings() | OTHERS_OF_PPO
-    table.pop(LENGTH)  # `upgraded` sets two flags for it
-    return table if ppo else table | SUPERVISED
+    renamed = {} if ppo else {"train_split": ("data.dataset_split",)}
+    table = dotted_spellings(ppo=ppo) | renamed
+    del table[LENGTH]  # `upgraded` sets two flags for it
+    return table
 
 
 def upgraded(flags: Sequence[Flag], *, ppo: bool) -> tuple[Flag, ...]:

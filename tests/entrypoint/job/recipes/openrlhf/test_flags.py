@@ -63,9 +63,11 @@ def test_values_arrive_where_the_older_release_had_them() -> None:
         "reward.offload": True,
     }.items():
         assert value(row, key) == expected
-    row = taken("dpo", upgraded("dpo", "--pretrain", "m", "--learning_rate", "9e-6", "--ipo"))
+    words = "--pretrain m --learning_rate 9e-6 --adam_eps 1e-7 --ipo"
+    row = taken("dpo", upgraded("dpo", *words.split()))
     assert value(row, "model.model_name_or_path") == value(row, "ref.model_name_or_path") == "m"
-    assert (value(row, "adam.lr"), value(row, "model.ipo_enable")) == (9e-6, True)
+    assert (value(row, "adam.lr"), value(row, "adam.eps")) == (9e-6, 1e-7)
+    assert value(row, "model.ipo_enable")
 
 
 @pytest.mark.parametrize(
