@@ -185,8 +185,10 @@ def _up(settings: Settings) -> int:
     is_head = isinstance(role, Head)
     own_job = is_head and not settings.waits_for_jobs
     if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
+        from entrypoint.commands import arguments
+
         more = [NO_JOB] if RECIPES[settings.recipe].may_lack_a_job and not settings.job else []
-        print("\n".join([*cli.hinted(faults, cli.NODE_FLAGS), *more]), file=sys.stderr)
+        print("\n".join([*arguments.hinted(faults, "up"), *more]), file=sys.stderr)
         return ExitCode.USAGE
     tried = recipes.TriedCode()
     if own_job and settings.check_code and not _has_begun(settings):

@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
-from contract.options import MISTYPED, ParseError, did_you_mean
+from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.commands import cli
 from entrypoint.config import parsers
+from entrypoint.job.recipes.base import UnknownFlag
 
 JOB = "the id of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
@@ -92,6 +93,17 @@ def fail(sentence: str, code: int, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": sentence, "exit_code": int(code)}))
     return code
+
+
+def hinted(faults: Sequence[str], command: str) -> list[str]:
+    """Return a job's faults; of a flag that no job has, with the flag of the command it means."""
+    own = parser(command).flags
+    return [_hint(fault, own) if isinstance(fault, UnknownFlag) else fault for fault in faults]
+
+
+def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
+    near = nearest(fault.flag, own, cutoff=MISTYPED)
+    return f"{fault.flag}: unknown flag. Did you mean {near}?" if near else fault
 
 
 def parser(command: str) -> Parser:
@@ -211,16 +223,10 @@ def _up(parser: argparse.ArgumentParser) -> None:
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     _up(parser)
-    add = parser.add_argument
-    add("--nodes", metavar="N", help="plan for N nodes, of which one is the head")
-    add("--gpus", metavar="N", help="GPUs of each node: 8, or node by node 8,8,4")
-    add("--gpu-memory", metavar="SIZE", help="memory of each GPU, such as 80GB")
-    add("--memory", metavar="SIZE", help="memory of each node's CPUs, such as 1000GB")
-    add(
-        "--cost",
-        action="store_true",
-        help="also estimate the seconds of a step, and what takes them",
-    )
+    for flag, (value, meaning) in cli.CLUSTER_FLAGS.items():
+        parser.add_argument(flag, metavar=value, help=meaning)
+    cost = "also estimate the seconds of a step, and what takes them"
+    parser.add_argument("--cost", action="store_true", help=cost)
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

@@ -7,10 +7,9 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.options import MISTYPED, ParseError, did_you_mean, nearest
+from contract.options import ParseError, did_you_mean, nearest
 from entrypoint.config import parsers
 from entrypoint.config.recipes import SUPERVISED
-from entrypoint.job.recipes.base import UnknownFlag
 
 COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
@@ -186,19 +185,13 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
     return Invocation(command, waits_for_jobs=True)
 
 
-CLUSTER_FLAGS = ("--nodes", "--gpus", "--gpu-memory", "--memory")
-NODE_FLAGS = ("--help", "--version", WAIT, NO_CODE)
-PLAN_FLAGS = (*NODE_FLAGS, "--json", "--cost", *CLUSTER_FLAGS)
-
-
-def hinted(faults: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Return the faults of a job; of a flag that no job has, with the flag of the node it means."""
-    return [_hint(fault, own) if isinstance(fault, UnknownFlag) else fault for fault in faults]
-
-
-def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
-    near = nearest(fault.flag, own, cutoff=MISTYPED)
-    return f"{fault.flag}: unknown flag. Did you mean {near}?" if near else fault
+CLUSTER_FLAGS = {
+    "--nodes": ("N", "plan for N nodes, of which one is the head"),
+    "--gpus": ("N", "GPUs of each node: 8, or node by node 8,8,4"),
+    "--gpu-memory": ("SIZE", "memory of each GPU, such as 80GB"),
+    "--memory": ("SIZE", "memory of each node's CPUs, such as 1000GB"),
+}
+"""Flags of `plan` with a value → the value's name, and the help."""
 
 
 def _plan(rest: tuple[str, ...]) -> Invocation:

@@ -18,7 +18,7 @@ from contract.options import ConfigError, Fault
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import cli, node_shell
+from entrypoint.commands import arguments, node_shell
 from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.recipes import RECIPES
@@ -75,7 +75,7 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
     recipe = recipes.load(settings.recipe)
-    if wrong := cli.hinted(recipe.faults(settings), cli.PLAN_FLAGS):
+    if wrong := arguments.hinted(recipe.faults(settings), "plan"):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from contract.options import FALSE, TRUE
 from entrypoint.config.variables import Secret
 
 FLAGS = ("--use_wandb", "--logger.wandb.key")
-SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
+SWITCHES = frozenset({"", *TRUE, *FALSE})
 ON = "yes"
 
 

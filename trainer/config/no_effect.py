@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 from trainer.config import environments, layout
-from trainer.config.config import Config
+from trainer.config.config import Config, declared_flags
 from trainer.config.data_sets import TRAIN
 from trainer.config.policy_losses import FORMULA_SETTINGS, EngineCorrection
 
@@ -26,14 +26,7 @@ NO_EFFECT = (
     NoEffect(
         (
             "critic_pretrain",
-            "critic_learning_rate",
-            "critic_lr_scheduler",
-            "critic_lr_warmup_ratio",
-            "critic_min_lr_ratio",
-            "critic_l2",
-            "critic_adam_betas",
-            "critic_adam_eps",
-            "critic_max_norm",
+            *(n for n, flag in declared_flags().items() if flag.path[0] == "critic_optimizer"),
             "value_clip",
             "save_value_network",
         ),

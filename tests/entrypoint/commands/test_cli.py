@@ -15,7 +15,7 @@ from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
 from entrypoint.__main__ import recipe_takes_command
-from entrypoint.commands import cli
+from entrypoint.commands import arguments, cli
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
 from entrypoint.config.read import read_settings
 from entrypoint.config.recipes import BUILTIN, RECIPES
@@ -267,7 +267,7 @@ def test_a_program_that_the_system_does_not_execute_is_named(tmp_path: Path) -> 
 
 def test_the_hint_at_a_flag_of_the_node_depends_on_no_word_of_the_fault() -> None:
     fault = UnknownFlag("told otherwise", "--jsno")
-    assert cli.hinted([fault, "--jsno: unknown flag. See --help"], cli.PLAN_FLAGS) == [
+    assert arguments.hinted([fault, "--jsno: unknown flag. See --help"], "plan") == [
         "--jsno: unknown flag. Did you mean --json?",
         "--jsno: unknown flag. See --help",
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from contract.launch.command_lines import PYTHON, script_place, variables_before
+from contract.options import TRUE
 from entrypoint.job.job_end import JobEnd
 from entrypoint.job.recipes.typed_command import TypedCommand
 
@@ -348,7 +349,7 @@ def _gpus_of(command: VerlCommand, name: str, default: tuple[int, int]) -> int:
 
 
 def _is_true(value: str | None) -> bool:
-    return (value or "").lower() in ("true", "yes", "on", "1")
+    return (value or "").lower() in TRUE
 
 
 def _on_cpus(command: VerlCommand) -> bool:
