@@ -102,6 +102,8 @@ def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
     import numpy as np
 
     from tests.support.simulated_ranks import config_of, workers_of
+    from trainer.algorithms import advantages
+    from trainer.algorithms.baselines import Rewards
     from trainer.workers import experience
     from trainer.workers.protocols import Critic, Policy
 
@@ -114,7 +116,11 @@ def of_trainer(completions: Sequence[Any], ranks: int) -> Row:
     found = experience.divide(workers, completions, config, 1)
     divided = time.perf_counter() - clock
     forward = experience.start_forward(workers, found, config)
-    lesson = experience.make_lesson(workers, forward, rewards, config, 0.01)
+    actions = forward.division.plan.actions
+    scores = advantages.scores(
+        config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
+    )
+    lesson = experience.make_lesson(workers, forward, scores, config, 0.01)
     workers.critic.call_ranks(Critic.update, *lesson.arguments(workers.critic), 1)
     workers.policy.call_ranks(Policy.update, *lesson.arguments(workers.policy), 1)
     cpu = time.process_time() - began - store.aside

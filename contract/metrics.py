@@ -58,7 +58,7 @@ CHARTS = (
     Chart(
         "Reward",
         Group.LEARNING,
-        r"train/(?:reward|reward_(?!std$|failed$).+|acc|format)",
+        r"train/(?:reward|reward_(?!std$|failed$).+|greedy_reward|acc|format)",
         first="train/reward",
     ),
     Chart(
@@ -88,7 +88,7 @@ CHARTS = (
     Chart(
         "Length of a completion",
         Group.SAMPLES,
-        r"(?:train|eval)/response_length|train/total_length",
+        r"(?:train|eval)/response_length|train/(?:total|greedy)_length",
         "tokens",
         first="train/response_length",
     ),

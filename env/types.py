@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from env.user_code import Raised
 
@@ -81,6 +81,14 @@ class ScoreStatus(StrEnum):
     """Nobody could say what the completion is worth: never trained on, never counted as zero."""
 
 
+class RewardPart(NamedTuple):
+    """What one of several reward functions gave."""
+
+    reward: float
+    """Before the weight."""
+    weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     status: ScoreStatus
@@ -89,6 +97,8 @@ class Score:
     error: str = ""
     raised: Raised | None = field(default=None, compare=False)
     """The exception of the user's code, if that is why it failed."""
+    parts: tuple[RewardPart, ...] = ()
+    """What the reward is the weighted sum of, if several functions gave it."""
 
     @property
     def ok(self) -> bool:
@@ -106,7 +116,8 @@ class Score:
         """
         try:
             metrics = {str(name): float(value) for name, value in self.metrics.items()}
-            return replace(self, reward=float(self.reward), metrics=metrics)
+            parts = tuple(RewardPart(float(part[0]), float(part[1])) for part in self.parts)
+            return replace(self, reward=float(self.reward), metrics=metrics, parts=parts)
         except OverflowError as error:
             raise ValueError(str(error)) from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,15 @@ class TrainingError(RuntimeError):
 
 class UserCodeError(TrainingError):
     """The user's reward function or environment raised the same exception for all completions."""
+
+    asks_others: ClassVar[bool] = True
+    """Whether the code may ask a server, so that after whole steps another attempt may help."""
+
+
+class UserFormulaError(UserCodeError):
+    """A user's loss or estimator cannot be used; the message names the file and the line."""
+
+    asks_others = False
 
 
 class LostWorkerError(TrainingError):
@@ -149,6 +158,8 @@ class Sample:
     prompt: Prompt
     completion: Completion
     score: Score
+    greedy: Sample | None = None
+    """The greedy completion of the prompt, which trains nothing; None: the run has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,12 +335,16 @@ Key = tuple[int, int]
 """(prompt group number, index of the sample in its group)."""
 
 
+Seed = int | None
+"""Of a completion; None: it is greedy, the likeliest token at each place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A prompt, and the seed of each completion to generate."""
 
     text: str
-    seeds: tuple[int, ...]
+    seeds: tuple[Seed, ...]
     context: Context | None = None
     """The prompt as tokens, and limits of the completions; replaces `text`."""
 
@@ -341,7 +356,7 @@ class PartialRollout:
     key: Key
     text: str
     """The prompt."""
-    seed: int
+    seed: Seed
     tokens: TokenArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     log_probs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     versions: VersionArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))

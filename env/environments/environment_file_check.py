@@ -1,4 +1,4 @@
-"""What is wrong with the file of an environment or an agent, read and not run.
+"""What is wrong with a user's file of an environment, an agent or a function, read and not run.
 
 A user's file may import anything and do anything, so nothing here executes it: the check is of
 syntax, of names and of the signatures of methods. `trainer.rollout.try_code` runs an episode.
@@ -7,7 +7,7 @@ syntax, of names and of the signatures of methods. `trainer.rollout.try_code` ru
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,9 +64,42 @@ def agent(spec: str) -> Source:
     return _checked(spec, Path(spec), AGENT_CLASS, AGENT_METHODS)
 
 
-def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> Source:
+def function(spec: str, arguments: Sequence[str]) -> Source:
+    """Check FILE.py:NAME of a function that is called with these arguments, by position."""
+    file, _, name = spec.rpartition(":")
+    path, shown = Path(file), f"{name}({', '.join(arguments)})"
+    tree = _parsed(spec, path)
+    if isinstance(tree, Source):
+        return tree
+    fault = next((said for node in tree.body if (said := _unfit(node, name, len(arguments)))), "")
+    if not fault and _names(tree).isdisjoint((name, "*")):
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        remedy = f"It has {', '.join(functions)}" if functions else "It has no function"
+        return Source(spec, path, fault=f"the file defines no {name}", remedy=remedy)
+    return Source(spec, path, fault=fault, remedy=f"Write `def {shown}` in {path}")
+
+
+def _unfit(node: ast.stmt, name: str, arguments: int) -> str:
+    """Return why a statement's definition of `name` is no such function; "" if it may be one."""
+    where = f"{name}, line {node.lineno},"
+    count = "1 argument" if arguments == 1 else f"{arguments} arguments"
+    if isinstance(node, ast.FunctionDef) and node.name == name:
+        return "" if _takes(node.args, arguments) else f"{where} must take {count}"
+    if isinstance(node, ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
+        kind = "a class" if isinstance(node, ast.ClassDef) else "`async def`"
+        return f"{where} is {kind}, not a function"
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        return ""
+    value = getattr(node, "value", None)
+    is_value = isinstance(value, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set)
+    return f"{where} is a value, not a function" if is_value else ""
+
+
+def _parsed(spec: str, path: Path) -> ast.Module | Source:
+    """Return the syntax tree of a file, or why there is none."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        return ast.parse(path.read_bytes(), str(path))
     except OSError as error:
         return Source(spec, path, missing=error.strerror or str(error))
     except (SyntaxError, ValueError) as error:
@@ -74,6 +107,12 @@ def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> So
         where = f"line {line}" if line else "the file"
         fault = f"{where} is not Python code: {getattr(error, 'msg', error)}"
         return Source(spec, path, fault=fault, remedy=f"Correct {path}")
+
+
+def _checked(spec: str, path: Path, name: str, methods: Mapping[str, int]) -> Source:
+    tree = _parsed(spec, path)
+    if isinstance(tree, Source):
+        return tree
     if _names(tree).isdisjoint((name, "*")):
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         remedy = f"It has {', '.join(classes)}" if classes else "It has no class"
@@ -165,13 +204,18 @@ def _signature_faults(
         if not isinstance(method, ast.AsyncFunctionDef):
             yield f"{name}, line {method.lineno}, must be `async def`"
             continue
-        given, wanted = method.args, methods[method.name] + 1
-        most = len(given.posonlyargs) + len(given.args)
-        least = most - len(given.defaults)
-        unnamed = sum(default is None for default in given.kw_defaults)
-        if (least > wanted or (most < wanted and not given.vararg)) or unnamed:
+        wanted = methods[method.name] + 1
+        if not _takes(method.args, wanted):
             arguments = "one argument" if wanted == 2 else "no argument"
             yield f"{name}, line {method.lineno}, must take {arguments} after self"
+
+
+def _takes(given: ast.arguments, wanted: int) -> bool:
+    """Return whether a function with these parameters can be called with `wanted` arguments."""
+    most = len(given.posonlyargs) + len(given.args)
+    least = most - len(given.defaults)
+    unnamed = any(default is None for default in given.kw_defaults)
+    return least <= wanted and (most >= wanted or given.vararg is not None) and not unnamed
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:

@@ -80,7 +80,7 @@ def load_module(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise RewardFileError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    _look_beside(path)
+    look_beside(path)
     sys.modules[name] = module  # dataclasses and pickle look for a class's module there
     try:
         spec.loader.exec_module(module)
@@ -93,7 +93,7 @@ def load_module(path: Path) -> object:
     return module
 
 
-def _look_beside(path: Path) -> None:
+def look_beside(path: Path) -> None:
     """Have modules beside the file, and in the working directory, found after all others."""
     for directory in (str(path.resolve().parent), str(Path.cwd())):
         if directory not in sys.path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from env.types import RewardFunction, RewardRequest, Score
+from env.types import RewardFunction, RewardPart, RewardRequest, Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,15 @@ class WeightedReward:
         metrics: dict[str, float] = {}
         own: dict[str, float] = {}
         total = 0.0
+        parts = []
         for part, score in zip(self._parts, scores, strict=True):
             if not score.ok:
                 return Score.failed(f"{part.name}: {score.error}", score.raised)
             total += part.weight * score.reward
+            parts.append(RewardPart(score.reward, part.weight))
             metrics = {**score.metrics, **metrics, f"reward_{part.name}": score.reward}
             own |= {name: value for name, value in score.metrics.items() if name == part.name}
-        return Score.of(total, **metrics | own)
+        return replace(Score.of(total, **metrics | own), parts=tuple(parts))
 
 
 def named(parts: Sequence[tuple[str, float, RewardFunction]]) -> list[Part]:

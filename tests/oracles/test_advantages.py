@@ -17,6 +17,7 @@ from tests.support import padded_advantages
 from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms.reward_shaping import LengthPenalties
 from trainer.config.options.algorithm import ShapingSettings
+from trainer.types import FloatArray
 
 ESTIMATORS = [
     "gae",
@@ -157,3 +158,94 @@ def test_opo_equals_verl_s(peers: Peers, batch: Batch) -> None:
         groups=np.arange(len(batch.rewards)) // batch.group_size,
     )
     same(mine, theirs)
+
+
+@given(batch=batches(), n=st.integers(0, 2**32 - 1))
+def test_remax_equals_verl_s(peers: Peers, batch: Batch, n: int) -> None:
+    prompts = len(batch.rewards) // batch.group_size
+    greedy = np.random.default_rng(n).normal(size=prompts).repeat(batch.group_size)
+    settings = estimator("remax", reward_clip_range=(-1000.0, 1000.0))
+    mine, _ = padded_advantages.estimate(
+        settings.settings,
+        PaddedInputs(
+            rewards=batch.rewards,
+            action_mask=batch.action_mask,
+            group_size=batch.group_size,
+            greedy=greedy,
+        ),
+    )
+    theirs = peers.verl(
+        "advantages",
+        estimator="remax",
+        rewards=batch.rewards,
+        action_mask=batch.action_mask,
+        groups=np.arange(len(batch.rewards)) // batch.group_size,
+        reward_baselines=greedy,
+    )
+    same(mine, theirs * batch.action_mask)
+
+
+WEIGHTS = (1.0, 0.5, 2.0)
+
+
+def of_each_reward(batch: Batch, seed: int) -> Array:
+    """[K, B] rewards of three functions: numbers, right or wrong, and the batch's own."""
+    rng = np.random.default_rng(seed)
+    size = len(batch.rewards)
+    return np.stack([rng.normal(0, 20, size), rng.integers(0, 2, size), batch.rewards])
+
+
+def gdpo(batch: Batch, parts: Array, weights: tuple[float, ...]) -> FloatArray:
+    """Advantages of completions whose actions are one token each."""
+    settings = estimator("gdpo", reward_clip_range=(-1000.0, 1000.0))
+    mine, _ = padded_advantages.estimate(
+        settings.settings,
+        PaddedInputs(
+            rewards=np.array(weights) @ parts,
+            action_mask=np.ones((len(batch.rewards), 1), dtype=np.bool_),
+            group_size=batch.group_size,
+            parts=parts,
+            weights=weights,
+        ),
+    )
+    return mine
+
+
+@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
+def test_gdpo_of_one_token_each_equals_verl_s(peers: Peers, batch: Batch, seed: int) -> None:
+    """verl's moments of the batch are of tokens, so here a completion has one."""
+    parts = of_each_reward(batch, seed)
+    names = [f"reward_{place}" for place in range(len(parts))]
+    ones = np.ones((len(batch.rewards), 1))
+    theirs = peers.verl(
+        "advantages",
+        estimator="gdpo",
+        rewards=batch.rewards,
+        action_mask=ones.astype(np.bool_),
+        groups=np.arange(len(batch.rewards)) // batch.group_size,
+        options={
+            "epsilon": 1e-9,
+            "config": {"gdpo_reward_keys": names, "gdpo_reward_weights": WEIGHTS},
+            "non_tensor_batch": dict(zip(names, parts, strict=True)),
+        },
+        batch={"prompts": ones, "attention_mask": np.ones((len(ones), 2), dtype=np.int64)},
+    )
+    same(gdpo(batch, parts, WEIGHTS), theirs)
+
+
+LARGE = 1e5
+"""Beside rewards and weights of this size, TRL's 1e-4 is our 1e-9."""
+
+
+@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
+def test_gdpo_equals_trl_s(peers: Peers, batch: Batch, seed: int) -> None:
+    parts = LARGE * of_each_reward(batch, seed)
+    weights = tuple(LARGE * weight for weight in WEIGHTS)
+    rows = replace(batch, action_mask=np.ones((len(batch.rewards), 1), dtype=np.bool_))
+    options = {
+        "multi_objective_aggregation": "normalize_then_sum",
+        "reward_funcs": WEIGHTS,
+        "reward_func_names": WEIGHTS,
+        "reward_weights": np.array(weights),
+    }
+    same(gdpo(batch, parts, weights), of_trl(peers, rows, "grpo", parts.T, **options))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.algorithms import advantages
-from trainer.algorithms.advantages import AdvantageInputs, Floats, Moments, Numbers
+from trainer.algorithms.advantages import AdvantageInputs, Moments, Numbers
+from trainer.algorithms.baselines import Floats, Rewards
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray, IntArray
 
@@ -24,13 +26,19 @@ class PaddedInputs:
     group_size: int = 1
     kl_coef: float = 0.0
     kl_estimator: str = "k1"
+    parts: Floats | None = None
+    weights: Sequence[float] = ()
+    greedy: Floats | None = None
 
 
 def estimate(settings: AdvantageSettings, padded: PaddedInputs) -> tuple[FloatArray, FloatArray]:
     """Return advantages, whitened if the settings say so, and returns; zero at other tokens."""
     mask = padded.action_mask
+    rewards = Rewards(
+        whole=padded.rewards, parts=padded.parts, weights=padded.weights, greedy=padded.greedy
+    )
     inputs = AdvantageInputs(
-        scores=advantages.scores(settings, padded.rewards, counted(mask), padded.group_size),
+        scores=advantages.scores(settings, rewards, counted(mask), padded.group_size),
         actions=counted(mask),
         old_log_probs=flat(padded.old_log_probs, mask),
         ref_log_probs=flat(padded.ref_log_probs, mask),

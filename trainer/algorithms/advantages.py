@@ -8,19 +8,17 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.algorithms.baselines import Floats, Rewards, subtract
 from trainer.algorithms.kl import kl
-from trainer.config.estimators import ESTIMATORS, Baseline
+from trainer.algorithms.own_functions import OwnFunction
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import IntArray, sums
-
-Floats = NDArray[np.floating]
-"""Inputs: float32 from the workers, or wider numbers."""
 
 Numbers = NDArray[np.float64]
 """Sums are computed in float64; the caller rounds at the end."""
@@ -47,15 +45,19 @@ class AdvantageInputs:
 
 
 def scores(
-    settings: AdvantageSettings, rewards: Floats, actions: IntArray, group_size: int
+    settings: AdvantageSettings,
+    rewards: Rewards,
+    actions: IntArray,
+    group_size: int,
+    own: OwnFunction | None = None,
 ) -> Numbers:
-    """Return [B] the clipped difference of rewards [B] to their baseline; NaN where unknown.
+    """Return [B] the clipped difference of rewards to their baseline; NaN where unknown.
 
     `actions` [B]: their numbers of actions. `group_size`: number of completions of one prompt,
-    which are neighbours.
+    which are neighbours. `own`: a user's estimator. Raises UserFormulaError if it fails.
     """
-    above = subtract(settings.estimator, rewards, actions, group_size)
-    return np.where(np.isnan(rewards), np.nan, np.clip(above, *settings.reward_clip_range))
+    above = subtract(settings.entry.baseline, rewards, actions, group_size, own)
+    return np.where(np.isnan(rewards.whole), np.nan, np.clip(above, *settings.reward_clip_range))
 
 
 def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Numbers, Numbers]:
@@ -65,7 +67,7 @@ def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Numb
     """
     actions = inputs.actions
     token_rewards = place_rewards(np.nan_to_num(inputs.scores), actions)
-    if inputs.turn_rewards is not None and not divides(settings.estimator):
+    if inputs.turn_rewards is not None and not settings.entry.rescales:
         total = sums(inputs.turn_rewards, actions)
         token_rewards += inputs.turn_rewards - place_rewards(total, actions)
     if inputs.ref_log_probs is not None and inputs.kl_coef:
@@ -86,14 +88,6 @@ def estimate(settings: AdvantageSettings, inputs: AdvantageInputs) -> tuple[Numb
 def of_known(scores: Floats, actions: IntArray) -> NDArray[np.bool_]:
     """Return [N] whether each action is of a sample with a score."""
     return np.repeat(~np.isnan(scores), actions)
-
-
-def divides(estimator: str) -> bool:
-    """Return whether the baseline divides rewards by a deviation.
-
-    Parts of such a reward have another scale, so that all of it stays at the last action token.
-    """
-    return ESTIMATORS[estimator].baseline is Baseline.GROUP_NORM
 
 
 def place_rewards(scores: Numbers, actions: IntArray) -> Numbers:
@@ -186,89 +180,3 @@ def whiten(advantages: Numbers, of_all: Moments, *, std_norm: bool = True) -> Nu
     scale = 1 / np.sqrt(max(variance, 1e-8)) if std_norm else 1.0
     whitened: Numbers = (advantages - of_all.mean) * scale
     return whitened
-
-
-Groups = NDArray[np.float64]
-"""[P, n]: a row has the completions of one prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completions:
-    """What a baseline is computed from."""
-
-    rewards: Groups
-    """NaN where unknown."""
-    actions: Groups
-    """Numbers of actions."""
-
-
-EPSILON = 1e-9
-"""Prevents 0 / 0 for a group of equal rewards."""
-
-
-def above_mean(of: Completions) -> Groups:
-    """Return r − mean: REINFORCE++-baseline (Hu et al. 2025), Dr. GRPO (Liu et al. 2025)."""
-    known, _, mean = _moments(of.rewards)
-    return np.where(known, of.rewards - mean, 0)
-
-
-def above_length_weighted_mean(of: Completions) -> Groups:
-    """Return r − Σ l r / Σ l over the prompt's completions of l tokens: OPO (Hao et al. 2025).
-
-    It is the baseline of least variance if the squared norm of a completion's gradient grows with
-    its length.
-    """
-    known, _, _ = _moments(of.rewards)
-    weights = np.where(known, of.actions, 0)
-    total = (weights * np.where(known, of.rewards, 0)).sum(axis=1, keepdims=True)
-    mean = total / np.maximum(weights.sum(axis=1, keepdims=True), 1)
-    return np.where(known, of.rewards - mean, 0)
-
-
-def above_batch_mean(of: Completions) -> Groups:
-    """Return r − mean of the known rewards of all prompts: for one completion a prompt."""
-    known = ~np.isnan(of.rewards)
-    mean = of.rewards[known].mean() if known.any() else 0.0
-    return np.where(known, of.rewards - mean, 0)
-
-
-def above_others(of: Completions) -> Groups:
-    """Return r − mean of the others: leave-one-out (Ahmadian et al. 2024, equation 8)."""
-    known, count, mean = _moments(of.rewards)
-    # r − (n·mean − r) / (n − 1) = n / (n − 1) · (r − mean)
-    return np.where(known, (of.rewards - mean) * count / np.maximum(count - 1, 1), 0)
-
-
-def normalised(of: Completions) -> Groups:
-    """Return (r − mean) / (std + 1e-9) with ddof 1: GRPO (Shao et al. 2024, section 4.1.2)."""
-    known, count, mean = _moments(of.rewards)
-    centred = np.where(known, of.rewards - mean, 0)
-    variance = (centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
-    normal: Groups = centred / (np.sqrt(variance) + EPSILON)
-    return normal
-
-
-def _moments(rewards: Groups) -> tuple[NDArray[np.bool_], Groups, Groups]:
-    """Return which rewards are comparable [P, n]; each prompt's count of known ones, their mean."""
-    known = ~np.isnan(rewards)
-    count = known.sum(axis=1, keepdims=True)
-    mean = np.where(known, rewards, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
-    return known & (count > 1), count.astype(np.float64), mean
-
-
-BASELINES: dict[Baseline, Callable[[Completions], Groups]] = {
-    Baseline.GROUP_MEAN: above_mean,
-    Baseline.OTHERS_MEAN: above_others,
-    Baseline.GROUP_NORM: normalised,
-    Baseline.LENGTH_WEIGHTED_MEAN: above_length_weighted_mean,
-    Baseline.BATCH_MEAN: above_batch_mean,
-}
-
-
-def subtract(estimator: str, rewards: Floats, actions: IntArray, size: int) -> Groups:
-    """Return [B] rewards minus the estimator's baseline, in groups of `size` neighbours."""
-    flat, baseline = rewards.astype(np.float64), ESTIMATORS[estimator].baseline
-    if baseline is Baseline.NONE:
-        return np.nan_to_num(flat)
-    of = Completions(flat.reshape(-1, size), actions.astype(np.float64).reshape(-1, size))
-    return BASELINES[baseline](of).reshape(-1)

@@ -19,7 +19,14 @@ from torch import Tensor
 from trainer.algorithms.importance_sampling import Correction, correct, segment_mean
 from trainer.algorithms.kl import kl
 from trainer.algorithms.objectives import PolicyObjective
-from trainer.config.policy_losses import EngineCorrection, PolicyTokens, RatioLevel
+from trainer.algorithms.own_functions import OwnFunction, described
+from trainer.config.policy_losses import (
+    Bounds,
+    EngineCorrection,
+    PolicyTokens,
+    RatioLevel,
+    TokenLosses,
+)
 from trainer.types import IntArray
 
 RATIO_LIMIT = 20.0
@@ -68,9 +75,9 @@ class PolicyInputs:
 def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
     """Return the loss of `POLICY_LOSSES` with importance weights, plus KL, minus entropy.
 
-    Raises ValueError if the objective needs an input that is None.
+    Raises ValueError if the objective needs an input that is None, and UserFormulaError for a
+    user's loss that fails.
     """
-    entry = objective.loss.policy_loss
     log_ratio = _log_ratio(inputs, objective)
     tokens = PolicyTokens(
         log_ratio=log_ratio,
@@ -78,7 +85,7 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
         advantages=inputs.advantages,
         sequence_mean=partial(segment_mean, rows=inputs.rows),
     )
-    losses = entry.formula(tokens, objective.loss)
+    losses = _token_losses(tokens, objective)
     values = losses.values
     correction = _correction(inputs, objective)
     if correction is not None:
@@ -95,6 +102,50 @@ def policy_loss(inputs: PolicyInputs, objective: PolicyObjective) -> LossPart:
         metrics["is_filter_ratio"] = _total(correction.outside) * inputs.metric_weight
     penalty, penalties = _penalties(inputs, objective)
     return LossPart(value + penalty, metrics | penalties)
+
+
+def _token_losses(tokens: PolicyTokens, objective: PolicyObjective) -> TokenLosses:
+    if objective.own:
+        return own_losses(objective.own, tokens, objective.loss)
+    formula = objective.loss.policy_loss.formula
+    assert formula is not None
+    found = formula(tokens, objective.loss)
+    return found if isinstance(found, TokenLosses) else _unclipped(found)
+
+
+def _unclipped(values: Tensor) -> TokenLosses:
+    return TokenLosses(values, torch.zeros_like(values, dtype=torch.bool))
+
+
+def own_losses(own: OwnFunction, tokens: PolicyTokens, bounds: Bounds) -> TokenLosses:
+    """Return the losses of tokens by a user's function. Raises UserFormulaError if they are none.
+
+    Numbers that are not finite are its fault only if its inputs are finite.
+    """
+    answer = own.call(tokens, bounds)
+    found = answer if isinstance(answer, TokenLosses) else None
+    values, clipped = (found.values, found.clipped) if found else (answer, None)
+    wanted = tokens.log_probs.shape
+    for what, tensor in (("losses", values), ("clipped", clipped)):
+        if tensor is None and what == "clipped":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise own.wrong(f"returned {described(tensor)} as {what}, not a tensor")
+        if tensor.shape != wanted:
+            raise own.wrong(
+                f"returned {what} of shape {tuple(tensor.shape)} for {wanted[0]} tokens, "
+                f"where {tuple(wanted)} is wanted: one for each token"
+            )
+    if not values.requires_grad:
+        raise own.wrong(
+            "returned losses without a gradient: compute them from log_ratio or log_probs"
+        )
+    inputs = (tokens.log_ratio, tokens.log_probs, tokens.advantages)
+    bad = ~values.isfinite()
+    if bad.any() and all(bool(tensor.isfinite().all()) for tensor in inputs):
+        first = values[bad][0].item()
+        raise own.wrong(f"returned {first} for {int(bad.sum())} of {wanted[0]} tokens")
+    return found or _unclipped(values)
 
 
 def _log_ratio(inputs: PolicyInputs, objective: PolicyObjective) -> Tensor:

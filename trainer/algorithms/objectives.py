@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainer.algorithms.own_functions import OwnFunction
+from trainer.config.config import Config
 from trainer.config.options.algorithm import CorrectionSettings, KLSettings, LossSettings
 
 
@@ -14,6 +16,14 @@ class PolicyObjective:
     loss: LossSettings = field(default_factory=LossSettings)
     kl: KLSettings = field(default_factory=KLSettings)
     correction: CorrectionSettings = field(default_factory=CorrectionSettings)
+    own: OwnFunction | None = None
+    """A user's loss."""
+
+    @classmethod
+    def of(cls, config: Config) -> PolicyObjective:
+        """Return the objective of a run. Raises UserFormulaError if its file cannot be read."""
+        own = OwnFunction.read("--policy_loss_type", config.loss.policy_loss_type)
+        return cls(config.loss, config.kl, config.correction, own)
 
 
 @dataclass(frozen=True, slots=True)

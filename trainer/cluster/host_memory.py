@@ -144,7 +144,7 @@ def _weights(
 
 def _samples(config: Config) -> int:
     """Returns the bytes of samples of the longest length: under way, divided, and scored."""
-    tokens = config.samples_per_step * config.longest_sample
+    tokens = config.completions_per_step * config.longest_sample
     models = 1 + config.has_critic + config.kl.has_reference
     steps = 1 + config.allowed_staleness
     return tokens * (steps * COMPLETION_BYTES + PART_BYTES + models * SCORE_BYTES)

@@ -133,6 +133,12 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
         return self.rollout_batch_size * self.n_samples_per_prompt
 
     @property
+    def completions_per_step(self) -> int:
+        """Samples of a step, and the completions that are not trained on."""
+        greedy = self.rollout_batch_size * self.advantage.wants_greedy
+        return self.samples_per_step + greedy
+
+    @property
     def updates_per_step(self) -> int:
         """Optimizer steps of one training step."""
         return self.samples_per_step // self.train.train_batch_size * self.train.max_epochs

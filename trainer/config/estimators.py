@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Baseline(StrEnum):
-    """What is subtracted from the reward of a completion; `advantages.BASELINES` computes it."""
+    """What is subtracted from the reward of a completion; `baselines.BASELINES` computes it."""
 
     NONE = "none"
     GROUP_MEAN = "mean of the prompt's completions"
@@ -15,6 +15,9 @@ class Baseline(StrEnum):
     GROUP_NORM = "mean of the prompt's completions, divided by their deviation"
     LENGTH_WEIGHTED_MEAN = "mean of the prompt's completions, each weighted by its tokens"
     BATCH_MEAN = "mean of all prompts' completions"
+    GREEDY = "reward of the prompt's greedy completion"
+    EACH_GROUP_NORM = "mean and deviation of each reward in its group, then of their sum"
+    OWN = "a user's function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ class Estimator:
     """Whiten advantages over the action tokens of the whole batch."""
     compares_group: bool = False
     """Compare the completions of one prompt, so that one completion has no advantage."""
+    rescales: bool = False
+    """Its advantages may have another scale than the rewards.
+
+    Rewards of turns have the scale of rewards: all of the reward is then at the last action.
+    """
 
 
 ESTIMATORS = {
@@ -33,9 +41,14 @@ ESTIMATORS = {
     "reinforce": Estimator(Baseline.NONE, whitens=True),
     "reinforce_baseline": Estimator(Baseline.GROUP_MEAN, whitens=True, compares_group=True),
     "rloo": Estimator(Baseline.OTHERS_MEAN, compares_group=True),
-    "group_norm": Estimator(Baseline.GROUP_NORM, compares_group=True),
+    "group_norm": Estimator(Baseline.GROUP_NORM, compares_group=True, rescales=True),
+    "gdpo": Estimator(Baseline.EACH_GROUP_NORM, compares_group=True, rescales=True),
     "dr_grpo": Estimator(Baseline.GROUP_MEAN, compares_group=True),
     "opo": Estimator(Baseline.LENGTH_WEIGHTED_MEAN, compares_group=True),
     "flash_reinforce": Estimator(Baseline.BATCH_MEAN),
+    "remax": Estimator(Baseline.GREEDY),
 }
-"""Values of --advantage_estimator."""
+"""Values of --advantage_estimator, beside FILE.py:NAME."""
+
+OWN = Estimator(Baseline.OWN, rescales=True)
+"""FILE.py:NAME"""

@@ -33,7 +33,7 @@ def help_text(config: type[Any], prog: str, description: str) -> str:
 
 def _lines(flag: Declared) -> Iterator[str]:
     about = flag.about
-    shown = "{" + ",".join(about.choices) + "}" if about.choices else values.word(flag.kind)
+    shown = "{" + ",".join(about.words) + "}" if about.choices else values.word(flag.kind)
     if about.bare is not None:
         shown = f"[{shown}]"
     yield f"  --{flag.name} {shown}".rstrip()

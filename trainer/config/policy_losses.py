@@ -69,14 +69,16 @@ class TokenLosses:
     """[N] bool: whether a bound on the ratio changed the token's loss."""
 
 
-Formula = Callable[[PolicyTokens, Bounds], TokenLosses]
+Formula = Callable[[PolicyTokens, Bounds], "TokenLosses | Tensor"]
+"""One without clipped tokens returns the losses of tokens [N] alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
     """A policy loss."""
 
-    formula: Formula
+    formula: Formula | None
+    """None: a run loads it from a user's file (`PolicyObjective.formula`)."""
     level: RatioLevel = RatioLevel.TOKEN
     correction: EngineCorrection = EngineCorrection.TOKEN_WEIGHTS
     aggregations: tuple[str, ...] = ("token", "sequence", "constant")
@@ -165,7 +167,10 @@ POLICY_LOSSES = {
         paper="Zhao et al. 2025, arXiv 2507.20673",
     ),
 }
-"""Values of --policy_loss_type."""
+"""Values of --policy_loss_type, beside FILE.py:NAME."""
 
 FORMULA_SETTINGS = frozenset().union(*(loss.settings for loss in POLICY_LOSSES.values()))
 """Flags that formulas read. One that a loss does not name has no effect with it."""
+
+OWN_LOSS = PolicyLoss(formula=None, settings=FORMULA_SETTINGS, paper="the user's file")
+"""FILE.py:NAME"""

@@ -24,6 +24,8 @@ COMBINE: dict[str, Combine] = {
     "sum": sum,
     "min": min,
 }
+SUMS = ("mean", "sum")
+"""Those that weigh all rewards equally."""
 FUNCTION = "combine"
 """Name of the function in a .py file."""
 

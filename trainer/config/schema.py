@@ -7,6 +7,7 @@ Standard library only: `--help` must answer at once.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -19,6 +20,8 @@ from contract.options import Option, declared_in
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+OWN_FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""FILE.py:NAME of a user's function."""
 OVER = "--"
 """A word of the command line: flags after it win over flags before it. There a launcher puts what
 it knows better than the author of the command."""
@@ -71,6 +74,8 @@ class Flag(Option):
     bare: str | None = None
     """The value of the flag if it is given without one; None: it needs a value."""
     choices: tuple[str, ...] = ()
+    or_function: bool = False
+    """FILE.py:NAME of a user's function is a value beside the choices."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for some of the choices."""
     required: bool = False
@@ -85,6 +90,11 @@ class Flag(Option):
     """Reason why any value but the default is a fault: ignoring it would change the result."""
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """What the value may be, for a person."""
+        return (*self.choices, "FILE.py:NAME") if self.or_function else self.choices
+
+    @property
     def dotted_spellings(self) -> tuple[str, ...]:
         return (self.dotted,) if isinstance(self.dotted, str) else self.dotted
 
@@ -92,8 +102,9 @@ class Flag(Option):
         """Return why `value` is out of range, in words; None if it is in range."""
         if isinstance(value, tuple):
             return next((said for part in value if (said := self.problem(part))), None)
-        if self.choices and value not in self.choices:
-            return f"must be one of {', '.join(self.choices)}"
+        is_function = self.or_function and OWN_FUNCTION.fullmatch(value)
+        if self.choices and value not in self.choices and not is_function:
+            return f"must be one of {', '.join(self.words)}"
         if not isinstance(value, int | float):
             return None
         if math.isnan(value):

@@ -8,9 +8,15 @@ from pathlib import Path
 
 from contract.files.os_errors import why_absent
 from contract.options import Fault, MissingFile
-from trainer.config import data_sets, environments, images, layout, reward_models
+from trainer.config import (
+    data_sets,
+    environments,
+    images,
+    layout,
+    own_functions,
+    reward_models,
+)
 from trainer.config.config import Config
-from trainer.config.estimators import ESTIMATORS
 from trainer.config.layout import Role
 from trainer.config.values import shown
 
@@ -25,6 +31,7 @@ def faults_between(config: Config) -> Iterator[Fault]:
     yield from _batch_faults(config)
     yield from _length_faults(config)
     yield from _group_faults(config)
+    yield from _parts_faults(config)
     yield from _range_faults(config)
     yield from _kl_faults(config)
     yield from _correction_faults(config)
@@ -58,6 +65,7 @@ def _missing_files(config: Config) -> Iterator[Fault]:
     for model in reward_models.names(config) if config.has_reward_model else ():
         yield from missing_model("--reward_pretrain", model)
     yield from environments.faults(config)
+    yield from own_functions.faults(config)
     yield from _reward_faults(config)
 
 
@@ -157,7 +165,7 @@ def _length_faults(config: Config) -> Iterator[Fault]:
 
 def _group_faults(config: Config) -> Iterator[Fault]:
     samples = config.n_samples_per_prompt
-    if samples < 2 and ESTIMATORS[config.advantage.estimator].compares_group:
+    if samples < 2 and config.advantage.entry.compares_group:
         yield Fault(
             "--n_samples_per_prompt",
             str(samples),
@@ -177,6 +185,31 @@ def _group_faults(config: Config) -> Iterator[Fault]:
             "0",
             f"makes the {config.eval_n_samples_per_prompt} completions of a held-out prompt equal",
             "Give more than 0, commonly 0.6, or --eval_n_samples_per_prompt 1",
+        )
+
+
+def _parts_faults(config: Config) -> Iterator[Fault]:
+    """Yield what makes one number of several rewards that the estimator treats apart."""
+    if not config.advantage.sums_parts:
+        return
+    estimator, shaping = config.advantage.estimator, config.shaping
+    if shaping.normalize_reward:
+        yield Fault(
+            "--normalize_reward", "", f"normalises the sum, and {estimator} each reward", "Omit it"
+        )
+    if (coefficient := shaping.stop_properly_penalty_coef) is not None:
+        yield Fault(
+            "--stop_properly_penalty_coef",
+            shown(coefficient),
+            f"changes the sum of rewards, and {estimator} treats each by itself",
+            "Omit it, or give --overlong_buffer_len: its penalty is a reward of its own",
+        )
+    if config.has_reward_model and config.reward_combine not in reward_models.SUMS:
+        yield Fault(
+            "--reward_combine",
+            config.reward_combine,
+            f"makes one number of the rewards, and {estimator} treats each by itself",
+            f"Give {' or '.join(reward_models.SUMS)}: the scores are then rewards of weight 1",
         )
 
 

@@ -26,6 +26,7 @@ def of(
     plan, sums = lesson.division.plan, lesson.statistics
     kl = _kl(lesson, updates, config)
     tokens = int(plan.lengths.sum())
+    greedy = [one.greedy for one in samples[:: config.n_samples_per_prompt] if one.greedy]
     seconds = watch.seconds
     own = {
         "reward": float(rewards.mean()),
@@ -35,6 +36,7 @@ def of(
         "response_length": float(np.mean([s.completion.length for s in samples])),
         "total_length": tokens / len(samples),
         "truncated": float(np.mean([not s.completion.finished for s in samples])),
+        **_of_greedy(greedy),
         **updates,
         "kl": kl,
         **watch.metrics,
@@ -43,6 +45,7 @@ def of(
     row = {_logged(name): value for name, value in own.items()}
     for name, value in _score_metrics(samples).items():
         row[f"train/score_{name}" if name in own else f"train/{name}"] = value
+    tokens += sum(len(one.completion.tokens) for one in greedy)
     row |= watch.phases | {"timing/step": seconds, "perf/tokens_per_second": tokens / seconds}
     worth = own["reward"]
     return Step(
@@ -55,6 +58,15 @@ def of(
         phases={name.removeprefix("timing/"): value for name, value in watch.phases.items()},
         samples=samples,
     )
+
+
+def _of_greedy(greedy: Sequence[Sample]) -> Metrics:
+    """Return the metrics of completions that are not trained on; nothing if there is none."""
+    if not greedy:
+        return {}
+    known = [one.score.reward for one in greedy if one.score.ok]
+    found = {"greedy_length": float(np.mean([one.completion.length for one in greedy]))}
+    return found | ({"greedy_reward": float(np.mean(known))} if known else {})
 
 
 def _logged(name: str) -> str:

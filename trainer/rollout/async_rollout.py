@@ -273,7 +273,10 @@ class AsyncRollouts:
             index: PartialRollout((number, index), prompt.text, seed, task=task)
             for index, seed in enumerate(seeds)
         }
-        return PromptGroup(number=number, prompt=prompt, version=self._version, partials=partials)
+        greedy = seeds.index(None) if None in seeds else None
+        return PromptGroup(
+            number=number, prompt=prompt, version=self._version, partials=partials, greedy=greedy
+        )
 
     def _add_finished(self, finished: Sequence[FinishedRollout]) -> None:
         complete = []

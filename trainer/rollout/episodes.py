@@ -40,6 +40,7 @@ from trainer.types import (
     FinishedRollout,
     Key,
     PartialRollout,
+    Seed,
     TrainingError,
 )
 
@@ -49,7 +50,7 @@ class _Turn:
     """A reply that an episode waits for."""
 
     episode: Key
-    seed: int
+    seed: Seed
     context: Context
     reply: asyncio.Future[Completion]
 
@@ -117,7 +118,9 @@ class EpisodeDispatcher:
 
         async def generate(context: Context) -> Generated:
             number = next(replies)
-            seed = derive(partial.seed, "turn", number) if number else partial.seed
+            seed = partial.seed
+            if number and seed is not None:
+                seed = derive(seed, "turn", number)
             reply: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
             self._asked.put(_Turn(partial.key, seed, context, reply))
             self._news.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,17 @@ from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.episodes import EpisodeDispatcher, EpisodeSetup
 from trainer.rollout.rollout_state import PromptGroup
 from trainer.rollout.wave_writer import WaveWriter
-from trainer.types import Completion, PartialRollout, Request
+from trainer.types import Completion, PartialRollout, Request, Seed
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The completions of some prompts."""
+
+    samples: list[tuple[Prompt, Completion]]
+    """Those of one prompt are neighbours."""
+    greedy: list[tuple[Prompt, Completion]] = field(default_factory=list)
+    """One for each prompt, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +41,16 @@ class Generator:
     seed: int
     episodes: EpisodeSetup | None = None
     """None: each prompt has completions of one turn."""
+    greedy: bool = False
+    """A greedy completion of each prompt follows its samples."""
 
     @classmethod
     def of(
         cls, config: Config, engines: EnginePool, episodes: EpisodeSetup | None = None
     ) -> Generator:
         samples, seed = config.n_samples_per_prompt, config.train.seed
-        return cls(engines, config.sampling, samples, seed, episodes)
+        greedy = config.advantage.wants_greedy
+        return cls(engines, config.sampling, samples, seed, episodes, greedy)
 
     def dispatcher(self, patience: float) -> Dispatcher:
         """Returns what writes asynchronous rollouts.
@@ -52,19 +65,23 @@ class Generator:
     def _in_lockstep(self, episodes: EpisodeSetup, sampling: SamplingSettings) -> EpisodeDispatcher:
         return EpisodeDispatcher(WaveWriter(self.engines, sampling), episodes, lockstep=True)
 
-    def generate(
-        self, prompts: Sequence[Prompt], step: int, place: int = 0
-    ) -> list[tuple[Prompt, Completion]]:
+    def generate(self, prompts: Sequence[Prompt], step: int, place: int = 0) -> Written:
         """Returns `samples_per_prompt` completions of each prompt, next to each other.
 
         `place`: the index of the first prompt in the step.
         """
         seeds = [self.seeds(step, at, prompt) for at, prompt in enumerate(prompts, place)]
-        return self._decode(prompts, seeds, self.sampling)
+        written = self._decode(prompts, seeds, self.sampling)
+        if not self.greedy:
+            return Written(written)
+        size = self.samples_per_prompt + 1
+        samples = [one for at, one in enumerate(written, 1) if at % size]
+        return Written(samples, written[size - 1 :: size])
 
-    def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[int, ...]:
+    def seeds(self, step: int, place: int, prompt: Prompt) -> tuple[Seed, ...]:
         """Returns the seeds of a prompt's completions, for its index `place` in the step."""
-        return self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
+        sampled = self._seeds("rollout", step, place, prompt, self.samples_per_prompt)
+        return (*sampled, None) if self.greedy else sampled
 
     def held_out(
         self, prompts: Sequence[Prompt], count: int, temperature: float
@@ -103,7 +120,7 @@ class Generator:
     def _decode(
         self,
         prompts: Sequence[Prompt],
-        seeds: Sequence[tuple[int, ...]],
+        seeds: Sequence[tuple[Seed, ...]],
         sampling: SamplingSettings,
     ) -> list[tuple[Prompt, Completion]]:
         requests = [Request(p.text, some) for p, some in zip(prompts, seeds, strict=True)]

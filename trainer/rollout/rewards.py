@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from statistics import fmean
 from typing import Protocol
 
@@ -15,8 +16,9 @@ import numpy as np
 from contract.background import in_background
 from contract.files import umask
 from env.images.rows import texts_of
-from env.types import Prompt, RewardFunction, RewardRequest, Score
+from env.types import Prompt, RewardFunction, RewardPart, RewardRequest, Score
 from env.user_code import Cause, same_fault
+from trainer.algorithms.baselines import Rewards
 from trainer.algorithms.reward_shaping import LengthPenalties, RunningMoments
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
@@ -34,9 +36,15 @@ from trainer.types import (
 logger = logging.getLogger(__name__)
 
 
-def score(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
-    """Returns completions with their scores. Raises TrainingError if none could be scored."""
-    samples = scored(reward, written)
+Written = Sequence[tuple[Prompt, Completion]]
+
+
+def score(reward: RewardFunction, written: Written, greedy: Written = ()) -> list[Sample]:
+    """Returns completions with their scores. Raises TrainingError if none could be scored.
+
+    `greedy`: the greedy completion of each prompt, in order, if there are any.
+    """
+    samples = scored(reward, written, greedy)
     require_one(samples)
     return samples
 
@@ -52,15 +60,21 @@ def score_groups(reward: RewardFunction, groups: Sequence[PromptGroup]) -> list[
     return samples
 
 
-def scored(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Sample]:
+def scored(reward: RewardFunction, written: Written, greedy: Written = ()) -> list[Sample]:
     """Returns completions with their scores, also if none could be scored."""
-    return [
+    together = [*written, *greedy]
+    every = [
         Sample(prompt, completion, score)
-        for (prompt, completion), score in zip(written, scores(reward, written), strict=True)
+        for (prompt, completion), score in zip(together, scores(reward, together), strict=True)
     ]
+    samples, of_prompts = every[: len(written)], every[len(written) :]
+    if not of_prompts:
+        return samples
+    size = len(samples) // len(of_prompts)
+    return [replace(one, greedy=of_prompts[at // size]) for at, one in enumerate(samples)]
 
 
-def scores(reward: RewardFunction, written: Sequence[tuple[Prompt, Completion]]) -> list[Score]:
+def scores(reward: RewardFunction, written: Written) -> list[Score]:
     """Returns the reward function's score of each completion."""
     return reward([_request(prompt, completion) for prompt, completion in written])
 
@@ -137,14 +151,57 @@ def rewards_of(samples: Sequence[Sample]) -> FloatArray:
 
 def shaped(
     config: Config, samples: Sequence[Sample], moments: RunningMoments
-) -> tuple[FloatArray, RunningMoments]:
-    """Returns [B] rewards after normalisation and length penalties, and the new moments.
+) -> tuple[Rewards, RunningMoments]:
+    """Returns rewards after normalisation and length penalties, and the new moments.
 
     Raises TrainingError for an infinite or NaN reward.
     """
     rewards = rewards_of(samples)
     if config.shaping.normalize_reward:
         moments = moments.including(rewards)
+    greedy = [sample.greedy for sample in samples if sample.greedy]
+    parts, weights = _parts(config, samples) if config.advantage.sums_parts else (None, ())
+    shaped = Rewards(
+        whole=_shaped(config, samples, rewards, moments),
+        parts=parts,
+        weights=weights,
+        greedy=_shaped(config, greedy, rewards_of(greedy), moments) if greedy else None,
+    )
+    return shaped, moments
+
+
+def _parts(config: Config, samples: Sequence[Sample]) -> tuple[FloatArray, tuple[float, ...]]:
+    """Returns [K, B] the rewards of each function, and their weights [K].
+
+    The penalty of overlong completions is a further part of weight 1, as are an episode's rewards
+    of turns. Raises TrainingError if samples have different parts.
+    """
+    each = [one.score.parts or (RewardPart(one.score.reward, 1.0),) for one in samples]
+    known = [parts for one, parts in zip(samples, each, strict=True) if one.score.ok]
+    weights = {tuple(part.weight for part in parts) for parts in known}
+    if len(weights) > 1:
+        raise TrainingError(
+            f"--advantage_estimator {config.advantage.estimator}: some completions have other "
+            f"reward functions than others: weights {' and '.join(map(str, sorted(weights)))}"
+        )
+    (of_all,) = weights or {(1.0,)}
+    unknown = (RewardPart(math.nan, 0.0),) * len(of_all)
+    rows = [
+        [part.reward for part in (parts if one.score.ok else unknown)]
+        for one, parts in zip(samples, each, strict=True)
+    ]
+    found = np.array(rows, dtype=np.float32).T
+    if config.shaping.overlong_buffer_len is None:
+        return found, of_all
+    penalty = _shaped(config, samples, np.zeros(len(samples), np.float32), RunningMoments())
+    return np.vstack([found, penalty]), (*of_all, 1.0)
+
+
+def _shaped(
+    config: Config, samples: Sequence[Sample], rewards: FloatArray, moments: RunningMoments
+) -> FloatArray:
+    """Returns [B] rewards of samples, normalised by `moments` and with length penalties."""
+    if config.shaping.normalize_reward:
         rewards = moments.normalise(rewards)
     longest = config.sampling.max_new_tokens
     lengths = np.array([sample.completion.length for sample in samples])
@@ -153,7 +210,7 @@ def shaped(
         lengths = np.array([len(sample.completion.tokens) for sample in samples])
     penalties = LengthPenalties(longest, config.shaping)
     finished = np.array([sample.completion.finished for sample in samples])
-    return penalties.apply(rewards, lengths, finished), moments
+    return penalties.apply(rewards, lengths, finished)
 
 
 class BackgroundScoring:
@@ -263,4 +320,5 @@ class ModelReward:
             return Score.failed(f"--reward_combine raised {type(error).__name__}: {error}")
         if not math.isfinite(combined):
             return Score.failed(f"--reward_combine gave {combined} for {rewards}")
-        return Score.of(combined, **each)
+        parts = tuple(RewardPart(reward, 1.0) for reward in rewards)
+        return replace(Score.of(combined, **each), parts=parts)

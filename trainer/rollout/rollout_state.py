@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from contract.files import stored_json
 from env.data.prompts import images_of
 from env.episodes.types import Task, metric_name
-from env.types import Prompt, Score, ScoreStatus
+from env.types import Prompt, RewardPart, Score, ScoreStatus
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import DriverState
 from trainer.config.config import Config
@@ -44,6 +44,8 @@ class PromptGroup:
     """Scores that an environment gave, by index in the group."""
     scores: list[Score] | None = None
     """By index in the group; None before they are known."""
+    greedy: int | None = None
+    """Index in the group of the greedy completion, which is no sample; None: there is none."""
 
     def finish(self, rollout: FinishedRollout) -> None:
         """Take a finished rollout in place of the partial one."""
@@ -84,17 +86,23 @@ class PromptGroup:
     def samples(self) -> list[Sample]:
         """Only for a scored group."""
         assert self.scores is not None
-        pairs = zip(self.written, self.scores, strict=True)
-        return [Sample(self.prompt, completion, whole(completion, s)) for completion, s in pairs]
+        found = {
+            index: Sample(self.prompt, self.completions[index], whole(self.completions[index], s))
+            for index, s in zip(sorted(self.completions), self.scores, strict=True)
+        }
+        greedy = None if self.greedy is None else found.pop(self.greedy)
+        return [replace(sample, greedy=greedy) for sample in found.values()]
 
 
 def whole(completion: Completion, score: Score) -> Score:
     """Returns a score with an episode's metrics, and with the rewards of its turns."""
     if not completion.metrics:
         return score
-    reward = score.reward + sum(completion.turn_rewards.values())
+    of_turns = sum(completion.turn_rewards.values())
+    parts = (*score.parts, RewardPart(of_turns, 1.0)) if score.parts else ()
     scored = {metric_name(name): value for name, value in score.metrics.items()}
-    return replace(score, reward=reward, metrics={**completion.metrics, **scored})
+    reward, metrics = score.reward + of_turns, {**completion.metrics, **scored}
+    return replace(score, reward=reward, metrics=metrics, parts=parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +158,7 @@ def settings_of(config: Config) -> dict[str, Any]:
         "max_staleness": config.allowed_staleness,
         "rollout_batch_size": config.rollout_batch_size,
         "n_samples_per_prompt": config.n_samples_per_prompt,
+        **({"greedy": True} if config.advantage.wants_greedy else {}),
         "prompt_max_len": config.prompt_max_len,
         **({"max_len": config.longest_sample} if config.has_environment else {}),
         **({"image_max_pixels": config.image_max_pixels} if config.sees_images else {}),
@@ -179,6 +188,7 @@ def _described(group: PromptGroup, pieces: dict[str, list[NDArray[Any]]]) -> dic
         "seeds": {index: partial.seed for index, partial in group.partials.items()},
         "texts": {index: c.text for index, c in group.completions.items()},
         "finished": [c.finished for c in group.completions.values()],
+        "greedy": group.greedy,
         "scores": None if group.scores is None else [asdict(score) for score in group.scores],
         "episodes": {
             index: {"turn_rewards": dict(c.turn_rewards), "metrics": dict(c.metrics)}
@@ -202,6 +212,7 @@ def _group(described: dict[str, Any], rows: list[dict[str, NDArray[Any]]]) -> Pr
     """Returns a group; takes its arrays from the front of `rows`."""
     prompt, number = _prompt_of(described["prompt"]), described["number"]
     group = PromptGroup(number=number, prompt=prompt, version=described["version"])
+    group.greedy = described.get("greedy")
     for text_index, seed in described["seeds"].items():
         row, index = rows.pop(0), int(text_index)
         del row["actions"]
@@ -233,8 +244,9 @@ def _prompt_of(row: dict[str, Any]) -> Prompt:
 
 
 def _score(row: dict[str, Any]) -> Score:
-    known = stored_json.fields_of(Score, row)
-    return Score(**known | {"status": ScoreStatus(row["status"]), "raised": None})
+    parts = tuple(RewardPart(*part) for part in row.get("parts", ()))
+    known = {"status": ScoreStatus(row["status"]), "parts": parts, "raised": None}
+    return Score(**stored_json.fields_of(Score, row) | known)
 
 
 def pending_at(config: Config, beginning: DriverState) -> PendingRollouts | None:

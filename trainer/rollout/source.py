@@ -23,6 +23,8 @@ class StepRollouts:
     """The completions that one step trains on."""
 
     written: list[tuple[Prompt, Completion]]
+    greedy: list[tuple[Prompt, Completion]] = field(default_factory=list)
+    """The greedy completion of each prompt, which is scored and not trained on; or none."""
     samples: list[Sample] | None = None
     """None if the completions are not scored yet."""
     phase: str

@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from env.data.prompts import PromptStream
-from env.types import Prompt, RewardFunction
+from env.types import RewardFunction
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.rollout import dynamic_sampling, rewards
-from trainer.rollout.generate import Generator
+from trainer.rollout.generate import Generator, Written
 from trainer.rollout.source import StepRollouts
-from trainer.types import Completion
+from trainer.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,14 @@ class SyncRollouts:
         config = self.config
         if not config.filtering.enabled:
             written = self._written(config.rollout_batch_size, step)
-            return StepRollouts(written=written, phase="generate")
+            return StepRollouts(written=written.samples, greedy=written.greedy, phase="generate")
+
+        def draw(missing: int) -> list[Sample]:
+            written = self._written(missing, step)
+            return rewards.scored(self.reward, written.samples, written.greedy)
+
         found = dynamic_sampling.collect(
-            lambda missing: rewards.scored(self.reward, self._written(missing, step)),
+            draw,
             config.rollout_batch_size,
             config.n_samples_per_prompt,
             config.filtering.reward_range,
@@ -47,7 +52,7 @@ class SyncRollouts:
             metrics={"dynamic_filtering_pass_rate": found.pass_rate},
         )
 
-    def _written(self, missing: int, step: int) -> list[tuple[Prompt, Completion]]:
+    def _written(self, missing: int, step: int) -> Written:
         """Returns completions of the last `missing` prompts of the step."""
         place = self.config.rollout_batch_size - missing
         return self.generator.generate(self.stream.next_batch(missing), step, place)

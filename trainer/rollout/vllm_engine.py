@@ -38,6 +38,7 @@ from trainer.types import (
     Metrics,
     PartialRollout,
     Request,
+    Seed,
     SliceResult,
     TrainingError,
 )
@@ -172,18 +173,21 @@ class VLLMEngine:
         for partial in partials:
             written = len(partial.tokens)
             # vLLM restarts a seed's random numbers, so the rest of a rollout gets another seed.
-            seed = derive(partial.seed, "rest", written) if written else partial.seed
+            seed = partial.seed
+            if written and seed is not None:
+                seed = derive(seed, "rest", written)
             whole = limited(sampling, partial)
             rest = replace(whole, max_new_tokens=whole.max_new_tokens - written)
             self._partials.add(partial, self._params(seed, rest), self._intake.version)
 
-    def _params(self, seed: int, sampling: SamplingSettings) -> Any:
+    def _params(self, seed: Seed, sampling: SamplingSettings) -> Any:
         from vllm import SamplingParams
 
+        temperature = 0.0 if seed is None else sampling.temperature
         return SamplingParams(
             seed=seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p if sampling.temperature else 1.0,
+            temperature=temperature,
+            top_p=sampling.top_p if temperature else 1.0,
             max_tokens=sampling.max_new_tokens,
             stop_token_ids=self._stops,
             logprobs=0,  # of the sampled token only

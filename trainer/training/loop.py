@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
-from trainer.algorithms import batching
+from trainer.algorithms import advantages, batching
+from trainer.algorithms.own_functions import OwnFunction
 from trainer.checkpoint import head_file_store, resume
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.replication import Replicator
@@ -37,6 +38,7 @@ from trainer.types import (
     Metrics,
     Sample,
     TrainingError,
+    UserFormulaError,
 )
 from trainer.weight_sync import update
 from trainer.workers.experience import ForwardPasses, Lesson, divide, make_lesson, start_forward
@@ -56,6 +58,7 @@ def train(
     Raises Stopped after a save if `stop` was requested, TrainingError if training cannot continue,
     ResumeError if it must not begin, CallbackError, and what the reward function raises.
     """
+    own_estimator = OwnFunction.read("--advantage_estimator", config.advantage.estimator)
     stream = inputs.data.stream
     beginning = resume.begin(config, workers.learners, stream, peers)
     state = beginning.run
@@ -75,6 +78,7 @@ def train(
             workers=workers,
             inputs=inputs,
             reward=reward,
+            own_estimator=own_estimator,
             stop=stop,
             recorder=recorder,
             rollouts=rollouts,
@@ -104,6 +108,7 @@ class _Run:
     workers: WorkerGroups
     inputs: TrainingInputs
     reward: rewards.TimedReward
+    own_estimator: OwnFunction | None
     stop: StopRequest
     recorder: Recorder
     rollouts: RolloutSource
@@ -237,7 +242,8 @@ class _Run:
             raise  # nothing is wrong with the samples
         except TrainingError as error:
             kept = sample_files.save_failed(self.config.files.root, step, samples)
-            raise TrainingError(f"Step {step}: {error}. Its samples are in {kept}") from error
+            kind = UserFormulaError if isinstance(error, UserFormulaError) else TrainingError
+            raise kind(f"Step {step}: {error}. Its samples are in {kept}") from error
         awake = not self._sleeps
         return LoopState(run=run, published=True, awake=awake, held=False, saved=False)
 
@@ -252,7 +258,7 @@ class _Run:
         forward = start_forward(self.workers, divided, self.config)
         if found.samples is not None:
             return found.samples, forward
-        samples = rewards.score(self.reward, found.written)
+        samples = rewards.score(self.reward, found.written, found.greedy)
         watch.lap("reward")
         return samples, forward
 
@@ -264,7 +270,9 @@ class _Run:
         # An adaptive weight continues from its last value; a fixed one is the flag's.
         kl_coef = (state.kl_coef if config.kl.adapts else None) or config.kl.init_coef
         with self.rollouts.meanwhile():
-            lesson = make_lesson(self.workers, forward, worth, config, kl_coef)
+            actions, size = forward.division.plan.actions, config.n_samples_per_prompt
+            scores = advantages.scores(config.advantage, worth, actions, size, self.own_estimator)
+            lesson = make_lesson(self.workers, forward, scores, config, kl_coef)
             watch.lap("forward")
             metrics = self._update(lesson, step) | peak_memory(self.workers)
             metrics["kl_coef"] = kl_coef

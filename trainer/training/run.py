@@ -51,7 +51,7 @@ from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
-from trainer.training import loop
+from trainer.training import loop, own_trials
 from trainer.training.inputs import TrainingInputs
 from trainer.types import NotSharedError, TrainingError, UnfitModelError, UserCodeError
 from trainer.weight_sync import choose
@@ -96,6 +96,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     config = with_local_data(config)
     keep_servers_in(config.files.servers)
     prompts = data.load(with_small_files(config))
+    own_trials.run(config)
     reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
     episodes = episode_setup.of_flags(config)
     _check_first_images(config, episodes, prompts)
@@ -120,7 +121,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
             peers.end()  # the checkpoint on disk is complete
             raise
         except UserCodeError as error:
-            if Progress.read(config.files.progress) is None:
+            if Progress.read(config.files.progress) is None or not error.asks_others:
                 raise
             # The code has worked for whole steps: what it asks may answer again.
             raise TrainingError(str(error)) from error

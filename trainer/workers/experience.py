@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.algorithms import advantages, division
+from trainer.algorithms import division
+from trainer.algorithms.advantages import Numbers
 from trainer.algorithms.division import Part, Plan
 from trainer.algorithms.estimates import Outputs, Statistics, Worth
 from trainer.cluster.worker_group import Kept, Pieces, WorkerGroup, each
@@ -126,21 +127,19 @@ class Lesson:
 def make_lesson(
     workers: WorkerGroups,
     forward: ForwardPasses,
-    rewards: FloatArray,
+    scores: Numbers,
     config: Config,
     kl_coef: float,
 ) -> Lesson:
     """Wait for the models and estimate advantages, in a step in which the KL has weight `kl_coef`.
 
-    A sample with reward NaN trains nothing.
+    `scores` [B]: of `advantages.scores`. A sample with NaN trains nothing.
     """
     for kept in forward.kept.values():
         kept.ended.result()
     settings = config.advantage
     worth = Worth(
-        scores=advantages.scores(
-            settings, rewards, forward.division.plan.actions, config.n_samples_per_prompt
-        ),
+        scores=scores,
         settings=settings,
         kl=config.kl,
         kl_coef=kl_coef,
@@ -149,5 +148,5 @@ def make_lesson(
     outputs = found.outputs(policy, forward.kept)
     of_ranks = policy.call_ranks(Policy.statistics, found.part(policy), outputs, worth).result()
     whole = Statistics.of_all(of_ranks[:: found.sharing])
-    known = replace(found, plan=found.plan.where_known(rewards))
+    known = replace(found, plan=found.plan.where_known(scores))
     return Lesson(known, forward.kept, replace(worth, moments=whole.advantages), whole)

@@ -146,7 +146,7 @@ def assemble(config: Config, total_steps: int, launcher: Launcher) -> WorkerGrou
             "trainer.workers.policy:PolicyActor",
             config.policy_ranks,
             policy,
-            PolicyObjective(config.loss, config.kl, config.correction),
+            PolicyObjective.of(config),
         ),
         launch(
             Role.CRITIC,

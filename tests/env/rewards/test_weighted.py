@@ -31,6 +31,9 @@ def test_the_reward_is_the_weighted_sum_and_the_metrics_have_every_part() -> Non
     assert [score.reward for score in found] == pytest.approx([1.2 - 0.0, 0.0, -1.0])
     assert found[0].metrics["reward_gsm8k"] == 1.0
     assert found[0].metrics["reward_format"] == 1.0
+    assert [part.weight for part in found[0].parts] == [1.0, 0.2, -1.0]
+    assert sum(part.reward * part.weight for part in found[0].parts) == found[0].reward
+    assert found[0].plain().parts == found[0].parts
     assert [score.metrics["acc"] for score in found] == [1.0, 1.0, 0.0]
 
 

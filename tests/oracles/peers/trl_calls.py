@@ -78,10 +78,13 @@ def scores(
 ) -> Answer:
     """[B] advantages and the factors [B, T] or [B, 1] that correct for the engine.
 
-    From _generate_and_score_completions of "grpo" or "rloo"; `rewards` [B] with NaN for unknown.
+    From _generate_and_score_completions of "grpo" or "rloo"; `rewards` [B], or [B, K] of K
+    functions, with NaN for unknown.
     """
     rows = list(map(list, np.ones(action_mask.shape, dtype=np.int64)))
     written: tuple[Any, ...] = (rows, rows)
+    if "reward_weights" in options:
+        options = options | {"reward_weights": torch.tensor(options["reward_weights"])}
     if algorithm == "grpo":
         written += (list(map(list, action_mask.astype(np.int64))),)
     written += ([""] * len(rows),)
@@ -89,7 +92,7 @@ def scores(
         written += (list(map(list, rollout_log_probs)), {}, None, None)
     known = trainer(
         _generate=lambda _: written,
-        _calculate_rewards=lambda *_: torch.tensor(rewards)[:, None],
+        _calculate_rewards=lambda *_: torch.tensor(rewards).reshape(len(rows), -1),
         _get_per_token_logps_and_entropies=lambda *_, **__: (torch.tensor(log_probs), None, None),
         **options,
     )

@@ -70,11 +70,18 @@ def policy_loss(
 
 
 def advantages(
-    estimator: str, rewards: Array, action_mask: Array, groups: Array, **arrays: Array
+    estimator: str,
+    rewards: Array,
+    action_mask: Array,
+    groups: Array,
+    options: dict[str, Any] | None = None,
+    batch: dict[str, Array] | None = None,
+    **arrays: Array,
 ) -> Array:
     """[B, T] advantages of completions with one reward each; rows of a group have one number.
 
-    `rewards` [B] are at the last column of `action_mask` [B, T] with an action.
+    `rewards` [B] are at the last column of `action_mask` [B, T] with an action. `options`: further
+    arguments of verl's function. `batch`: the tensors of its argument of this name.
     """
     mask = torch.tensor(action_mask.astype(np.float64))
     last = action_mask.shape[1] - 1 - action_mask[:, ::-1].argmax(axis=1)
@@ -85,6 +92,8 @@ def advantages(
         response_mask=mask,
         index=groups,
         **{name: torch.tensor(array) for name, array in arrays.items()},
+        **(options or {}),
+        **({"batch": {name: torch.tensor(a) for name, a in batch.items()}} if batch else {}),
     )
     answer: Array = found.numpy()
     return answer

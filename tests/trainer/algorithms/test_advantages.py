@@ -13,6 +13,7 @@ from tests.support import padded_advantages
 from tests.support.padded_advantages import PaddedInputs
 from trainer.algorithms import advantages
 from trainer.algorithms.advantages import Moments
+from trainer.algorithms.baselines import Rewards, subtract
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.options.algorithm import AdvantageSettings
 from trainer.types import BoolArray, FloatArray
@@ -186,7 +187,8 @@ def above(
     estimator: str, rewards: list[float], size: int = 3, actions: list[int] | None = None
 ) -> list[float]:
     lengths = np.array(actions or [1] * len(rewards))
-    values = advantages.subtract(estimator, np.array(rewards, dtype=np.float32), lengths, size)
+    given = Rewards(whole=np.array(rewards, dtype=np.float32))
+    values = subtract(ESTIMATORS[estimator].baseline, given, lengths, size)
     return [float(value) for value in values]
 
 
@@ -272,3 +274,29 @@ def test_gae_passes_rewards_of_turns_over_observations() -> None:
     assert returns[0, TWO_TURNS[0]] == pytest.approx(
         [a + v for a, v in zip(by_hand, [1, 2, 3, 4], strict=True)], abs=1e-5
     )
+
+
+def test_gdpo_gives_each_reward_the_same_say_whatever_its_scale() -> None:
+    """Summed first, the large reward alone would decide."""
+    small, large = [1.0, 0.0, 0.0, 1.0], [0.0, 1000.0, 0.0, 1000.0]
+    parts = np.array([small, large])
+    given = Rewards(whole=parts.sum(axis=0), parts=parts, weights=(1.0, 1.0))
+    values = subtract(ESTIMATORS["gdpo"].baseline, given, np.ones(4, np.int64), 4)
+    root = 1.5**0.5
+    assert values.tolist() == pytest.approx([0, 0, -root, root], abs=1e-6)
+
+
+def test_gdpo_leaves_unknown_rewards_and_single_ones_out_of_the_batch() -> None:
+    whole = np.array([1.0, 0.0, UNKNOWN, 5.0, UNKNOWN, UNKNOWN])
+    given = Rewards(whole=whole, parts=whole[None], weights=(2.0,))
+    values = subtract(ESTIMATORS["gdpo"].baseline, given, np.ones(6, np.int64), 3)
+    root = 1 / 2**0.5
+    assert values.tolist() == pytest.approx([root, -root, 0, 0, 0, 0])
+
+
+def test_remax_has_no_advantage_where_the_greedy_reward_is_unknown() -> None:
+    given = Rewards(
+        whole=np.array([1.0, UNKNOWN, 3.0, 4.0]), greedy=np.array([0.5, 0.5, UNKNOWN, UNKNOWN])
+    )
+    values = subtract(ESTIMATORS["remax"].baseline, given, np.ones(4, np.int64), 2)
+    assert values.tolist() == [0.5, 0, 0, 0]

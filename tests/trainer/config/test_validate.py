@@ -26,6 +26,22 @@ from trainer.config.schema import flags_of
         ({"advantage_estimator": "dr_grpo"}, "--n_samples_per_prompt", "at least 2"),
         ({"advantage_estimator": "reinforce_baseline"}, "--n_samples_per_prompt", "at least 2"),
         ({"eval_n_samples_per_prompt": 4}, "--eval_temperature", "equal"),
+        ({"advantage_estimator": "gdpo"}, "--n_samples_per_prompt", "at least 2"),
+        (
+            {"advantage_estimator": "gdpo", "normalize_reward": True},
+            "--normalize_reward",
+            "gdpo each reward",
+        ),
+        (
+            {"advantage_estimator": "gdpo", "stop_properly_penalty_coef": 0.5},
+            "--stop_properly_penalty_coef",
+            "gdpo treats each by itself",
+        ),
+        (
+            {"advantage_estimator": "gdpo", "reward_pretrain": "m/r", "reward_combine": "min"},
+            "--reward_combine",
+            "gdpo treats each by itself",
+        ),
         (
             {"is_correction_level": "seq", "is_correction_mode": "clip"},
             "--is_correction_mode",

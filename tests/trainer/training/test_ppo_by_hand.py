@@ -23,7 +23,8 @@ from tests.support.doc_pages import ALGORITHMS, with_lines
 from tests.support.local_workers import LocalLauncher
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny
-from trainer.algorithms import division
+from trainer.algorithms import advantages, division
+from trainer.algorithms.baselines import Rewards
 from trainer.config.config import Config
 from trainer.types import Completion
 from trainer.workers import experience, groups
@@ -94,7 +95,11 @@ def train(workers: WorkerGroups, config: Config, rewards: np.ndarray[Any, Any], 
     """One step of the trainer on the completions: what `trainer.training.loop` does with them."""
     divided = experience.divide(workers, completions(), config, step)
     forward = experience.start_forward(workers, divided, config)
-    lesson = experience.make_lesson(workers, forward, rewards, config, config.kl.init_coef)
+    actions = forward.division.plan.actions
+    scores = advantages.scores(
+        config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
+    )
+    lesson = experience.make_lesson(workers, forward, scores, config, config.kl.init_coef)
     assert workers.critic
     workers.critic.call_ranks(Critic.update, *lesson.arguments(workers.critic), step).result()
     workers.policy.call_ranks(Policy.update, *lesson.arguments(workers.policy), step).result()

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.simulated_ranks import SimulatedGroup, Store, config_of, workers_of
+from trainer.algorithms import advantages
+from trainer.algorithms.baselines import Rewards
 from trainer.types import Completion, FloatArray
 from trainer.workers import experience
 from trainer.workers.experience import Lesson
@@ -40,7 +42,11 @@ def taught(workers: WorkerGroups, given: list[Completion], **settings: int) -> L
     rewards[1] = np.nan
     divided = experience.divide(workers, given, config, 1)
     forward = experience.start_forward(workers, divided, config)
-    lesson = experience.make_lesson(workers, forward, rewards, config, 0.1)
+    actions = forward.division.plan.actions
+    scores = advantages.scores(
+        config.advantage, Rewards(whole=rewards), actions, config.n_samples_per_prompt
+    )
+    lesson = experience.make_lesson(workers, forward, scores, config, 0.1)
     assert workers.critic
     workers.critic.call_ranks(Critic.update, *lesson.arguments(workers.critic), 1)
     workers.policy.call_ranks(Policy.update, *lesson.arguments(workers.policy), 1)

@@ -243,7 +243,7 @@ def _reduced(config: Config, size: ModelSize, learnt: int, ranks: int, passes: i
 def _decoding(config: Config, size: ModelSize, rates: Rates) -> StepCost:
     """Returns the cost of the longest completions, which the engines write at the same time."""
     slots = engine_slots(config)
-    samples = config.samples_per_step / config.vllm_num_engines
+    samples = config.completions_per_step / config.vllm_num_engines
     rounds, together = math.ceil(samples / AT_A_TIME), min(samples, AT_A_TIME)
     token = max(2 * size.parameters / rates.read, 2 * size.active * together / rates.flops)
     tokens = rounds * config.sampling.max_new_tokens

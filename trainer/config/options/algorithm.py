@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.estimators import ESTIMATORS
-from trainer.config.policy_losses import POLICY_LOSSES, PolicyLoss
+from trainer.config.estimators import ESTIMATORS, OWN, Baseline, Estimator
+from trainer.config.policy_losses import OWN_LOSS, POLICY_LOSSES, PolicyLoss
 from trainer.config.schema import Group
 
 LARGEST_ERROR = 0.2
@@ -21,10 +21,11 @@ class AdvantageSettings:
 
     estimator: str = Group.ADVANTAGE.flag(
         "gae",
-        "gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO",
+        "gae: PPO with a critic; reinforce: REINFORCE++; group_norm: GRPO; FILE.py:NAME: your own",
         name="advantage_estimator",
         dotted="algo.advantage.estimator",
         choices=tuple(ESTIMATORS),
+        or_function=True,
     )
     gamma: float = Group.ADVANTAGE.flag(
         1.0, "discount", dotted="algo.advantage.gamma", at_least=0, at_most=1
@@ -45,7 +46,21 @@ class AdvantageSettings:
     @property
     def whitens(self) -> bool:
         """Whether advantages are whitened over the action tokens of the whole batch."""
-        return ESTIMATORS[self.estimator].whitens
+        return self.entry.whitens
+
+    @property
+    def entry(self) -> Estimator:
+        return ESTIMATORS.get(self.estimator, OWN)
+
+    @property
+    def wants_greedy(self) -> bool:
+        """Whether each prompt has a greedy completion beside its samples, which trains nothing."""
+        return self.entry.baseline is Baseline.GREEDY
+
+    @property
+    def sums_parts(self) -> bool:
+        """Whether it treats each of several rewards by itself."""
+        return self.entry.baseline is Baseline.EACH_GROUP_NORM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +69,10 @@ class LossSettings:
 
     policy_loss_type: str = Group.LOSS.flag(
         "ppo",
-        "formula of the policy's loss; see docs/algorithms.md",
+        "formula of the policy's loss, or FILE.py:NAME of your own; see docs/algorithms.md",
         dotted="actor.policy_loss_type",
         choices=tuple(POLICY_LOSSES),
+        or_function=True,
     )
     eps_clip: float = Group.LOSS.flag(
         0.2, "clip range of the policy's ratio", dotted="actor.eps_clip", above=0
@@ -116,7 +132,7 @@ class LossSettings:
 
     @property
     def policy_loss(self) -> PolicyLoss:
-        return POLICY_LOSSES[self.policy_loss_type]
+        return POLICY_LOSSES.get(self.policy_loss_type, OWN_LOSS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,8 @@ def _unbiased(value: str, values: Values) -> Answer:
 
 
 def _estimator(value: str, values: Values) -> Answer:
+    if values.text("multi_objective_aggregation") == "normalize_then_sum":
+        return "gdpo"
     named = {"group": "group_norm", "true": "group_norm", "none": "dr_grpo", "false": "dr_grpo"}
     return named.get(value.lower()) or absent("a deviation of the whole batch is absent")
 
@@ -330,6 +332,9 @@ KEYS = [
     Row("sapo_temperature_neg", "sapo_temperature_neg", by=losses.trl_sapo, default="1.05"),
     Row("scale_rewards", "advantage_estimator", by=_estimator, default="group",
         note="group: group_norm; none: dr_grpo; batch is absent"),
+    Row("multi_objective_aggregation", "advantage_estimator",
+        by=lambda v, values: _estimator(values.text("scale_rewards"), values),
+        default="sum_then_normalize", note="normalize_then_sum: gdpo"),
     Row("entropy_coef", "entropy_loss_coef", by=_entropy, default="0.0"),
     Row("router_aux_loss_coef", "aux_loss_coef", by=number,
         note="left out there: what the model's config.json says"),
@@ -518,7 +523,6 @@ NEEDLESS = [
         "only use_adaptive_entropy uses it",
         lost=False,
     ),
-    *several("multi_objective_aggregation", "rewards are added up", default="sum_then_normalize"),
     *several("metric_for_best_model greater_is_better load_best_model_at_end",
              "the best state is kept by itself: --best_metric_key", lost=False),
     *several("vllm_importance_sampling_cap", "the name is vllm_importance_sampling_clip_max"),

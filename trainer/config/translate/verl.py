@@ -151,8 +151,8 @@ KEYS: list[Row] = [
     Row("reward_model.reward_manager", by=by.reward_manager, old=True,
         note="--remote_rm_url is the reward"),
     Row("algorithm.adv_estimator", "advantage_estimator", by=by.estimator, default="gae",
-        note="grpo: group_norm; reinforce_plus_plus: reinforce; remax, gpg, gdpo, grpo_passk "
-        "and the optimal token baselines are absent"),
+        note="grpo: group_norm; reinforce_plus_plus: reinforce; gpg, grpo_passk and the "
+        "optimal token baselines are absent"),
     Row("algorithm.norm_adv_by_std_in_grpo", "advantage_estimator", by=by.norm, default="True",
         note="False: dr_grpo"),
     Row("algorithm.gamma", "gamma", by=number, default="1.0"),
@@ -369,6 +369,8 @@ ABSENT = [
     *several("*.qat.* *.qat *.quantization* *.turbo_config.*", "weights are bf16 or fp32"),
     *several("algorithm.rollout_correction.*",
              "weights or masks within bounds, by token or sequence: --is_correction_level"),
+    *several("algorithm.gdpo_reward_keys algorithm.gdpo_reward_weights",
+             "each reward is a --reward of its own, with its weight"),
     *several("algorithm.use_pf_ppo algorithm.pf_ppo.*", "PF-PPO is absent"),
     *several("reward.sandbox_fusion.* sandbox_fusion.*",
              SANDBOX),

@@ -203,7 +203,9 @@ def estimator(value: str, values: Values) -> Answer:
         "grpo_vectorized": "group_norm",
         "reinforce_plus_plus": "reinforce",
         "reinforce_plus_plus_baseline": "reinforce_baseline",
+        "gdpo": "gdpo",
         "opo": "opo",
+        "remax": "remax",
         "rloo": "rloo",
         "rloo_vectorized": "rloo",
     }

@@ -18,7 +18,7 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.models.vision import Placed, Vision
 from trainer.rollout.hf_engine.batch import DecodingBatch, Piece, prefill
 from trainer.rollout.hf_engine.sampling import draw, uniforms
-from trainer.types import BoolArray, FloatArray, IntArray, TokenArray
+from trainer.types import BoolArray, FloatArray, IntArray, Seed, TokenArray
 
 IDLE_SHARE = 1 / 8
 """Regroup if this fraction of the slots is idle: below it the copy costs more than it saves."""
@@ -110,7 +110,7 @@ class Decoder:
     def decode(
         self,
         prompts: Sequence[Prompted],
-        seeds: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[Seed]],
         sampling: SamplingSettings,
         limits: Sequence[int],
     ) -> DecodedRows:
@@ -132,6 +132,7 @@ class Decoding:
         self._sampling = sampling
         self._stops = np.array(decoder.stops)
         self._streams = np.zeros(0, dtype=np.uint64)
+        self._greedy = np.zeros(0, dtype=np.bool_)
         self._waiting: list[Piece] = []
         self._batch: DecodingBatch | None = None
 
@@ -142,7 +143,7 @@ class Decoding:
     def add(
         self,
         prompts: Sequence[Prompted],
-        seeds: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[Seed]],
         begun: DecodedRows,
     ) -> None:
         """Add a row for each seed of each prompt.
@@ -153,8 +154,11 @@ class Decoding:
         first = len(self._streams)
         pieces = _pieces(prompts, counts, self._decoder.slots, first)
         self._waiting = sorted([*self._waiting, *pieces], key=lambda piece: len(piece.tokens))
-        added = np.array([seed for of_prompt in seeds for seed in of_prompt], dtype=np.uint64)
-        self._streams = np.concatenate([self._streams, added])
+        added = [seed for of_prompt in seeds for seed in of_prompt]
+        streams = np.array([seed or 0 for seed in added], dtype=np.uint64)
+        greedy = np.array([seed is None for seed in added], dtype=np.bool_)
+        self._streams = np.concatenate([self._streams, streams])
+        self._greedy = np.concatenate([self._greedy, greedy])
         self.written = self.written.with_rows(begun)
 
     @torch.inference_mode()
@@ -195,7 +199,9 @@ class Decoding:
         """Sample a token for every row [B], and store the tokens of unfinished rows."""
         numbers = uniforms(self._streams[batch.rows], self.written.lengths[batch.rows])
         on_device = torch.from_numpy(numbers).to(self._decoder.device)
-        tokens, log_probs = draw(batch.logits, on_device, self._sampling)
+        greedy = self._greedy[batch.rows]
+        likeliest = torch.from_numpy(greedy).to(self._decoder.device) if greedy.any() else None
+        tokens, log_probs = draw(batch.logits, on_device, self._sampling, likeliest)
         going = self.written.going(batch.rows)
         self.written.note(
             batch.rows[going],

@@ -14,17 +14,22 @@ from torch import Tensor
 from trainer.config.options.rollout import SamplingSettings
 
 
-def draw(logits: Tensor, uniforms: Tensor, sampling: SamplingSettings) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, uniforms: Tensor, sampling: SamplingSettings, greedy: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Tokens [B] for logits [B, V] and numbers in [0, 1) [B], and their log-probabilities [B].
 
     The number picks the token by the inverse of the cumulative distribution: one number a token,
     whatever the vocabulary. Log-probabilities are those under the logits divided by the
     temperature, *before* the nucleus cuts its tail: the distribution whose gradient the trainer
     follows. Temperature 0 takes the likeliest token; the log-probability is then that at 1.
+    `greedy` [B]: rows that take the likeliest token at any temperature.
     """
-    greedy = sampling.temperature == 0
-    log_probs = (logits.float() / (1.0 if greedy else sampling.temperature)).log_softmax(-1)
-    tokens = log_probs.argmax(-1) if greedy else _pick(log_probs.exp(), uniforms, sampling.top_p)
+    cold = sampling.temperature == 0
+    log_probs = (logits.float() / (1.0 if cold else sampling.temperature)).log_softmax(-1)
+    tokens = log_probs.argmax(-1) if cold else _pick(log_probs.exp(), uniforms, sampling.top_p)
+    if greedy is not None:
+        tokens = log_probs.argmax(-1).where(greedy, tokens)
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 

@@ -44,7 +44,8 @@ def test_overrides_and_flags_need_no_program(capsys: pytest.CaptureFixture[str])
     ("word", "said"),
     [
         ("data.train_batchsize=8", "did you mean data.train_batch_size?"),
-        ("algorithm.adv_estimator=remax", "the estimator remax is absent"),
+        ("algorithm.adv_estimator=gpg", "the estimator gpg is absent"),
+        ("algorithm.gdpo_reward_keys=[a,b]", "each reward is a --reward of its own"),
         ("actor_rollout_ref.rollout.top_k=50", "all tokens may be sampled"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip_cov is absent here"),
         ("trainer.total_epochs=many", "its value cannot be read"),
@@ -388,3 +389,11 @@ def test_several_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
     assert (made["--prompt_split"], made["--eval_split"]) == (["hard"], ["t"])
     made = translate(capsys, f"{TRL} --dataset_config main --dataset_train_split hard")
     assert (made["--prompt_data"], made["--prompt_split"]) == (["o/d:main"], ["hard"])
+
+
+def test_estimators_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("gdpo", "remax", "opo"):
+        verl = f"data.train_files=gsm8k.parquet {MODEL} algorithm.adv_estimator={name}"
+        assert translate(capsys, verl)["--advantage_estimator"] == [name]
+    parted = TRL.removeprefix("trl grpo ") + " --multi_objective_aggregation normalize_then_sum"
+    assert translate(capsys, parted)["--advantage_estimator"] == ["gdpo"]

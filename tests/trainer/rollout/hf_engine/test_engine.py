@@ -37,7 +37,8 @@ def test_the_same_completions_come_from_one_engine_and_from_three(tiny: Tiny) ->
         group = LocalLauncher().launch(
             "engine", "trainer.rollout.hf_engine.engine:HFEngine", engines, settings(tiny)
         )
-        written.append(Generator(EnginePool(group), SAMPLING, 2, seed=3).generate(PROMPTS, step=5))
+        generator = Generator(EnginePool(group), SAMPLING, 2, seed=3)
+        written.append(generator.generate(PROMPTS, step=5).samples)
     assert [p.index for p, _ in written[0]] == [n for n in range(7) for _ in range(2)]
     assert all(same(a, b) for (_, a), (_, b) in zip(*written, strict=True))
 

@@ -1,0 +1,26 @@
+"""What is wrong with the file of a user's loss or estimator. Torch-free; it is read and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from contract.options import Fault, MissingFile
+from env.environments import environment_file_check
+from trainer.config.config import Config
+from trainer.config.schema import OWN_FUNCTION
+
+
+def faults(config: Config) -> Iterator[Fault]:
+    """Yield what is wrong with FILE.py:NAME of --policy_loss_type and --advantage_estimator."""
+    for flag, spec, arguments in (
+        ("--policy_loss_type", config.loss.policy_loss_type, ("tokens", "bounds")),
+        ("--advantage_estimator", config.advantage.estimator, ("completions",)),
+    ):
+        if not OWN_FUNCTION.fullmatch(spec):
+            continue
+        found = environment_file_check.function(spec, arguments)
+        if found.missing:
+            remedy = "Give a .py file that the driver's node sees"
+            yield MissingFile(flag, str(found.path), found.missing, remedy)
+        elif found.fault:
+            yield Fault(flag, spec, found.fault, found.remedy)
