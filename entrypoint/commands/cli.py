@@ -53,6 +53,8 @@ class PlannedNodes:
     """The GPUs of each node, the head's first; () if they are equal."""
     memory: int = 0
     """Bytes of the memory of each node's CPUs; 0 if not given."""
+    columns: tuple[str, ...] = ()
+    """The columns that data sets have which are not on this machine; () if nothing is assumed."""
 
 
 LIKE_THIS_ONE = PlannedNodes()
@@ -185,11 +187,13 @@ def _start(command: str, job: tuple[str, ...]) -> Invocation:
     return Invocation(command, waits_for_jobs=True)
 
 
+COLUMNS = "--assume-columns"
 CLUSTER_FLAGS = {
     "--nodes": ("N", "plan for N nodes, of which one is the head"),
     "--gpus": ("N", "GPUs of each node: 8, or node by node 8,8,4"),
     "--gpu-memory": ("SIZE", "memory of each GPU, such as 80GB"),
     "--memory": ("SIZE", "memory of each node's CPUs, such as 1000GB"),
+    COLUMNS: ("NAMES", "columns, such as prompt,answer, of data that is not on this machine"),
 }
 """Flags of `plan` with a value → the value's name, and the help."""
 
@@ -199,6 +203,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
 
     `--nodes 3 --gpus 8 --gpu-memory 80GB`: three nodes, each with eight GPUs of 80 GB. `--gpus
     8,8,4` says it node by node. `--memory 1000GB`: the memory of each node's CPUs.
+    `--assume-columns prompt,answer`: what the data have that is not on this machine.
     """
     given: dict[str, str] = {}
     job: list[str] = []
@@ -228,7 +233,11 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
             | ({"ROLLCALL_NUM_GPUS": str(gpus[0])} if gpus else {})
             | ({"ROLLCALL_GPU_MEMORY": given["--gpu-memory"]} if "--gpu-memory" in given else {})
         ),
-        planned=PlannedNodes(tuple(gpus) if len(gpus) > 1 else (), _memory(given)),
+        planned=PlannedNodes(
+            tuple(gpus) if len(gpus) > 1 else (),
+            _memory(given),
+            tuple(filter(None, map(str.strip, given.get(COLUMNS, "").split(",")))),
+        ),
     )
 
 

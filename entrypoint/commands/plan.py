@@ -74,7 +74,7 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
-    recipe = recipes.load(settings.recipe)
+    recipe = recipes.load(settings.recipe).assuming(other.columns)
     if wrong := arguments.hinted(recipe.faults(settings), "plan"):
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)

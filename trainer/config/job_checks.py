@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.progress import Progress
 from env.data.prompts import PromptError, ReadSettings, load_prompts
@@ -17,6 +18,7 @@ from trainer.config import architecture, images, label_check, model_files, rewar
 from trainer.config.config import Config
 from trainer.config.vocabulary import unreadable_tokens
 
+DATA_FLAGS = ("--prompt_data", "--eval_dataset")
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "safetensors", "ray")
 """Without one of these no attempt begins."""
 
@@ -87,12 +89,30 @@ def first_rows(config: Config) -> list[Prompt]:
 
 def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield the data sets on this disk, each with its flag."""
-    for flag, given in (
-        ("--prompt_data", config.prompt_data),
-        ("--eval_dataset", config.eval_dataset),
-    ):
+    for flag, given in zip(DATA_FLAGS, (config.prompt_data, config.eval_dataset), strict=True):
         for path in given.on_disk if given else ():
-            yield flag, path
+            if why_absent(path) is None:  # `parse` names the others
+                yield flag, path
+
+
+def assumed_faults(config: Config, columns: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each flag whose column is none of those that are assumed of the data."""
+    for flag, key in (("--input_key", config.input_key), ("--label_key", config.label_key)):
+        if columns and key and key.partition(".")[0] not in columns:
+            listed = ", ".join(columns)
+            yield f"{flag} {key}: none of the assumed columns {listed}. Give one of them"
+
+
+def assumed_warnings(config: Config, columns: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each data set that was not seen, if its columns are assumed."""
+    for flag, given in zip(DATA_FLAGS, (config.prompt_data, config.eval_dataset), strict=True):
+        seen = {path for _, path in _on_disk(config)}
+        for path in given.paths if given and columns else ():
+            if path not in seen:
+                yield (
+                    f"not seen: {flag} {path}, which is not on this machine. The plan takes its "
+                    f"columns to be {', '.join(columns)}; no row, label or length was checked"
+                )
 
 
 def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:

@@ -143,6 +143,13 @@ class Recipe(ABC):
     less_placement: ClassVar[str] = "Start fewer processes on each node"
     """What to change if the nodes cannot hold the job."""
 
+    def assuming(self, columns: Collection[str]) -> Recipe:
+        """Return the recipe for a plan whose data sets need not be on this machine.
+
+        `columns`: those that the data sets have; none: they must be here.
+        """
+        return self
+
     @abstractmethod
     def recognises(self, typed: TypedCommand) -> Match:
         """Return how well the recipe knows a submitted command."""

@@ -101,3 +101,35 @@ def test_the_readme_s_three_nodes_of_eight_gpus_leave_none_idle(tmp_path: Path) 
     assert row["faults"] == []
     assert row["layout"]["idle"] is None
     assert row["layout"]["slots"] == 24
+
+
+ELSEWHERE = "--assume-columns prompt,answer --nodes 3 --gpus 8 --gpu-memory 80GB --config"
+SEVEN_BILLION = str(ROOT / "examples" / "gsm8k-7b-three-nodes.yaml")
+
+
+def test_an_example_is_planned_without_its_data_and_says_what_it_has_not_seen() -> None:
+    row = planned(ELSEWHERE, SEVEN_BILLION)
+    assert row["faults"] == []
+    assert row["layout"] is not None
+    unseen = [warning for warning in row["warnings"] if warning.startswith("not seen: ")]
+    assert ["/shared/data/train.jsonl" in unseen[0], "/shared/data/eval.jsonl" in unseen[1]] == [
+        True,
+        True,
+    ]
+    (without,) = [
+        fault["problem"]
+        for fault in planned("--nodes 3 --gpus 8", "--config", SEVEN_BILLION)["faults"]
+        if "--prompt_data" in fault["problem"]
+    ]
+    assert "/shared/data/train.jsonl" in without
+
+
+def test_assumed_columns_hide_no_other_fault(tmp_path: Path) -> None:
+    (wrong,) = planned(ELSEWHERE, SEVEN_BILLION, "--label_key", "solution")["faults"]
+    assert "--label_key solution: none of the assumed columns prompt, answer" in wrong["problem"]
+    faults = planned(ELSEWHERE, SEVEN_BILLION, "--remote_rm_url", "nowhere.py")["faults"]
+    assert any("nowhere.py" in fault["problem"] for fault in faults)
+    here = prompts(tmp_path)
+    row = planned(ELSEWHERE, SEVEN_BILLION, "--prompt_data", here, "--eval_dataset", here)
+    assert not any(warning.startswith("not seen: ") for warning in row["warnings"])
+    assert row["faults"] == []

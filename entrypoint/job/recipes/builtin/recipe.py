@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from contract.journal import EXPORT
 from contract.launch.programs import Program
 from contract.manifest import lineage_of, newest_checkpoint
-from contract.options import ConfigError, UnfinishedFile
+from contract.options import ConfigError, MissingFile, UnfinishedFile
 from contract.redaction import redact
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
@@ -69,18 +69,29 @@ class Builtin(Recipe):
     output_flags = ("--save_path", "--ckpt.output_dir")
     less_placement = "Ask for less, share GPUs (--colocate_all_models), or add nodes"
 
+    def __init__(self, columns: Collection[str] = ()) -> None:
+        """`columns`: those of data sets that may be away."""
+        self._columns = columns
+
+    def assuming(self, columns: Collection[str]) -> Builtin:
+        return Builtin(columns)
+
     def recognises(self, typed: TypedCommand) -> Match:
         return Match.SURE if typed.words[0].startswith("-") else Match.NONE
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.job_checks import data_faults, engine_faults, model_faults
-        from trainer.config.parse import parse
+        from trainer.config.job_checks import (
+            assumed_faults,
+            data_faults,
+            engine_faults,
+            model_faults,
+        )
 
         asked = next((word for word in settings.job if word in HELP), "")
         if asked and settings.waits_for_jobs:
             return (f"{asked} trains nothing: `python -m trainer --help` lists the flags",)
         try:
-            config = parse(_arguments(settings), incomplete=True)
+            config = self._planned(settings)
         except ConfigError as error:
             if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
                 return ()  # the head waits for the file, as for one that is gone
@@ -92,25 +103,39 @@ class Builtin(Recipe):
                 *engine_faults(config),
                 *model_faults(config),
                 *data_faults(config),
+                *assumed_faults(config, self._columns),
                 *_beginning_faults(settings, config),
             ]
         except OSError as error:
             return [f"{error.filename}: {error.strerror or error}"]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.job_checks import data_warnings, model_warnings
+        from trainer.config.job_checks import assumed_warnings, data_warnings, model_warnings
         from trainer.config.parse import parse
 
         config = parse(_arguments(settings), incomplete=True, absent=True)
-        return [*config.warnings, *data_warnings(config), *model_warnings(config)]
+        unseen = assumed_warnings(config, self._columns)
+        return [*config.warnings, *unseen, *data_warnings(config), *model_warnings(config)]
+
+    def _planned(self, settings: Settings) -> Config:
+        """Return the job's configuration. Raises ConfigError."""
+        from trainer.config.job_checks import DATA_FLAGS
+        from trainer.config.parse import parse
+
+        try:
+            return parse(_arguments(settings), incomplete=True)
+        except ConfigError as error:
+            away = [isinstance(one, MissingFile) and one.path in DATA_FLAGS for one in error.faults]
+            if not (self._columns and all(away)):
+                raise
+        return parse(_arguments(settings), incomplete=True, absent=True)
 
     def try_code(self, settings: Settings) -> TriedCode:
         from trainer.config import code_check
-        from trainer.config.parse import parse
 
         words = _arguments(settings)
         try:
-            config = parse(words, incomplete=True)
+            config = self._planned(settings)
         except ConfigError:
             return TriedCode()  # the head waits for a file
         found = code_check.in_process(config, words)
@@ -145,7 +170,7 @@ class Builtin(Recipe):
             return PlacedJob(settings=settings, lacking=(str(error),))
         found = row(whole, nodes)
         lacking = choice.faults or found["shortfalls"]
-        if not lacking:
+        if not lacking and not self._columns:
             self.look_for_files(settings)  # the layout is chosen for the sizes of the models
         chosen = {"flags": [*choice.words], "reasons": [*choice.reasons]} if choice.words else None
         return PlacedJob(
