@@ -105,6 +105,10 @@ def _do(call: cli.Invocation) -> int:
             _become(Program.SUPERVISED, stage, *call.arguments)
         case "translate":
             _become(Program.TRANSLATE, *call.arguments)
+        case "init":
+            from entrypoint.commands import init
+
+            return init.main(call.arguments)
         case "demo":
             from entrypoint.commands import demo
 

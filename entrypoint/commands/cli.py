@@ -14,6 +14,7 @@ from entrypoint.config.recipes import SUPERVISED
 COMMANDS: Mapping[str, str] = {
     "up": "run this node: the head, or a worker if RAY_WORKER=1 (the default command)",
     "plan": "say what this node, or a cluster of others, would do, and do nothing",
+    "init": "write the files of a new run: flags, a reward function with a test, the platform's",
     "doctor": "check this node",
     "sft": "run this node with a supervised stage: sft --pretrain MODEL --dataset DATA",
     "rm": "the same with the training of a reward model",
@@ -41,6 +42,8 @@ WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
 NO_CODE = "--no-code"
 """Flag of `up` and `plan`: the user's code is not tried before the job starts."""
+OWN_ARGUMENTS = ("init", "demo", "report", "bundle")
+"""Commands whose modules parse their arguments."""
 REMOTE = ("submit", "pipeline", "list", "status", "wait", "open", "logs", "events", "stop")
 """Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
@@ -122,7 +125,7 @@ def parse(
         return _with_stage(_start("up", job), recipe_takes_command)
     if first == "translate":
         return Invocation(first, rest)  # it tells a command by the -- before it
-    if first in ("prepare", "serve-retriever", "serve-reward", "demo", "report", "bundle", *REMOTE):
+    if first in ("prepare", "serve-retriever", "serve-reward", *OWN_ARGUMENTS, *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
     if first == "plan":

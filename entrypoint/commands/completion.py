@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from entrypoint.commands import arguments, bundle, cli, demo, report
+from entrypoint.commands import arguments, bundle, cli, demo, init, report
 from entrypoint.config import parsers
 
 ASKED = ("prepare", "serve-retriever", "serve-reward", "translate", *parsers.STAGES)
@@ -44,6 +44,7 @@ def script() -> str:
     """Return the script; a word that is not a command or flag is completed as a file's name."""
     known = {name: arguments.parser(name) for name in arguments.COMMANDS}
     known |= {"report": report.parser(), "bundle": bundle.parser(), "demo": demo.parser()}
+    known["init"] = init.parser()
     lines = [f'    *\\ {name}) words="{" ".join(of.flags)}" ;;' for name, of in known.items()]
     asked = " | ".join(f"*\\ {name}" for name in ASKED if name != "prepare")
     return SCRIPT.format(commands=" ".join(cli.COMMANDS), flags="\n".join(lines), asked=asked)
