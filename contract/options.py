@@ -162,6 +162,13 @@ def did_you_mean(
     return f"{begin}did you mean {near}?" if near else otherwise
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, as the pages on options have it; the last line is ended, too."""
+    lines = [columns, *rows]
+    head, *body = (f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join([head, f"{'|---' * len(columns)}|\n", *body])
+
+
 def fail(error: object, code: ExitCode = ExitCode.USAGE) -> ExitCode:
     """Print why a program ends, with every fault, on standard error; return its exit code."""
     print(error, file=sys.stderr)

@@ -8,8 +8,10 @@ Links to functions of `examples/ppo_by_hand.py`, too: each has the function's li
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from contract.exit_codes import MEANINGS
+from contract.options import markdown_table
 from contract.resources import GPU_MODELS
 from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
@@ -26,49 +28,45 @@ SUPERVISED = ROOT / "docs" / "supervised.md"
 ALGORITHMS, BY_HAND = ROOT / "docs" / "algorithms.md", ROOT / "examples" / "ppo_by_hand.py"
 PREFLIGHT, REFERENCE = ROOT / "docs" / "preflight.md", ROOT / "docs" / "reference.md"
 RECOVERY, MONITORING = ROOT / "docs" / "recovery.md", ROOT / "docs" / "monitoring.md"
-MODELS_HEADER = (
-    "| model | BF16, TFLOP/s | memory, GB/s | all-reduce in a node, GB/s | PCIe generation "
-    "| links |\n|---|---|---|---|---|---|\n"
+MODELS = (
+    *("model", "BF16, TFLOP/s", "memory, GB/s", "all-reduce in a node, GB/s", "PCIe generation"),
+    "links",
 )
-METRICS_HEADER = "| metric{labels} | value |\n|---|---|\n"
-ALGORITHMS = ROOT / "docs" / "algorithms.md"
-LOSSES_HEADER = (
-    "| `--policy_loss_type` | one ρ for each | loss of a token | `--loss_aggregation` "
-    "| `--is_correction_level` gives | flags that it reads | source |\n"
-    "|---|---|---|---|---|---|---|\n"
+METRICS_COLUMNS = ("metric{labels}", "value")
+LOSSES = (
+    *("`--policy_loss_type`", "one ρ for each", "loss of a token", "`--loss_aggregation`"),
+    *("`--is_correction_level` gives", "flags that it reads", "source"),
 )
-EXIT_CODES_HEADER = "| exit code | meaning |\n|---|---|\n"
-FAILURES_HEADER = "| class | evidence | answer |\n|---|---|---|\n"
-VARIABLES_HEADER = "| variable | default | meaning |\n|---|---|---|\n"
+EXIT_CODES = ("exit code", "meaning")
+FAILURE_COLUMNS = ("class", "evidence", "answer")
+VARIABLES = ("variable", "default", "meaning")
 
 
 def models() -> str:
     """The table of GPU models that the checks know."""
     rows = (
-        f"| {model.name} | {model.tflops:g} | {model.memory_gbs:g} "
-        f"| {model.all_reduce_gbs or '–'} | {model.pcie_generation} | {model.links or '–'} |\n"
-        for model in GPU_MODELS
+        (
+            *(of.name, f"{of.tflops:g}", f"{of.memory_gbs:g}"),
+            *(str(number or "–") for number in (of.all_reduce_gbs, of.pcie_generation, of.links)),
+        )
+        for of in GPU_MODELS
     )
-    return MODELS_HEADER + "".join(rows)
+    return markdown_table(MODELS, rows)
 
 
 def variables() -> str:
     """The table of variables, from the declarations of the settings."""
+    abouts = [variable.about for variable in declared().values()]
     rows = (
-        f"| {' or '.join(f'`{name}`' for name in about.names)} | {about.shown_default} | "
-        f"{about.help} |\n"
-        for about in (variable.about for variable in declared().values())
+        (" or ".join(f"`{name}`" for name in of.names), of.shown_default, of.help) for of in abouts
     )
-    return VARIABLES_HEADER + "".join(rows)
+    return markdown_table(VARIABLES, rows)
 
 
 def metrics() -> str:
     """The table of the head's metrics."""
-    rows = (
-        f"| `rollcall_{name}{_labels(metric.labels)}` | {metric.meaning} |\n"
-        for name, metric in METRICS.items()
-    )
-    return METRICS_HEADER + "".join(rows)
+    rows = ((f"`rollcall_{name}{_labels(of.labels)}`", of.meaning) for name, of in METRICS.items())
+    return markdown_table(METRICS_COLUMNS, rows)
 
 
 def _labels(names: tuple[str, ...]) -> str:
@@ -78,12 +76,14 @@ def _labels(names: tuple[str, ...]) -> str:
 def losses() -> str:
     """The table of policy losses."""
     rows = (
-        f"| `{name}` | {loss.level} | {_formula(loss.formula.__doc__)} "
-        f"| {', '.join(loss.aggregations)} | {loss.correction} "
-        f"| {', '.join(f'`--{flag}`' for flag in sorted(loss.settings))} | {loss.paper} |\n"
+        (
+            *(f"`{name}`", loss.level, _formula(loss.formula.__doc__)),
+            *(", ".join(loss.aggregations), loss.correction),
+            *(", ".join(f"`--{flag}`" for flag in sorted(loss.settings)), loss.paper),
+        )
         for name, loss in POLICY_LOSSES.items()
     )
-    return LOSSES_HEADER + "".join(rows)
+    return markdown_table(LOSSES, rows)
 
 
 def _formula(doc: str | None) -> str:
@@ -94,40 +94,39 @@ def _formula(doc: str | None) -> str:
 
 def with_losses(page: str) -> str:
     """`page` with the present table of policy losses."""
-    return _with_table(page, LOSSES_HEADER, losses())
+    return _with_table(page, LOSSES, losses())
 
 
 def exit_codes() -> str:
     """The table of exit codes."""
-    rows = (f"| {code:d} | {meaning.text} |\n" for code, meaning in MEANINGS.items())
-    return EXIT_CODES_HEADER + "".join(rows)
+    return markdown_table(EXIT_CODES, ((f"{code:d}", of.text) for code, of in MEANINGS.items()))
 
 
 def failures() -> str:
     """The table of failure classes."""
-    rows = (f"| `{name}` | {row.evidence} | {row.answer} |\n" for name, row in FAILURES.items())
-    return FAILURES_HEADER + "".join(rows)
+    rows = ((f"`{name}`", row.evidence, row.answer) for name, row in FAILURES.items())
+    return markdown_table(FAILURE_COLUMNS, rows)
 
 
 def with_models(page: str) -> str:
     """`page`, which ends with the table of models, with the present table."""
-    return page.partition(MODELS_HEADER)[0] + models()
+    return page.partition(markdown_table(MODELS, ()))[0] + models()
 
 
 def with_variables(page: str) -> str:
     """`page` with the present tables of variables and exit codes."""
-    page = _with_table(page, EXIT_CODES_HEADER, exit_codes())
-    return _with_table(page, VARIABLES_HEADER, variables())
+    page = _with_table(page, EXIT_CODES, exit_codes())
+    return _with_table(page, VARIABLES, variables())
 
 
 def with_failures(page: str) -> str:
     """`page` with the present table of failure classes."""
-    return _with_table(page, FAILURES_HEADER, failures())
+    return _with_table(page, FAILURE_COLUMNS, failures())
 
 
 def with_metrics(page: str) -> str:
     """`page` with the present table of metrics."""
-    return _with_table(page, METRICS_HEADER, metrics())
+    return _with_table(page, METRICS_COLUMNS, metrics())
 
 
 def with_lines(page: str) -> str:
@@ -142,8 +141,8 @@ def with_lines(page: str) -> str:
     )
 
 
-def _with_table(page: str, header: str, table: str) -> str:
-    before, _, rest = page.partition(header)
+def _with_table(page: str, columns: Sequence[str], table: str) -> str:
+    before, _, rest = page.partition(markdown_table(columns, ()))
     _, _, after = rest.partition("\n\n")  # a table ends at the first empty line
     return f"{before}{table}\n{after}"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from contract.options import markdown_table
 from trainer.config import values
 from trainer.config.config import Config
 from trainer.config.schema import Declared, Flag, by_group
@@ -17,22 +18,17 @@ BEGIN, END = "<!-- flags: from here -->", "<!-- flags: to here -->"
 
 def markdown(groups: Mapping[str, Iterable[Declared]]) -> str:
     """Return one table for each concern: both spellings, the default, and the flag's effect."""
-    tables = (_table(group, flags) for group, flags in groups.items())
-    return "\n".join(line for table in tables for line in table)
+    columns = ("flag", "OpenRLHF 0.11", "default", "here")
+    return "\n".join(
+        f"### {group[:1].upper()}{group[1:]}\n\n{markdown_table(columns, map(_row, flags))}"
+        for group, flags in groups.items()
+    )
 
 
-def _table(group: str, flags: Iterable[Declared]) -> Iterator[str]:
-    yield f"### {group[:1].upper()}{group[1:]}\n"
-    yield "| flag | OpenRLHF 0.11 | default | here |"
-    yield "|---|---|---|---|"
-    yield from map(_row, flags)
-    yield ""
-
-
-def _row(flag: Declared) -> str:
+def _row(flag: Declared) -> tuple[str, ...]:
     flat = " ".join(f"`{one}`" for one in (flag.name, *flag.about.aliases))
     dotted = " ".join(f"`{one}`" for one in flag.about.dotted_spellings) or "–"
-    return f"| {flat} | {dotted} | {default(flag.default)} | {effect(flag.about)} |"
+    return flat, dotted, default(flag.default), effect(flag.about)
 
 
 def default(value: Any) -> str:

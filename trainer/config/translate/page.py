@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from contract.options import markdown_table
 from trainer.config.translate import openrlhf
 from trainer.config.translate.__main__ import main
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
@@ -108,20 +109,14 @@ def _of_table(table: Table, name: str) -> Iterator[str]:
 
 
 def _counterparts(rows: Iterable[Row], name: str) -> Iterator[str]:
-    yield f"| {name} | default | here | remark |\n|---|---|---|---|"
+    made = []
     of: dict[str, list[Row]] = {}
     for row in rows:
         of.setdefault(row.theirs, []).append(row)
     for theirs, same in of.items():
-        ours = list(dict.fromkeys(row.ours for row in same))
-        cells = (
-            f"`{theirs}`",
-            _theirs(same[0]),
-            " ".join(f"`--{one}`" for one in ours),
-            _remark(same),
-        )
-        yield f"| {' | '.join(cells)} |"
-    yield ""
+        ours = " ".join(dict.fromkeys(f"`--{row.ours}`" for row in same))
+        made.append((f"`{theirs}`", _theirs(same[0]), ours, _remark(same)))
+    yield markdown_table((name, "default", "here", "remark"), made)
 
 
 def _remark(rows: Iterable[Row]) -> str:
@@ -136,13 +131,11 @@ def _theirs(row: Row) -> str:
 
 
 def _others(rows: Iterable[Row], name: str) -> Iterator[str]:
-    yield f"| why | {name} |\n|---|---|"
     of: dict[str, list[str]] = {}
     for row in rows:
         of.setdefault(row.note, []).append(f"`{row.theirs}`")
-    for why, names in of.items():
-        yield f"| {why} | {', '.join(dict.fromkeys(names))} |"
-    yield ""
+    made = [(why, ", ".join(dict.fromkeys(names))) for why, names in of.items()]
+    yield markdown_table(("why", name), made)
 
 
 def trainer_of(path: Path) -> str:
