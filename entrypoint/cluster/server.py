@@ -41,7 +41,7 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
-from entrypoint.run import run_facts
+from entrypoint.run import run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.storage_reads import StorageReads
 
@@ -207,7 +207,9 @@ class ControlServer:
 
     def state(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the state for programs and the page. Raises OSError from storage."""
-        progress = Progress.read(self.jobs.shown_files.progress)
+        files = self.jobs.shown_files
+        trains = self.phase is HeadPhase.TRAINING and self._workers.outcome is None
+        attempts = run_attempts.read(files.journal, Progress.read(files.progress), trains=trains)
         return {
             **self._registry.state(brief=brief),
             "incarnation": self.incarnation,
@@ -215,9 +217,9 @@ class ControlServer:
             "sentence": self.sentence,
             "job": self.jobs.shown,
             "idle": self.idle,
-            "progress": progress and progress.as_dict(),
+            **attempts.as_dict(),
             "outcome": self._workers.outcome,
-            "run": run_facts.read(self.jobs.shown_files),
+            "run": run_facts.read(files),
             "at": timestamp(),
         }
 

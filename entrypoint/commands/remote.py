@@ -181,11 +181,35 @@ def _sentences(state: Mapping[str, Any]) -> list[str]:
     if state.get("job"):
         lines.append(f"{state['job']} runs")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
-    if progress := Progress.of(state.get("progress") or {}):
-        lines.append(console.sentence(progress))
+    lines += _attempts(state)
+    lines += [f"warning: {warning}" for warning in _warnings(state)]
     if state["outcome"]:
         lines.append(f"outcome: {state['outcome']['outcome']}")
     return [*lines, f"the page, to read only: {state['page']}"]
+
+
+def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far the run is. A head of an earlier version says less of its attempts."""
+    progress = Progress.of(state.get("progress") or {})
+    if attempt := state.get("attempt"):
+        failures = state["failures"]
+        told = f"{failures} failure{'' if failures == 1 else 's'} so far" if failures else ""
+        starting = "starting, no step yet" if state["is_starting"] else ""
+        saved = progress.checkpoint if progress else None
+        checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
+        yield f"attempt {attempt}: {', '.join(filter(None, (starting, told, checkpoint)))}"
+    if progress:
+        yield console.sentence(progress)
+
+
+def _warnings(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the page lists as needing attention, besides absent nodes."""
+    for node, why in state["refused"].items():
+        yield f"{node} was refused: {why}"
+    yield from state["differences"]
+    for node in [state["head_node"], *state["nodes"]]:
+        for check in node["warnings"]:
+            yield f"{node['node']}: {node['findings'].get(check) or f'{check}: rollcall doctor'}"
 
 
 def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:

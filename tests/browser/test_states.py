@@ -60,6 +60,16 @@ def recovers(head: Head) -> None:
     head.control.phase = HeadPhase.RECOVERING
 
 
+def starts_again(head: Head) -> None:
+    """The second attempt has told no step yet; the first one had a speed."""
+    recovers(head)
+    Progress(step=5, total_steps=10, attempt=1, tokens_per_second=2490.0, eta_seconds=90.0).write(
+        head.run.progress
+    )
+    append_event(head.run.journal, "attempt", "attempt 2 starts", source=SECOND)
+    head.control.phase = HeadPhase.TRAINING
+
+
 def waits_for_storage(head: Head) -> None:
     trains(head)
     head.control.phase = HeadPhase.AWAITING_STORAGE
@@ -88,6 +98,9 @@ CASES = {
     "training": Case(trains, "Training", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
+    "starting again": Case(
+        starts_again, "Attempt 2: starting, no step yet", "No fault so far: nothing to do yet."
+    ),
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
     "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
@@ -116,6 +129,15 @@ def test_each_state_says_what_to_do_to_everyone(head: Head, tab: Page, name: str
             tab.emulate_media(color_scheme=colours)
             found = Axe().run(tab)
             assert found.violations_count == 0, found.generate_report()
+
+
+def test_the_speed_of_a_dead_attempt_is_not_shown(head: Head, tab: Page) -> None:
+    starts_again(head)
+    opened(head, tab)
+    expect(tab.locator("#facts")).to_contain_text("5 of 10")
+    expect(tab.locator("#facts")).to_contain_text("Failures so far")
+    for stale in ("2490", "Time left", "Tokens/s"):
+        expect(tab.locator("#facts")).not_to_contain_text(stale)
 
 
 def test_what_many_nodes_have_in_common_is_said_once(head: Head, tab: Page) -> None:

@@ -35,7 +35,7 @@ const PHASES = {
 /** Pure: the word, the colour and the mark of a state. */
 function headline(state) {
   if (state.outcome) return ENDS[state.outcome.outcome] ?? ["Failed", "bad", "✕"];
-  if (state.phase === "training" && !state.progress) return ["Training, no step yet", "busy", "▶"];
+  if (state.is_starting) return [`Attempt ${state.attempt}: starting, no step yet`, "busy", "▶"];
   const word = state.phase.charAt(0).toUpperCase() + state.phase.slice(1);
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }
@@ -84,7 +84,7 @@ function pushed(lists, key, value) {
 const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, said(node, check), node), new Map());
 
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase}, found) {
+function verdict({outcome, phase, is_starting}, found) {
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.remedy];
@@ -94,7 +94,7 @@ function verdict({outcome, phase}, found) {
   if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
   const trains = phase === "training";
   if (found.length) return ["warn", `${trains ? "Running. " : ""}${count(found.length, "warning")} below.`];
-  return trains ? ["good", "All is well: nothing to do."] : ["busy", "No fault so far: nothing to do yet."];
+  return trains && !is_starting ? ["good", "All is well: nothing to do."] : ["busy", "No fault so far: nothing to do yet."];
 }
 
 /** Pure: the finding of a check that did not pass. */
@@ -103,9 +103,8 @@ const said = (node, check) => node.findings[check] ?? `the check ${check} did no
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
   const p = state.progress, rows = [["Run", state.job ?? state.run.name], ["Model", state.run.model], ["Recipe", state.run.recipe]];
-  rows.push(["Workers", `${state.present} of ${state.expected_workers}`]);
+  rows.push(["Workers", `${state.present} of ${state.expected_workers}`], ["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
   if (p) rows.push(
-    ["Attempt", p.attempt || null],
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Time left", !state.outcome && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,12 +25,15 @@ from entrypoint.run.flight_record.record import (
 )
 from entrypoint.run.flight_record.run_end import ENTRY, Ended
 from entrypoint.run.flight_record.time_accounting import GOES_BACK
+from entrypoint.run.lease import HEARTBEAT_SECONDS, SILENCE_SECONDS
 
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
 
-LOST_SECONDS = 60.0
-"""A head that lives renews its lease all the time; the clocks of storage and reader may differ."""
+LOOK_SECONDS = 4 * HEARTBEAT_SECONDS
+"""In which a head that lives renews its lease, whatever the clocks of storage and reader say."""
+LONG_SECONDS = 600.0
+"""No two clocks differ by so much."""
 
 Row = Mapping[str, Any]
 
@@ -58,7 +62,9 @@ class Part:
 
 def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
-    record = _without_head(_record(run, secrets), _silence_of_head(run))
+    record = _record(run, secrets)
+    if record.outcome == RUNNING:
+        record = _without_head(record, _silence_of_head(run))
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
@@ -72,10 +78,9 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
 
 def of_jobs(run: RunFiles, secrets: Iterable[str] = ()) -> list[Part]:
     """Read the jobs that were submitted to a cluster, oldest first. Raises OSError."""
-    silence = lease.silence(run.leases)
-    return [
-        _of_job(RunFiles(run.jobs / name), row, secrets, silence) for name, row in _entries(run)
-    ]
+    entries = _entries(run)
+    silence = _silence(run) if any(not row.get("ended") for _, row in entries) else None
+    return [_of_job(RunFiles(run.jobs / name), row, secrets, silence) for name, row in entries]
 
 
 def pipelines(parts: Sequence[Part]) -> list[list[Part]]:
@@ -107,8 +112,20 @@ def _silence_of_head(run: RunFiles) -> float | None:
     A job that was submitted has no lease: the lease is in the run directory of its cluster.
     """
     is_job = (run.root / ENTRY).is_file()
-    owner = RunFiles(run.root.resolve().parents[1]) if is_job else run
-    return lease.silence(owner.leases)
+    return _silence(RunFiles(run.root.resolve().parents[1]) if is_job else run)
+
+
+def _silence(run: RunFiles) -> float | None:
+    """Return the same of a cluster's run directory. A head that seems silent is watched a while."""
+    silent = lease.silence(run.leases)
+    if silent is None or silent < SILENCE_SECONDS or silent > LONG_SECONDS:
+        return silent
+    until = time.monotonic() + LOOK_SECONDS
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        if (now := lease.silence(run.leases)) is None or now < silent:
+            return 0.0
+    return lease.silence(run.leases)
 
 
 def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:
@@ -116,14 +133,14 @@ def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:
 
     `silence`: seconds since the head's last sign of life; None: not known.
     """
-    if record.outcome != RUNNING or silence is None or silence < LOST_SECONDS:
+    if record.outcome != RUNNING or silence is None or silence < SILENCE_SECONDS:
         return record
     attempts = [
         replace(one, ending=HEAD_LOST) if one.ending == RUNNING else one for one in record.attempts
     ]
     sentence = (
-        f"the head was last heard {duration(silence)} ago: if it is gone, start it again with the "
-        "same run directory, and the run continues"
+        f"the head was lost {duration(silence)} ago: start it again with the same run directory, "
+        "and the run continues"
     )
     return replace(record, outcome=HEAD_LOST, sentence=sentence, attempts=attempts)
 

@@ -214,12 +214,18 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
                 at=start.at.isoformat(),
                 elapsed_seconds=round(start.elapsed, 3),
                 seconds=round(last.seconds_after(start), 3),
-                resumed_from=start.details.get("resume_from", 0),
+                resumed_from=_resumed_from(start, rest),
                 steps=sum(event.details.get("steps", 1) for event in rest if event.kind == "step"),
                 ending=_ending(ends[0]) if ends else RUNNING,
             )
         )
     return made
+
+
+def _resumed_from(start: Event, rest: Sequence[Event]) -> int:
+    """Return the step after which the attempt goes on: memory may have more than the disk had."""
+    told = next((event.details["step"] for event in rest if event.kind == "resume"), None)
+    return int(start.details.get("resume_from", 0) if told is None else told)
 
 
 def _grows(event: Event) -> bool:

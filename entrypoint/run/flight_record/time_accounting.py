@@ -154,7 +154,10 @@ class Tally:
             job = UNTOLD if self.attempts and not self._tells else use
             use = NO_JOB_YET.get(self._kind_before, job)
         self.seconds[use] += seconds
-        self._tells = self._tells or kind in TOLD
+        if kind in TOLD and not self._tells:
+            self._tells = True
+            if untold := self.seconds.pop(UNTOLD, 0.0):  # an attempt ended before it told anything
+                self.seconds[USES["resume"]] += untold
         if kind == "step":
             made = details.get("steps", 1)
             self._steps.add(details["step"], made, seconds)

@@ -7,18 +7,21 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import pytest
 from starlette.routing import Route
 
 from contract.exit_codes import ExitCode
-from contract.journal import append_event
+from contract.journal import EventSource, append_event
 from contract.options import ConfigError
+from contract.progress import Progress
 from contract.redaction import redact
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import Access, Keys, needed, page_link
 from entrypoint.cluster.client import WrongTokenError
+from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import remote
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
@@ -110,6 +113,32 @@ def test_a_command_with_a_read_only_key_shows_the_state_and_does_not_stop(
     with pytest.raises(NoAnswerError, match="a read-only key") as caught:
         remote.stop(settings, parse("stop", []))
     assert caught.value.exit_code == ExitCode.NOT_ALLOWED
+
+
+def test_status_says_the_attempt_its_failures_the_last_checkpoint_and_the_warnings(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Progress(step=5, total_steps=9, attempt=1, checkpoint=4, tokens_per_second=7.0).write(
+        head.run.progress
+    )
+    for kind, details, number in (
+        ("attempt", {}, 1),
+        ("failure", {"failure": "hang"}, 1),
+        ("attempt", {}, 2),
+    ):
+        source = EventSource(attempt=number)
+        append_event(head.run.journal, kind, f"{kind}!", details, source=source)
+    finding = {"gpu.clock": "900 MHz: look at its cooling"}
+    slow = replace(node_info("gpu-1"), warnings=("gpu.clock",), findings=finding, joined=True)
+    head.control._registry.check_in(slow, "")
+    head.control.phase = HeadPhase.TRAINING
+    url = f"http://127.0.0.1:{head.port}"
+    settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
+    assert remote.status(settings, parse("status", [])) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "attempt 2: starting, no step yet, 1 failure so far, checkpoint of step 4" in said
+    assert "step 5/9" in said
+    assert "warning: gpu-1: 900 MHz: look at its cooling" in said
 
 
 @pytest.mark.parametrize(

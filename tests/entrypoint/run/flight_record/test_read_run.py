@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import threading
 import time
 from pathlib import Path
 
@@ -124,11 +126,41 @@ def test_a_run_whose_head_has_been_silent_for_hours_does_not_run(
     page = tmp_path / "report.html"
     assert report_command.main([str(run.root), "--html", str(page)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("head_lost: the head was last heard 2 h 5 min ago: if it is gone, start")
+    assert said.startswith("head_lost: the head was lost 2 h 5 min ago: start it again with the")
     assert "running" not in said
     assert "running" not in page.read_text()
     assert report_command.main([str(run.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "head_lost"
+
+
+def test_a_head_that_died_a_moment_ago_is_lost_and_one_with_another_clock_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    run = reported_runs.written(tmp_path / "run", clock)
+    lease = kept_lease(run)
+    behind = time.time() - 18
+    os.utime(lease, (behind, behind))
+    assert report_command.main([str(run.root)]) == 0
+    assert re.match(
+        "head_lost: the head was lost [12]\\d(\\.\\d)? s ago: start", capsys.readouterr().out
+    )
+    ended = threading.Event()
+
+    def renews() -> None:
+        while not ended.wait(0.2):
+            at = time.time() - 18
+            os.utime(lease, (at, at))
+
+    head = threading.Thread(target=renews)
+    head.start()
+    try:
+        assert report_command.main([str(run.root)]) == 0
+    finally:
+        ended.set()
+        head.join()
+    assert capsys.readouterr().out.startswith("running: ")
 
 
 def test_a_job_given_by_its_path_does_not_run_if_the_head_of_its_cluster_is_silent(

@@ -6,6 +6,7 @@ import pytest
 
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record.record import FlightRecord
+from entrypoint.run.flight_record.time_accounting import UNTOLD
 from tests.support.flight_events import Clock
 
 
@@ -105,3 +106,25 @@ def test_going_back_over_part_of_the_steps_of_one_event_counts_their_share() -> 
     record = report.from_journal(clock.rows)
     assert record.seconds["steps done again"] == 20
     assert record.seconds["training"] == 110
+
+
+def test_an_attempt_begins_at_the_step_that_the_trainer_has_found_not_at_that_of_the_disk() -> None:
+    clock = goes_back(0)
+    told = [row for row in clock.rows if row["kind"] == "resume"][-1]
+    told["details"]["step"] = 53  # in the memory of another node
+    assert [one.resumed_from for one in report.from_journal(clock.rows).attempts] == [0, 53]
+
+
+def test_an_end_before_the_first_step_leaves_the_effective_time_known() -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.then(0, "attempt", 1, resume_from=0)
+    clock.then(15, "outcome", outcome="stopped")
+    assert UNTOLD in report.from_journal(clock.rows).seconds
+    clock.then(5, "start")
+    clock.begins(2)
+    clock.steps(2, 1, seconds=50)
+    record = report.from_journal(clock.rows)
+    assert adds_up(record)
+    assert UNTOLD not in record.seconds
+    assert record.effective_time_ratio == 0.5

@@ -1,0 +1,69 @@
+"""What the head says of a run is of the attempt that runs, and of no earlier one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.journal import EventSource, append_event
+from contract.progress import Progress
+from entrypoint.run import run_attempts
+
+NUMBERS = {"total_steps": 60, "tokens_per_second": 2490.0, "step_seconds": 2.0, "eta_seconds": 90.0}
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.jsonl"
+    begin(path, 1)
+    return path
+
+
+def begin(journal: Path, attempt: int) -> None:
+    append_event(journal, "attempt", "it starts", source=EventSource(attempt=attempt))
+
+
+def fail(journal: Path) -> None:
+    append_event(journal, "failure", "it died", {"failure": "node_lost"})
+
+
+def speeds(found: run_attempts.RunAttempts) -> tuple[float, float, float]:
+    told = found.progress
+    assert told is not None
+    return told.tokens_per_second, told.step_seconds, told.eta_seconds
+
+
+def test_an_attempt_that_tells_its_steps_has_a_speed(journal: Path) -> None:
+    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=True)
+    assert (found.attempt, found.failures, found.is_starting) == (1, 0, False)
+    assert speeds(found) == (2490.0, 2.0, 90.0)
+
+
+def test_the_next_attempt_starts_without_the_speed_of_the_one_that_died(journal: Path) -> None:
+    fail(journal)
+    begin(journal, 2)
+    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=True)
+    assert (found.attempt, found.failures, found.is_starting) == (2, 1, True)
+    assert speeds(found) == (0.0, 0.0, 0.0)
+    assert found.progress is not None
+    assert (found.progress.step, found.progress.total_steps) == (3, 60)
+
+
+def test_nothing_has_a_speed_while_nothing_trains(journal: Path) -> None:
+    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=False)
+    assert (speeds(found), found.is_starting) == ((0.0, 0.0, 0.0), False)
+
+
+def test_the_time_says_whose_a_progress_without_an_attempt_is(journal: Path) -> None:
+    first = Progress(step=3, **NUMBERS)
+    assert not run_attempts.read(journal, first, trains=True).is_starting
+    fail(journal)
+    begin(journal, 2)
+    assert run_attempts.read(journal, first, trains=True).is_starting
+    assert not run_attempts.read(journal, Progress(step=3, **NUMBERS), trains=True).is_starting
+
+
+def test_a_run_without_attempts_starts_none(tmp_path: Path) -> None:
+    found = run_attempts.read(tmp_path / "journal.jsonl", None, trains=True)
+    assert found == run_attempts.RunAttempts(0, 0, False, None)
