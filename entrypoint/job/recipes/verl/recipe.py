@@ -142,12 +142,14 @@ class AnyVerl(AnyCommand):
         )
 
 
-def saving(settings: Settings, command: VerlCommand, directory: Path) -> VerlCommand:
+def saving(
+    settings: Settings, command: VerlCommand, directory: Path, every: int = SAVE_EVERY
+) -> VerlCommand:
     """Return the command with a directory and a rhythm of checkpoints, and the console's log."""
     if command.value(DIRECTORY) != command_line.quoted(directory):
         command = command.having(trainer__default_local_dir=directory)
     if command.value(FREQUENCY) is None:
-        command = command.having(trainer__save_freq=SAVE_EVERY)
+        command = command.having(trainer__save_freq=every)
     return command_line.console_added(command, wandb=settings.wandb_api_key is not None)
 
 

@@ -177,11 +177,7 @@ def _newest(settings: Settings, command: VerlCommand) -> FoundCheckpoint | None:
 def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     """Return the command with checkpoints, resume and log as the supervision needs them."""
     directory = _directory(settings, command)
-    if command.value(DIRECTORY) != of_verl.quoted(directory):
-        command = command.having(trainer__default_local_dir=directory)
-    if command.value(FREQUENCY) is None:
-        command = command.having(trainer__save_freq=SAVE_EVERY)
-    command = of_verl.console_added(command, wandb=settings.wandb_api_key is not None)
+    command = verl.saving(settings, command, directory, SAVE_EVERY)
     if found := checkpoints.newest(directory):
         return command.having(
             trainer__resume_mode="resume_path", trainer__resume_from_path=found.path
