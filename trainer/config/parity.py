@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,30 @@ def markdown(groups: Mapping[str, Iterable[Declared]]) -> str:
     """Return one table for each concern: both spellings, the default, and the flag's effect."""
     columns = ("flag", "OpenRLHF 0.11", "default", "here")
     return "\n".join(
-        f"### {group[:1].upper()}{group[1:]}\n\n{markdown_table(columns, map(_row, flags))}"
+        f"### {group[:1].upper()}{group[1:]}\n\n{markdown_table(columns, map(_row, _alike(flags)))}"
         for group, flags in groups.items()
     )
 
 
-def _row(flag: Declared) -> tuple[str, ...]:
-    flat = " ".join(f"`{one}`" for one in (flag.name, *flag.about.aliases))
-    dotted = " ".join(f"`{one}`" for one in flag.about.dotted_spellings) or "–"
-    return flat, dotted, default(flag.default), effect(flag.about)
+def _alike(flags: Iterable[Declared]) -> Iterable[list[Declared]]:
+    """Return the flags one by one, but together those that have no effect for one reason."""
+    alike: dict[str, list[Declared]] = {}
+    for flag in flags:
+        alike.setdefault(flag.about.no_effect or flag.name, []).append(flag)
+    return alike.values()
+
+
+def _row(flags: Sequence[Declared]) -> tuple[str, ...]:
+    flat = " ".join(f"`{one}`" for flag in flags for one in (flag.name, *flag.about.aliases))
+    dotted = " ".join(f"`{one}`" for flag in flags for one in flag.about.dotted_spellings) or "–"
+    defaults = distinct(default(flag.default) for flag in flags)
+    return flat, dotted, defaults, effect(flags[0].about)
+
+
+def distinct(texts: Iterable[str]) -> str:
+    """Return what all texts are, or all of them in their order."""
+    listed = list(texts)
+    return listed[0] if len(set(listed)) == 1 else ", ".join(listed)
 
 
 def default(value: Any) -> str:

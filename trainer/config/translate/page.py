@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from contract.options import markdown_table
+from trainer.config.parity import distinct
 from trainer.config.translate import openrlhf
 from trainer.config.translate.__main__ import main
 from trainer.config.translate.command import OPENRLHF, TRAINERS, TRL, VERL
@@ -99,23 +100,24 @@ def _openrlhf() -> Iterator[str]:
 def _of_table(table: Table, name: str) -> Iterator[str]:
     yield "### Flags with a counterpart\n"
     yield from _counterparts([row for row in table.rows if row.ours], name)
-    rest = [row for row in table.rows if not row.ours]
     yield "### Flags without a counterpart\n"
     yield f"A value other than the default of {name} is listed as lost.\n"
-    yield from _others([row for row in rest if row.lost], name)
-    yield "### Flags that need none\n"
-    yield "The run is the same without them.\n"
-    yield from _others([row for row in rest if not row.lost], name)
+    yield from _others([row for row in table.rows if not row.ours and row.lost], name)
+    yield "All other flags need none: the run is the same, and `rollcall translate` says why.\n"
 
 
 def _counterparts(rows: Iterable[Row], name: str) -> Iterator[str]:
-    made = []
     of: dict[str, list[Row]] = {}
     for row in rows:
         of.setdefault(row.theirs, []).append(row)
-    for theirs, same in of.items():
+    merged: dict[tuple[str, str], list[Row]] = {}
+    for same in of.values():
         ours = " ".join(dict.fromkeys(f"`--{row.ours}`" for row in same))
-        made.append((f"`{theirs}`", _theirs(same[0]), ours, _remark(same)))
+        merged.setdefault((ours, _remark(same)), []).append(same[0])
+    made = []
+    for (ours, remark), alike in merged.items():
+        names = " ".join(f"`{row.theirs}`" for row in alike)
+        made.append((names, distinct(_theirs(row) for row in alike), ours, remark))
     yield markdown_table((name, "default", "here", "remark"), made)
 
 
