@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from env.episodes.chat import TemplateChat
 from env.episodes.types import EnvironmentFailedError, Episode, Limits, StopReason, Task
 from tests.oracles.process import HERE, OPENRLHF
 from tests.support.chats import Scripted, tokenizer
+from tests.support.tiny_run import Tiny, to_argv
 
 LIMITS = Limits(turns=5, prompt=5000, reply=300, observation=500, total=20_000, seconds=30)
 TASK = Task(3, [{"role": "user", "content": "2+3="}], label="5", columns={"level": 7})
@@ -285,3 +287,30 @@ def test_a_plan_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
             patch.syspath_prepend(str(tmp_path / version))
             assert fault in environment_file_check.environment(spec).fault
     assert environment_file_check.environment("verifiers:").fault == "names no environment"
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("how", "fault", "warning"),
+    [("", "", ""), ("setup raises", "KeyError: 'broken'", ""), ("setup", "", "no sandbox")],
+)
+def test_an_episode_is_tried_before_a_run(
+    tiny: Tiny, tmp_path: Path, how: str, fault: str, warning: str
+) -> None:
+    """A sandbox that is away is a warning; a bug is a fault with the package's line."""
+    from trainer.config import code_check, job_checks
+    from trainer.config.parse import parse
+    from trainer.rollout.try_code import try_environment
+
+    data = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "level": 1} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = json.dumps({"kind": "turns", "how": how})
+    flags = {"environment": "verifiers:own-env", "environment_args": arguments, "max_turns": 2}
+    given = tiny.needed(tmp_path / "run") | flags | {"prompt_data": data, "remote_rm_url": None}
+    config = parse(to_argv(given))
+    found = code_check.of([*try_environment(config, job_checks.first_rows(config))])
+    assert [fault in one and "own_env.py:" in one for one in found.faults] == [True] * bool(fault)
+    assert [warning in one for one in found.warnings] == [True] * bool(warning)
+    scores = [] if fault or warning else [pytest.approx(1.1)]
+    assert [one.score for one in found.tried] == scores

@@ -21,9 +21,10 @@ from typing import Any
 from contract.launch.programs import Program
 from contract.redaction import redact, secret_texts
 from env.images.rows import texts_of
-from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief
-from env.user_code import Cause, Raised, same_fault
+from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
+from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
+from trainer.config import reward_models
 from trainer.config.config import Config
 
 ROWS = 4
@@ -142,6 +143,28 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
         yield from _scored(flag, spec, reward, prompts[:ROWS])
 
 
+def combination_of(config: Config) -> str:
+    """Return the flag and its value if a file of the user's combines reward models; else ""."""
+    is_users = config.has_reward_model and config.reward_combine.endswith(".py")
+    return f"--reward_combine {config.reward_combine}" if is_users else ""
+
+
+def try_combination(config: Config) -> Iterator[Trouble]:
+    """Yield why the user's combination of reward models makes no reward of theirs."""
+    flag, rewards = combination_of(config), [0.5] * len(reward_models.names(config))
+    if not flag:
+        return
+    try:
+        combine = reward_models.combination(config.reward_combine)
+        combined = combine(rewards)
+    except (Exception, SystemExit) as error:
+        yield failed(flag, Raised.of(error), f"for the rewards {rewards}")
+        return
+    if finite(combined) is None:
+        problem = f"it gave {brief(combined)} for the rewards {rewards}, where a number is wanted"
+        yield Trouble(flag, problem, ":".join(map(str, defined_at(combine))))
+
+
 def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
     """Return why a user's code cannot be loaded."""
     away = raised is not None and raised.cause is Cause.OUTAGE
@@ -227,7 +250,8 @@ def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -
     ended after `seconds` is a warning, which names its line.
     """
     environment = environment_of(config)
-    flags = [*map(str, [config.reward_flag] if rewards_of(config) else []), environment]
+    own_reward = config.reward_flag if rewards_of(config) else ""
+    flags = [own_reward, combination_of(config), environment]
     if not any(flags):
         return CodeCheck()
     with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:

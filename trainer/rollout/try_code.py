@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -48,7 +49,9 @@ def main(argv: Sequence[str]) -> int:
             prompts = job_checks.first_rows(config)
         except PromptError:  # `data_faults` says it
             prompts = []
-        for one in code_check.try_rewards(config, prompts):
+        for one in chain(
+            code_check.try_rewards(config, prompts), code_check.try_combination(config)
+        ):
             code_check.write(results, one)
         if code_check.environment_of(config):
             for one in try_environment(config, prompts):

@@ -234,3 +234,27 @@ def test_without_data_on_this_disk_the_file_is_loaded_alone(
     assert found.faults == []
     (warning,) = found.warnings
     assert "it was loaded and not run" in warning
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return sum(rewards)", ""),
+        ("return rewards['first']", "TypeError: list indices"),
+        ("return None", "it gave None for the rewards \\[0.5, 0.5\\]"),
+    ],
+)
+def test_a_combination_of_reward_models_is_tried(
+    tiny: Tiny, tmp_path: Path, run_dir: Path, body: str, said: str
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(f"def combine(rewards):\n    {body}\n")
+    models = {"reward_pretrain": "a/first,b/second", "reward_combine": own}
+    config = config_of(tiny, run_dir, rewards=None, **models)
+    troubles = [*code_check.try_combination(config)]
+    if not said:
+        assert troubles == []
+        return
+    (fault,) = troubles
+    assert re.search(said, str(fault))
+    assert fault.place in (f"{own}:1", f"{own}:2")
