@@ -43,6 +43,7 @@ from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
 from entrypoint.run import run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
+from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.storage_reads import StorageReads
 
 SMALL_BYTES = 2048
@@ -190,12 +191,17 @@ class ControlServer:
         while not self._registry.heard_since(since) and time.monotonic() - since < timeout:
             time.sleep(0.02)
 
-    def announce(self, outcome: str, exit_code: int) -> None:
-        """Answer every worker's poll with the outcome, now and from now on."""
+    def announce(self, outcome: str, exit_code: int, end: Ended | None = None) -> None:
+        """Answer every worker's poll with the outcome, now and from now on.
+
+        `end`: what the run directory says of it.
+        """
         self._workers.outcome = {
             "outcome": outcome,
             "exit_code": exit_code,
-            "remedy": remedy(outcome, exit_code, None),
+            "remedy": end.to_do if end else remedy(outcome, exit_code, None),
+            "cause": end.cause if end else "",
+            "log": end.log.stem if end and end.log else "",
         }
         self._in_loop(self._workers.announced.set)
 

@@ -33,6 +33,7 @@ from entrypoint.net import wait
 from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
 from entrypoint.run.failure_classes import FailureClass
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.store import StoreError
 
@@ -308,7 +309,10 @@ def conclude(outcome: Outcome, run: RunContext, seconds: float) -> ExitCode:
     except OSError as error:
         outcome = _unrecorded(outcome, errors.describe(error))
         log.error("%s", outcome.sentence)
-    run.control.announce(outcome.name, outcome.exit_code)
+    end = None
+    with suppress(OSError):
+        end = run_end.read(run.files)
+    run.control.announce(outcome.name, outcome.exit_code, end)
     run.control.wait_until_acknowledged(ACKNOWLEDGE_SECONDS)
     return outcome.exit_code
 

@@ -18,6 +18,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import MissingWorker
 from entrypoint.cluster.server import HeadPhase
+from entrypoint.run.flight_record import run_end
 from tests.support.control import TOKEN, Head, asking, node_info
 
 pytestmark = pytest.mark.browser
@@ -138,6 +139,29 @@ def test_the_speed_of_a_dead_attempt_is_not_shown(head: Head, tab: Page) -> None
     expect(tab.locator("#facts")).to_contain_text("Failures so far")
     for stale in ("2490", "Time left", "Tokens/s"):
         expect(tab.locator("#facts")).not_to_contain_text(stale)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
+    head: Head, tab: Page, is_told: bool
+) -> None:
+    recovers(head)
+    cause = "ValueError: expected hidden size 64, in model.py:12"
+    head.run.logs.mkdir(exist_ok=True)
+    lines = [f"line {number}" for number in range(300)]
+    (head.run.logs / "attempt-2.log").write_text("\n".join([*lines, cause]))
+    append_event(head.run.journal, "attempt", "attempt 2 starts", source=SECOND)
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Recovering")
+    append_event(head.run.journal, "failure", cause, {"failure": "user_error"}, source=SECOND)
+    details = {"outcome": "failed", "exit_code": 70}
+    append_event(head.run.journal, "outcome", "the job has failed", details, source=SECOND)
+    if is_told:  # else the head ends before the page asks again
+        head.control.announce("failed", 70, run_end.read(head.run))
+    expect(tab.locator("#verdict")).to_contain_text(cause)
+    expect(tab.locator("#verdict")).not_to_contain_text("undefined")
+    expect(tab.locator("#log")).to_contain_text(cause)
+    assert tab.evaluate("log => log.scrollTop > 0", tab.locator("#log").element_handle())
 
 
 def test_what_many_nodes_have_in_common_is_said_once(head: Head, tab: Page) -> None:

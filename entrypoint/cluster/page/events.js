@@ -58,7 +58,10 @@ const ending = () => entries.findLast(event => event.kind === "outcome")?.senten
 function endAfter(events, at) {
   const last = events.findLast(event => event.kind === "start" || event.kind === "outcome");
   const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
-  return isNew ? {outcome: last.details.outcome, exit_code: last.details.exit_code} : null;
+  if (!isNew) return null;
+  const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
+  const end = {...last.details, remedy: "rollcall report says what to do."};
+  return failure ? {...end, cause: failure.sentence, log: `attempt-${failure.attempt}`} : end;
 }
 
 /** Pure: the attempts that the events know of, the oldest first. */

@@ -2,7 +2,7 @@
 "use strict";
 
 const POLL_SECONDS = 2, LOST_SECONDS = 8, SLOW_SECONDS = 10, HIDDEN_SECONDS = 30, MANY_NODES = 60, MOST_SAID = 12;
-let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false, troubled = "", isRefused = false;
+let state = null, heard = 0, asked = performance.now(), shownJob, confirmed, slowAt = -Infinity, whole = null, answering = false, detailing = false, troubled = "", isRefused = false, failedLog = "";
 const seconds = since => (performance.now() - since) / 1000;
 
 async function refresh() {
@@ -78,13 +78,21 @@ function show(news) {
   by("bar").value = p?.total_steps ? p.step / p.total_steps : 0;
   by("facts").replaceChildren(...facts(news).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
   by("controls").hidden = !news.may_stop || Boolean(news.outcome);
+  showFailedLog(news.outcome);
   showVerdict(news);
   tick();
 }
 
+/** Open the log of the attempt that has failed last, once, at its end. */
+function showFailedLog(outcome) {
+  if (!outcome?.log || failedLog === outcome.log) return;
+  failedLog = outcome.log;
+  refreshNames(shownJob, shownJob ? {job: shownJob} : {}).then(() => openLog(failedLog)).catch(() => failedLog = "");
+}
+
 /** Say whether the run is well, and what needs attention. */
 function showVerdict(news) {
-  const found = news.outcome ? [] : [...attention(news), ...slowRewards(curves), ...lately(entries, news.at)];
+  const found = news.outcome ? [] : worstFirst([...lately(entries, news.at), ...attention(news), ...slowRewards(curves)]);
   const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud

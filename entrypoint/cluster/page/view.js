@@ -83,11 +83,14 @@ function pushed(lists, key, value) {
 /** Pure: what a check has found, and the nodes on which it has found just that. */
 const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, said(node, check), node), new Map());
 
+/** Pure: what is bad comes before warnings, and stays in its order. */
+const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") - (other !== "bad"));
+
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
 function verdict({outcome, phase, is_starting}, found) {
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
-  if (outcome) return ["bad", outcome.remedy];
+  if (outcome) return ["bad", outcome.cause ? `${outcome.cause}. ${outcome.remedy}` : outcome.remedy];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
