@@ -27,7 +27,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import jobs as entries
 from entrypoint.job.jobs import LOST, Job, JobState
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.recognise import recipe_of, settings_for
+from entrypoint.job.recipes.recognise import recipe_of, settings_for, words_to_run
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -61,7 +61,8 @@ class JobQueue:
     def submit(
         self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
     ) -> dict[str, Any]:
-        job = Job(f"job-{self._newest + 1}", tuple(words), dict(runtime_env), timestamp(), key=key)
+        words = words_to_run(words, runtime_env, self._settings.recipe)
+        job = Job(f"job-{self._newest + 1}", words, dict(runtime_env), timestamp(), key=key)
         # Without the lock, which the main thread takes: the job's files may be on stalled storage.
         faults = self._faults(job) or self._unplaceable(job)
         with self._lock:

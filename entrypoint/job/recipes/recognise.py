@@ -111,6 +111,20 @@ def _split(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
+def words_to_run(
+    words: Sequence[str], runtime_env: Mapping[str, Any], given: str
+) -> tuple[str, ...]:
+    """Return the words of a submitted job; of a script with a trainer's command, that command.
+
+    A script that starts elsewhere than on the head's own files runs as it is. `given`:
+    ROLLCALL_RECIPE of the head.
+    """
+    if given == ANY or "working_dir" in runtime_env or not words:
+        return tuple(words)
+    found = recognised(words, None)
+    return tuple(words) if found.directory or not found.is_known else found.words
+
+
 def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:
     """Return the recipe that knows the words best.
 

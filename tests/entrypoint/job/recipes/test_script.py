@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.job.recipes.recognise import recognised
+from entrypoint.job.recipes.recognise import recognised, words_to_run
 
 VERL = "python3 -m verl.trainer.main_ppo"
 
@@ -99,6 +99,16 @@ def test_any_doubt_runs_the_script_as_it_is_and_the_reason_is_said(
     assert (found.words, found.recipe, found.is_known) == (words, "command", False)
     assert found.said.startswith(f"{words[1]} runs as it is on the head, by recipe command: ")
     assert why in found.said
+
+
+def test_a_submitted_script_is_its_command_unless_it_starts_elsewhere_than_on_the_head() -> None:
+    line = ("bash", "-c", f"set -x; {VERL} a.b=1 2>&1 | tee log")
+    assert words_to_run(line, {}, "builtin") == (*VERL.split(), "a.b=1")
+    assert words_to_run(line, {"working_dir": "/code"}, "builtin") == line
+    assert words_to_run(line, {}, "command") == line
+    elsewhere = ("bash", "-c", f"cd / && {VERL} a.b=1")
+    assert words_to_run(elsewhere, {}, "builtin") == elsewhere
+    assert words_to_run(("--pretrain", "m"), {}, "builtin") == ("--pretrain", "m")
 
 
 def test_rollcall_recipe_decides_otherwise(tmp_path: Path) -> None:

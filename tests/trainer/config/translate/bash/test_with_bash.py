@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.support.bash_grammar import scripts
 from tests.support.bash_runs import STUBS, Machine, each
 from tests.support.repository import DATA
 from trainer.config.translate.__main__ import quoted
-from trainer.config.translate.shell import Place, Script, ScriptSyntaxError, read
+from trainer.config.translate.bash.open_text import is_open
+from trainer.config.translate.shell import Place, Script, ScriptSyntaxError, read, read_whole
 
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 HELPERS = {"curl", "docker", "git", "mkdir", "module", "nvidia-smi", "pip", "scontrol", "sleep"}
@@ -115,6 +117,22 @@ def compared(
     here = each([line for _, line in lines], environment)
     there = each([text for text, _ in lines], environment)
     yield from zip([text for text, _ in lines], here, there, strict=True)
+
+
+def test_with_the_whole_environment_every_form_is_read_as_bash_reads_it_or_is_not_known() -> None:
+    given = {"HOME": "/home/me", "A": "from outside", "B": "b c", "LR": "3", "i": "7", "x": "*"}
+    lines: list[tuple[str, str]] = []
+    for text in FORMS:
+        script = read_whole(text, {"PATH": "/usr/bin:/bin", **given}, (), Place("bash", "/"))
+        commands = [words for words in programs(script) if words[0] == "a"]
+        if not any(is_open(word) for words in commands for word in words):
+            lines.append((text, ";".join(map(shlex.join, commands)) or ":"))
+    here = each([line for _, line in lines], given)
+    there = each([text for text, _ in lines], given)
+    names = [text for text, _ in lines]
+    wrong = [row for row in zip(names, here, there, strict=True) if row[1] != row[2]]
+    assert wrong == []
+    assert len(lines) > 0.9 * len(FORMS)
 
 
 def test_every_form_is_read_as_bash_reads_it() -> None:
