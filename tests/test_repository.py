@@ -130,15 +130,6 @@ def test_the_locks_agree_with_the_declared_dependencies() -> None:
         assert name == "torch" or f"\n{name}==" in f"\n{locked}", requirement
 
 
-TABLES = ROOT / "trainer" / "config" / "translate"
-"""A table has a row for each flag of another project: its length is that of the other project."""
-
-
-def test_no_module_is_longer_than_four_hundred_lines() -> None:
-    long = [path for path in tracked("*.py") if len(path.read_text().splitlines()) > 400]
-    assert [path for path in long if path.parent != TABLES] == []
-
-
 MOST_PARAMETERS = 5
 MANY_PARAMETERS = frozenset(
     {
