@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -16,7 +17,6 @@ from typing import IO
 import psutil
 
 from contract.files.os_errors import with_path
-from entrypoint.processes import identity
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +174,41 @@ def kill(processes: Iterable[psutil.Process]) -> None:
         _signal(process, signal.SIGKILL)
 
 
+INNERMOST = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+STARTED_AT = 22
+"""Number of the field in /proc/PID/stat with the start, in ticks since the machine's boot."""
+
+
+def identity(pid: int | str = "self") -> str | None:
+    """A text that no other process of this machine has; None if the process has ended.
+
+    It is the PID in the process's own PID namespace, and the start: PIDs are used again, and the
+    first process of every container has PID 1.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    number, _, rest = stat.partition(" ")
+    fields = rest.rpartition(")")[2].split()  # from the third on: a name may hold anything
+    if fields[0] in "ZX":  # only its parent has not heard of its end
+        return None
+    if innermost := INNERMOST.search(status):  # some sandboxes tell nothing
+        number = innermost[1]
+    return f"{number}:{fields[STARTED_AT - 3]}"
+
+
+def other_identities() -> dict[str, int]:
+    """Identity to PID of every living process but this one."""
+    mine = identity()
+    found = ((identity(pid), pid) for pid in psutil.pids())
+    return {name: pid for name, pid in found if name is not None and name != mine}
+
+
 def marks(mark: str) -> dict[str, str]:
     """The variables in the environment of every process that this entrypoint starts."""
-    return {NODE_MARK: mark, NODE_OWNER: identity.identity() or ""}
+    return {NODE_MARK: mark, NODE_OWNER: identity() or ""}
 
 
 def find_marked(mark: str, **variables: str) -> list[psutil.Process]:
@@ -187,14 +219,14 @@ def find_marked(mark: str, **variables: str) -> list[psutil.Process]:
 def find_ours_or_orphaned(mark: str, **variables: str) -> list[psutil.Process]:
     """The marked processes whose entrypoint is this one, or is gone: this node may end them."""
     found = list(_carriers(mark, variables))
-    others = identity.others() if found else {}
+    others = other_identities() if found else {}
     return [process for process, environ in found if environ.get(NODE_OWNER) not in others]
 
 
 def other_owner(*node_marks: str) -> int | None:
     """The PID of another living entrypoint that owns processes with one of the marks."""
     found = [environ for mark in node_marks for _, environ in _carriers(mark, {})]
-    others = identity.others() if found else {}
+    others = other_identities() if found else {}
     owners = (others.get(environ.get(NODE_OWNER, "")) for environ in found)
     return next((pid for pid in owners if pid), None)
 
@@ -205,7 +237,7 @@ def entrypoints() -> set[int]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             owners.add(process.environ().get(NODE_OWNER, ""))
-    others = identity.others() if owners else {}
+    others = other_identities() if owners else {}
     return {others[owner] for owner in owners if owner in others}
 
 
@@ -215,7 +247,7 @@ def of_living_nodes() -> set[int]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             owners[process.pid] = process.environ().get(NODE_OWNER, "")
-    living = identity.others()
+    living = other_identities()
     started = {pid for pid, owner in owners.items() if owner in living}
     return started | {living[owners[pid]] for pid in started}
 

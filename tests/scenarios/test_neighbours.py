@@ -18,7 +18,7 @@ from entrypoint.node import ray_node
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Finding, Verdict
-from entrypoint.processes import identity, process, services
+from entrypoint.processes import process, services
 from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services
 from tests.support.waiting import eventually
@@ -208,7 +208,7 @@ def test_a_second_node_ends_with_76_and_so_nothing_of_the_first(machine: Machine
 
 
 def test_a_number_that_came_again_is_another_process() -> None:
-    number, _, started = str(identity.identity(os.getpid())).partition(":")
+    number, _, started = str(process.identity(os.getpid())).partition(":")
     assert number == str(os.getpid())
     other = {process.NODE_MARK: f"again-{number}", process.NODE_OWNER: f"1:{int(started) + 1}"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | other) as left:
@@ -225,7 +225,7 @@ def test_a_number_that_came_again_is_another_process() -> None:
 def test_a_process_is_called_alike_in_its_container_and_outside_of_it() -> None:
     alone = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
     code = (
-        "from entrypoint.processes import identity; print(identity.identity(), flush=True); input()"
+        "from entrypoint.processes import process; print(process.identity(), flush=True); input()"
     )
     with subprocess.Popen(
         [*alone, sys.executable, "-c", code],
@@ -239,5 +239,5 @@ def test_a_process_is_called_alike_in_its_container_and_outside_of_it() -> None:
         if not (name := inside.stdout.readline().strip()):
             pytest.skip("no namespaces here")
         assert name.startswith("1:")
-        assert name in identity.others()
+        assert name in process.other_identities()
         inside.stdin.close()

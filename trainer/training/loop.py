@@ -30,7 +30,6 @@ from trainer.rollout import rewards
 from trainer.rollout.source import RolloutSource
 from trainer.training.evaluator import Evaluator, is_multiple
 from trainer.training.inputs import TrainingInputs, rollout_source
-from trainer.training.loop_state import LoopState
 from trainer.training.recovery import CheckpointsOnDisk, Recovery, ReplicasInMemory, StateStore
 from trainer.types import (
     BeyondRepairError,
@@ -44,6 +43,31 @@ from trainer.weight_sync import update
 from trainer.workers.experience import ForwardPasses, Lesson, divide, make_lesson, start_forward
 from trainer.workers.groups import WorkerGroups, peak_memory
 from trainer.workers.protocols import Critic, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """The run state after its newest step, and what the loop has done since that step."""
+
+    run: RunState
+    lost: LostWorkerError | None = None
+    """The loss of a process that the run has not recovered from yet."""
+    published: bool = False
+    """The engines have the policy's weights of this step."""
+    awake: bool = False
+    """The engines also have the memory that they need to write. It may be the models' otherwise."""
+    held: bool = True
+    """The step was given to replication, or was restored from there or from a checkpoint."""
+    saved: bool = True
+    """A checkpoint of the step was begun, or is not due."""
+    complete: bool = False
+    """The step's checkpoint is known to be complete."""
+    exported: bool = False
+    """The final model is written."""
+
+    @property
+    def step(self) -> int:
+        return self.run.step
 
 
 def train(

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from contract.background import in_background
 from contract.durations import duration
+from contract.options import ConfigError, Fault
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.settings import Settings
@@ -28,7 +30,6 @@ from entrypoint.node.existing_ray.ray_roll import RayRoll
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import ENDED, Inbox, RayEnded, UnfitRayError
-from entrypoint.run import ray_token
 from entrypoint.run.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,33 @@ LOOK_SECONDS = 1.0
 """Interval between two questions to Ray for its nodes."""
 SILENT_NODE_TIMEOUTS = 2.0
 """Multiple of ROLLCALL_NODE_TIMEOUT after which a Ray that does not answer counts as ended."""
+
+
+TOKEN_FILE = Path("~/.ray/auth_token")
+
+
+def token_of_ray(settings: Settings) -> str:
+    """The token of a Ray that this node did not start; "" if its RAY_AUTH_MODE is not `token`.
+
+    Raises ConfigError if Ray has one and its variables give none.
+    """
+    environ = settings.environ
+    if environ.get("RAY_AUTH_MODE", "").strip().lower() != "token":
+        return ""
+    if token := environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    named = environ.get("RAY_AUTH_TOKEN_PATH", "").strip()
+    path = Path(named or TOKEN_FILE).expanduser()
+    try:
+        token = path.read_text().strip()
+        why = "" if token else "is empty"
+    except (OSError, ValueError) as error:
+        token, why = "", f"cannot be read ({getattr(error, 'strerror', None) or 'no text'})"
+    if not token:
+        remedy = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that has the token"
+        problem = f"asks for Ray's token, and {path} {why}"
+        raise ConfigError([Fault("RAY_AUTH_MODE", "token", problem, remedy)])
+    return token
 
 
 @dataclass(slots=True)
@@ -60,7 +88,7 @@ class ExistingRay:
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
-        self._token = ray_token.of_existing_ray(self.settings)
+        self._token = token_of_ray(self.settings)
         self._jobs = ExistingRayJobs(self.dashboard, self._token, self.settings)
         observer = JournalObserver(self.journal, self.inbox, self)
         self._roll = RayRoll(self.settings, self.registry, observer, self.inbox.stop)

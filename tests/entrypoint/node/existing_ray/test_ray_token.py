@@ -8,11 +8,11 @@ import pytest
 
 from contract.options import ConfigError
 from entrypoint.config.read import read_settings
-from entrypoint.run.ray_token import of_existing_ray
+from entrypoint.node.existing_ray.cluster import token_of_ray
 
 
 def token(**environ: str) -> str:
-    return of_existing_ray(read_settings({"ROLLCALL_NODE_NAME": "here", **environ}))
+    return token_of_ray(read_settings({"ROLLCALL_NODE_NAME": "here", **environ}))
 
 
 def test_the_token_comes_from_rays_own_variables(tmp_path: Path) -> None:
