@@ -6,6 +6,7 @@ import pickle
 import re
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from contract.exit_codes import ExitCode
-from env.types import RewardRequest, Score
+from env.types import RewardPart, RewardRequest, Score
 from tests.support.repository import ROOT
 from tests.support.saved_states import weights_of
 from tests.support.tiny_run import StopAfter, Tiny, metric_rows, train
@@ -128,11 +129,16 @@ def test_an_own_estimator_sees_each_reward_and_unknown_ones(
         "return normalised(completions)",
         "assert np.isnan(completions.rewards[0, 0]), completions.rewards\n"
         "    assert completions.rewards.shape == (4, 2)\n"
+        "    assert [part.shape for part in completions.parts] == [(4, 2), (4, 2)]\n"
+        "    assert tuple(completions.weights) == (1.0, 0.5)\n"
+        "    assert completions.parts[1][0, 1] == 7.0\n"
         "    return completions.rewards - 0.5",
     )
     config = own(tiny, run_dir, tmp_path / "own.py", text, max_steps=1)
 
     def first_unknown(requests: Sequence[RewardRequest]) -> list[Score]:
-        return [Score.failed("outage"), *(Score.of(at % 2) for at in range(1, len(requests)))]
+        parts = (RewardPart(1.0, 1.0), RewardPart(7.0, 0.5))
+        known = [replace(Score.of(at % 2), parts=parts) for at in range(1, len(requests))]
+        return [Score.failed("outage"), *known]
 
     train(config, first_unknown)

@@ -12,7 +12,7 @@ from tests.support.tiny_run import Tiny
 from trainer.config.options.parallelism import VLLMSettings
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine import EngineSettings
-from trainer.types import Completion, FloatArray, Request, Sequences
+from trainer.types import Completion, FloatArray, Request, Seed, Sequences
 
 LONG = "1" * 150
 """A prompt of more than one block of vLLM's cache, which are 128 tokens on CPUs."""
@@ -36,7 +36,7 @@ def settings(model: Tiny, **own: Any) -> EngineSettings:
     )
 
 
-def requests(*seeds: int) -> list[Request]:
+def requests(*seeds: Seed) -> list[Request]:
     return [Request(text, seeds) for text in ("1+1=", "12+30=", "7=", LONG)]
 
 

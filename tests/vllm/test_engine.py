@@ -22,7 +22,7 @@ from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support.local_workers import LocalWorkerGroup
 from tests.support.ragged import padded, scores
-from tests.support.tiny_run import Tiny, metric_rows, to_argv
+from tests.support.tiny_run import Tiny, metric_rows, to_argv, train
 from tests.support.vllm import LONG, SAMPLING, requests, settings, worst
 from trainer.config.config import Config
 from trainer.config.schema import flags_of
@@ -100,6 +100,25 @@ def test_engine_and_trainer_agree_and_weights_and_versions_advance(
         assert {completion.version for completion in after} == {version}
         assert worst(policy, after) < TOLERANCE
         before = after
+
+
+def test_a_request_without_a_seed_is_greedy_beside_sampled_ones(engine: HFEngine) -> None:
+    cold = engine.generate(requests(1), replace(SAMPLING, temperature=0))
+    mixed = engine.generate(requests(5, None), SAMPLING)
+    assert [one.text for one in mixed[1::2]] == [one.text for one in cold]
+    assert [one.text for one in mixed[::2]] != [one.text for one in cold]
+    partial = PartialRollout((0, 0), "12+30=", None)
+    (ended,) = engine.write([partial], SAMPLING, 60).ended
+    assert ended.completion.text == cold[1].text
+
+
+def test_remax_trains_with_vllm(model: Tiny, run_dir: Path) -> None:
+    flags = {"advantage_estimator": "remax", "init_kl_coef": 0, "max_steps": 2, "max_len": 128}
+    config = model.config(run_dir, **flags, rollout_engine="vllm")
+    vllm = replace(config.vllm, sync_backend="shared_memory", enforce_eager=True)
+    train(replace(config, vllm=vllm))
+    rows = metric_rows(config)
+    assert len([row for row in rows if row.get("train/greedy_length")]) == 2
 
 
 def test_weights_from_another_node_are_the_same_weights(

@@ -24,7 +24,7 @@ from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
 from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
-from trainer.config import reward_models
+from trainer.config import own_functions, reward_models
 from trainer.config.config import Config
 
 ROWS = 4
@@ -117,6 +117,14 @@ def environment_of(config: Config) -> str:
     spec = episodes.environment
     is_users = ".py:" in spec or spec.startswith(PREFIX) or spec == IN_PYTHON
     return f"--environment {spec}" if is_users else ""
+
+
+def formulas_of(config: Config) -> tuple[str, str]:
+    """Return the flags of a user's loss and estimator with values; "" for one of the table."""
+    return (
+        own_functions.flag_of("--policy_loss_type", config.loss.policy_loss_type),
+        own_functions.flag_of("--advantage_estimator", config.advantage.estimator),
+    )
 
 
 def rewards_of(config: Config) -> list[str]:
@@ -244,14 +252,14 @@ def _scored(
 
 
 def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -> CodeCheck:
-    """Run a user's rewards and environment in a process of their own.
+    """Run a user's rewards, environment, loss and estimator in a process of their own.
 
     `words`: the flags of `config`. A run without such code starts no process. Code that has not
     ended after `seconds` is a warning, which names its line.
     """
     environment = environment_of(config)
     own_reward = config.reward_flag if rewards_of(config) else ""
-    flags = [own_reward, combination_of(config), environment]
+    flags = [own_reward, combination_of(config), environment, *formulas_of(config)]
     if not any(flags):
         return CodeCheck()
     with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from contract.options import Fault, MissingFile
 from env.environments import environment_file_check
 from trainer.config.config import Config
 from trainer.config.schema import OWN_FUNCTION
+
+
+def flag_of(flag: str, spec: str) -> str:
+    """Return a flag with its value, as messages name it; "" for a value of the table."""
+    found = OWN_FUNCTION.fullmatch(spec)
+    return f"{flag} {Path(found['file']).absolute()}:{found['name']}" if found else ""
 
 
 def faults(config: Config) -> Iterator[Fault]:

@@ -160,7 +160,7 @@ def shaped(
     if config.shaping.normalize_reward:
         moments = moments.including(rewards)
     greedy = [sample.greedy for sample in samples if sample.greedy]
-    parts, weights = _parts(config, samples) if config.advantage.sums_parts else (None, ())
+    parts, weights = _parts(config, samples) if config.advantage.reads_parts else (None, ())
     shaped = Rewards(
         whole=_shaped(config, samples, rewards, moments),
         parts=parts,
@@ -170,15 +170,20 @@ def shaped(
     return shaped, moments
 
 
-def _parts(config: Config, samples: Sequence[Sample]) -> tuple[FloatArray, tuple[float, ...]]:
+def _parts(
+    config: Config, samples: Sequence[Sample]
+) -> tuple[FloatArray | None, tuple[float, ...]]:
     """Returns [K, B] the rewards of each function, and their weights [K].
 
     The penalty of overlong completions is a further part of weight 1, as are an episode's rewards
-    of turns. Raises TrainingError if samples have different parts.
+    of turns. If samples have different parts, a user's estimator gets none. Raises TrainingError if
+    the estimator needs them.
     """
     each = [one.score.parts or (RewardPart(one.score.reward, 1.0),) for one in samples]
     known = [parts for one, parts in zip(samples, each, strict=True) if one.score.ok]
     weights = {tuple(part.weight for part in parts) for parts in known}
+    if len(weights) > 1 and not config.advantage.sums_parts:
+        return None, ()
     if len(weights) > 1:
         raise TrainingError(
             f"--advantage_estimator {config.advantage.estimator}: some completions have other "

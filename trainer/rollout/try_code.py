@@ -31,12 +31,14 @@ from env.episodes.types import (
 )
 from env.types import Prompt
 from env.user_code import NOT_THE_USERS, Cause, same_fault
+from trainer.algorithms import own_trials
 from trainer.config import code_check, job_checks
 from trainer.config.code_check import Found, Tried, Trouble
 from trainer.config.config import Config
 from trainer.config.parse import parse
 from trainer.rollout import episode_setup
 from trainer.rollout.prompts import load_codec
+from trainer.types import TrainingError, UserFormulaError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,8 +58,23 @@ def main(argv: Sequence[str]) -> int:
         if code_check.environment_of(config):
             for one in try_environment(config, prompts):
                 code_check.write(results, one)
+        for one in try_formulas(config):
+            code_check.write(results, one)
         code_check.write(results, None)
     return ExitCode.FINISHED
+
+
+def try_formulas(config: Config) -> Iterator[Trouble]:
+    """Yield what is wrong with a user's loss and estimator, by invented samples."""
+    flags = code_check.formulas_of(config)
+    for flag, call in ((flags[0], own_trials.try_loss), (flags[1], own_trials.try_estimator)):
+        if not flag:
+            continue
+        try:
+            call(config)
+        except TrainingError as error:
+            said = str(error).removeprefix(f"{flag} ")
+            yield Trouble(flag, said, refuses=isinstance(error, UserFormulaError))
 
 
 def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:

@@ -32,6 +32,7 @@ from env.registry import (
 )
 from env.types import RewardFunction
 from env.user_code import Cause
+from trainer.algorithms import own_trials
 from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.resume import ResumeError
 from trainer.checkpoint.writer import RunState
@@ -51,7 +52,7 @@ from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
-from trainer.training import loop, own_trials
+from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
 from trainer.types import NotSharedError, TrainingError, UnfitModelError, UserCodeError
 from trainer.weight_sync import choose

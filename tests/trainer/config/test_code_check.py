@@ -258,3 +258,24 @@ def test_a_combination_of_reward_models_is_tried(
     (fault,) = troubles
     assert re.search(said, str(fault))
     assert fault.place in (f"{own}:1", f"{own}:2")
+
+
+def test_a_users_loss_and_estimator_are_tried_in_the_process(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def loss(tokens, bounds):\n    return tokens.log_ratio * tokens.unknown\n\n\n"
+        "def worth(completions):\n    return completions.rewards - 0.5\n"
+    )
+    flags = {
+        "policy_loss_type": f"{own}:loss",
+        "advantage_estimator": f"{own}:worth",
+        "rollout_batch_size": 8,
+        "train_batch_size": 8,
+    }
+    words = to_argv(tiny.needed(run_dir) | flags)
+    found = code_check.in_process(parse(words), words, seconds=120)
+    (fault,) = found.faults
+    assert fault.startswith(f"--policy_loss_type {own}:loss: raised AttributeError")
+    assert f"{own}:2" in fault

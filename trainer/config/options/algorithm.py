@@ -58,6 +58,11 @@ class AdvantageSettings:
         return self.entry.baseline is Baseline.GREEDY
 
     @property
+    def reads_parts(self) -> bool:
+        """Whether it may read each of several rewards by itself."""
+        return self.sums_parts or self.entry.baseline is Baseline.OWN
+
+    @property
     def sums_parts(self) -> bool:
         """Whether it treats each of several rewards by itself."""
         return self.entry.baseline is Baseline.EACH_GROUP_NORM

@@ -16,10 +16,19 @@ from trainer.config.policy_losses import PolicyTokens
 def run(config: Config) -> None:
     """Call the functions of --policy_loss_type and --advantage_estimator on invented samples.
 
-    Runs the user's files. Raises UserFormulaError for a function that fails.
+    Runs the user's files. Raises UserFormulaError for a function that fails, TrainingError for one
+    that a server or the memory stops.
     """
+    try_estimator(config)
+    try_loss(config)
+
+
+def try_estimator(config: Config) -> None:
     if own := OwnFunction.read("--advantage_estimator", config.advantage.estimator):
         _try_estimator(own, config)
+
+
+def try_loss(config: Config) -> None:
     if own := OwnFunction.read("--policy_loss_type", config.loss.policy_loss_type):
         _try_loss(own, config.loss)
 

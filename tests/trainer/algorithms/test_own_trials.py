@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import Tiny
-from trainer.training import own_trials
+from trainer.algorithms import own_trials
 from trainer.types import UserFormulaError
 
 LOSS = "def mine(tokens, bounds):\n    {}\n"
