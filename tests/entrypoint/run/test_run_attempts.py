@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from contract.journal import EventSource, append_event
+from contract.journal import EventSource, append_event, timestamp
 from contract.progress import Progress
 from entrypoint.run import run_attempts
 
-NUMBERS = {"total_steps": 60, "tokens_per_second": 2490.0, "step_seconds": 2.0, "eta_seconds": 90.0}
+FAST = Progress(
+    step=3, total_steps=60, attempt=1, tokens_per_second=2490.0, step_seconds=2.0, eta_seconds=90.0
+)
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def speeds(found: run_attempts.RunAttempts) -> tuple[float, float, float]:
 
 
 def test_an_attempt_that_tells_its_steps_has_a_speed(journal: Path) -> None:
-    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=True)
+    found = run_attempts.read(journal, FAST, trains=True)
     assert (found.attempt, found.failures, found.is_starting) == (1, 0, False)
     assert speeds(found) == (2490.0, 2.0, 90.0)
 
@@ -43,7 +46,7 @@ def test_an_attempt_that_tells_its_steps_has_a_speed(journal: Path) -> None:
 def test_the_next_attempt_starts_without_the_speed_of_the_one_that_died(journal: Path) -> None:
     fail(journal)
     begin(journal, 2)
-    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=True)
+    found = run_attempts.read(journal, FAST, trains=True)
     assert (found.attempt, found.failures, found.is_starting) == (2, 1, True)
     assert speeds(found) == (0.0, 0.0, 0.0)
     assert found.progress is not None
@@ -51,17 +54,17 @@ def test_the_next_attempt_starts_without_the_speed_of_the_one_that_died(journal:
 
 
 def test_nothing_has_a_speed_while_nothing_trains(journal: Path) -> None:
-    found = run_attempts.read(journal, Progress(step=3, attempt=1, **NUMBERS), trains=False)
+    found = run_attempts.read(journal, FAST, trains=False)
     assert (speeds(found), found.is_starting) == ((0.0, 0.0, 0.0), False)
 
 
 def test_the_time_says_whose_a_progress_without_an_attempt_is(journal: Path) -> None:
-    first = Progress(step=3, **NUMBERS)
+    first = replace(FAST, attempt=0, at=timestamp())
     assert not run_attempts.read(journal, first, trains=True).is_starting
     fail(journal)
     begin(journal, 2)
     assert run_attempts.read(journal, first, trains=True).is_starting
-    assert not run_attempts.read(journal, Progress(step=3, **NUMBERS), trains=True).is_starting
+    assert not run_attempts.read(journal, replace(first, at=timestamp()), trains=True).is_starting
 
 
 def test_a_run_without_attempts_starts_none(tmp_path: Path) -> None:
