@@ -142,7 +142,7 @@ def _do(call: cli.Invocation) -> int:
         from entrypoint.commands import doctor
 
         return doctor.main(settings, call.as_json)
-    return _up(settings)
+    return _up(settings, bare=not sys.argv[1:])
 
 
 def _is_job(words: Sequence[str]) -> bool:
@@ -173,8 +173,8 @@ def _help(command: Sequence[str]) -> str:
     return arguments.parser(command[0]).format_help() if command else cli.help_text()
 
 
-def _up(settings: Settings) -> int:
-    """Run this node from preflight to exit."""
+def _up(settings: Settings, *, bare: bool = False) -> int:
+    """Run this node from preflight to exit. `bare`: nothing at all was typed."""
     from entrypoint import console
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
@@ -191,7 +191,11 @@ def _up(settings: Settings) -> int:
     if own_job and (faults := recipes.load(settings.recipe).faults(settings)):
         from entrypoint.commands import arguments
 
-        more = [NO_JOB] if RECIPES[settings.recipe].may_lack_a_job and not settings.job else []
+        lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
+        if lacks_a_job and bare:
+            print(cli.help_text(), end="\n\n", flush=True)
+            faults = ()
+        more = [NO_JOB] if lacks_a_job else []
         print("\n".join([*arguments.hinted(faults, "up"), *more]), file=sys.stderr)
         return ExitCode.USAGE
     tried = recipes.TriedCode()

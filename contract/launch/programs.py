@@ -18,6 +18,7 @@ class Program(StrEnum):
     SUPERVISED = "trainer.supervised"
     PRELOAD = "trainer.cluster.preload"
     """Imports what the processes of a run need: the fork server imports it once for all."""
+    STANDBY_IMPORTS = "trainer.cluster.standby_imports"
     LAUNCH = "trainer.cluster.launch"
     """The driver of a job that runs once for each rank of all nodes."""
     RANK_KEEPER = "trainer.cluster.launch.keeper"

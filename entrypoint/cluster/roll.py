@@ -103,6 +103,11 @@ class MissingWorker:
         noun = "worker" if self.workers == 1 else "workers"
         return f"{self.workers} {noun} never checked in, {away} so far"
 
+    @property
+    def as_lost(self) -> str:
+        """Return in words how an attempt has lost the worker, which was there at its start."""
+        return f"{self.node} was restarted" if self.absence is Absence.STARTING_RAY else str(self)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON, and the sentence that people read."""
         return {

@@ -250,6 +250,7 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
             "published": "weights for engines",
             "exported": "for --save_hf_ckpt",
             "samples": "samples of a step",
+            "standby": "standby ranks",
         }
         each = ", ".join(f"{words} {_gib(host[key])}" for key, words in parts.items() if host[key])
         lines.append(("node memory", f"{_gib(host['need_bytes'])} on {host['node']}", each))

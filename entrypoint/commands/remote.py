@@ -142,7 +142,7 @@ def _path(options: argparse.Namespace) -> str:
 
 
 def _lines(options: argparse.Namespace) -> Say:
-    return job_sentences if options.job else _sentences
+    return job_sentences if options.job else state_sentences
 
 
 def _answer(settings: Settings, method: str, path: str, **asked: Any) -> dict[str, Any]:
@@ -166,11 +166,13 @@ def end_of_run(settings: Settings) -> run_end.Ended | None:
     return None
 
 
-def _sentences(state: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"head {state['head']}: {state['phase']}; "
-        f"{state['present']} of {state['expected_workers']} workers"
-    ]
+def state_sentences(state: Mapping[str, Any]) -> list[str]:
+    """Return what a head says of itself, its nodes and its run, a line each."""
+    head = "head" if state["head"] == "head" else f"head {state['head']}"
+    roll = f"{state['present']} of {state['expected_workers']} workers"
+    if not state["expected_workers"]:
+        roll = "a cluster of one node"
+    lines = [f"{head}: {state['phase']}; {roll}"]
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
         there = there if node["present"] else f"silent for {duration(node['silent_seconds'])}"

@@ -38,6 +38,7 @@ RECIPES: Mapping[str, RecipeTraits] = {
     "torchrun": RecipeTraits(reads_command=True),
     "trl": RecipeTraits(reads_command=True),
     "verl": RecipeTraits(reads_command=True),
+    "verl-sft": RecipeTraits(reads_command=True),
 }
 BUILTIN, SUPERVISED = "builtin", "supervised"
 """The default, and the recipe of `rollcall sft`, `rm` and `dpo`."""

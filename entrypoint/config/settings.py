@@ -308,12 +308,13 @@ class Settings:
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR", "Ray's own directory.", parse=parse.ray_temp_dir, shown="/tmp/ray"
     )
+    standby_ranks: bool = variable(
+        "ROLLCALL_STANDBY_RANKS", "0: no [standby ranks](recovery.md#standby-ranks).", default=True
+    )
     fork_server: bool = variable(
         "ROLLCALL_FORK_SERVER",
-        "1: a process on each node imports what Ray's workers and the driver need, and forks them "
-        "(`builtin` only). [Gain and cost](architecture.md#the-fork-server).",
+        "1: [fork](architecture.md#the-fork-server) processes (`builtin` only).",
         default=False,
-        shown="off",
     )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
@@ -333,8 +334,7 @@ class Settings:
     )
     log: LogFormat = variable(
         "ROLLCALL_LOG",
-        "The lines of the node's console: `text`, or `json`, one JSON object a line. "
-        "[Details](monitoring.md#logs-as-json).",
+        "Lines of the node's console: `text`, or `json` [objects](monitoring.md#logs-as-json).",
         default=LogFormat.TEXT,
     )
     webhook: Secret | None = variable(

@@ -183,7 +183,7 @@ class Supervisor:
         if result.status == "LOST":
             return result
         lost = self.run.control.roll().lost(plan.workers)
-        result = replace(result, lost_nodes=tuple(map(str, lost)))
+        result = replace(result, lost_nodes=tuple(worker.as_lost for worker in lost))
         if classes.classify(result) is FailureClass.USAGE:
             return replace(result, files_gone=self._files_gone())
         return result

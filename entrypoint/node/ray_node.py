@@ -21,6 +21,8 @@ import psutil
 
 from contract.exit_codes import ExitCode
 from contract.files import fd_store, private_dir
+from contract.launch import standby_ranks
+from contract.launch.programs import Program
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import DAEMON_PORTS
@@ -82,6 +84,7 @@ class RayNode:
         self._argv = [
             *fork_server.with_python(settings, beside_interpreter("ray")),
             *("start", *arguments, *common_arguments(settings, me.address, gpus)),
+            *standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),
         ]
         self._env = environment(settings, token) | process.marks(self._mark)
         self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
@@ -293,6 +296,23 @@ def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
     return arguments
 
 
+def standby_arguments(settings: Settings, memory: int) -> list[str]:
+    """Return the option of `ray start` that tells how many standby ranks the node may hold.
+
+    `memory`: bytes of the node; 0 if unknown.
+    """
+    held = standby_ranks.most(memory) if _has_standby_ranks(settings) else 0
+    return [f"--labels={standby_ranks.LABEL}={held}"] if held else []
+
+
+def _has_standby_ranks(settings: Settings) -> bool:
+    return settings.standby_ranks and _has_bare_workers(settings)
+
+
+def _has_bare_workers(settings: Settings) -> bool:
+    return RECIPES[settings.recipe].bare_workers and not settings.waits_for_jobs
+
+
 def fd_store_path(settings: Settings) -> Path:
     """Return the socket of the descriptor store, which outlives this node's Ray."""
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
@@ -325,7 +345,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
-    if RECIPES[settings.recipe].bare_workers and not settings.waits_for_jobs:
+    if _has_standby_ranks(settings):
+        defaults["RAY_preload_python_modules"] = Program.STANDBY_IMPORTS
+    if _has_bare_workers(settings):
         defaults["RAY_worker_register_timeout_seconds"] = str(REGISTER_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",

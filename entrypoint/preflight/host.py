@@ -50,10 +50,12 @@ def judge_shm(size: int, memory: int, gpus: int) -> Finding:
 
 
 def nofile(context: Context) -> Finding:
+    """Engines and ranks on GPUs open tens of thousands of files; a node without any needs few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    evidence = f"open files: {_limit(soft)}, and may be raised to {_limit(hard)}"
+    evidence = f"open files: {_raisable(soft, hard)}"
     remedy = f"start the container with --ulimit nofile={ENOUGH_FILES}:{ENOUGH_FILES}"
-    return _judge(_number(hard), FEWEST_FILES, ENOUGH_FILES, evidence, remedy)
+    enough = FEWEST_FILES if context.why_no_gpu else ENOUGH_FILES
+    return _judge(_number(hard), FEWEST_FILES, enough, evidence, remedy)
 
 
 def nproc(context: Context) -> Finding:
@@ -75,7 +77,7 @@ def memlock(context: Context) -> Finding:
     if infiniband.disabled(context.environ):
         return Finding(Verdict.SKIP, "NCCL_IB_DISABLE is set, so nothing is sent by RDMA")
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    evidence = f"memory that may be locked: {_limit(soft)}, and may be raised to {_limit(hard)}"
+    evidence = f"memory that may be locked: {_raisable(soft, hard)}"
     remedy = "start the container with --ulimit memlock=-1:-1"
     return _judge(_number(soft), LEAST_LOCKED, float("inf"), evidence, remedy)
 
@@ -160,6 +162,10 @@ def _judge(value: float, least: float, enough: float, evidence: str, remedy: str
 
 def _number(limit: int | None) -> float:
     return float("inf") if limit in (None, resource.RLIM_INFINITY) else float(limit or 0)
+
+
+def _raisable(soft: int, hard: int) -> str:
+    return _limit(soft) + (f", and may be raised to {_limit(hard)}" if hard != soft else "")
 
 
 def _limit(limit: int) -> str:

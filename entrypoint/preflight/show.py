@@ -28,8 +28,15 @@ COLOURS = {
 }
 
 
+LAST = (Verdict.PASS, Verdict.SKIP, Verdict.WARN, Verdict.FAIL)
+
+
 def show_report(report: Report, write_line: Callable[[str], object], *, on_terminal: bool) -> None:
-    """Print a table on a terminal; else give each line to `write_line`."""
+    """Print a table on a terminal; else give each line to `write_line`.
+
+    What failed comes last, where the reader's eyes are.
+    """
+    report = replace(report, results=sorted_by_need(report.results))
     if on_terminal:
         from rich.console import Console
 
@@ -37,6 +44,11 @@ def show_report(report: Report, write_line: Callable[[str], object], *, on_termi
     else:
         for line in lines(report):
             write_line(line)
+
+
+def sorted_by_need(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Return the results as they are, with warnings behind them, and failures last."""
+    return tuple(sorted(results, key=lambda result: LAST.index(result.verdict)))
 
 
 def say_report(report: Report, write_line: Callable[[str], object], *, on_terminal: bool) -> None:

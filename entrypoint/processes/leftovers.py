@@ -19,6 +19,8 @@ from entrypoint.processes import process
 from entrypoint.processes.fork_server import client as fork_server
 
 ATTEMPT, RAY_JOB = "ROLLCALL_ATTEMPT", "RAY_JOB_ID"
+NO_JOB = "ffffffff"
+"""Of a worker that Ray has started for no job yet. It keeps this value when a job takes it."""
 DAEMON = "raylet"
 ENDING_SECONDS = 1.0
 """For the last processes of a job to end by themselves."""
@@ -90,7 +92,8 @@ def _is_rays(found: psutil.Process, settings: Settings) -> bool:
 def _ray_job(found: psutil.Process) -> int:
     """Return the number of the job for Ray, which counts up; 0 if the process has none."""
     with suppress(psutil.Error, OSError, ValueError):
-        return int.from_bytes(bytes.fromhex(found.environ().get(RAY_JOB, "")), "little")
+        job = found.environ().get(RAY_JOB, "")
+        return 0 if job == NO_JOB else int.from_bytes(bytes.fromhex(job), "little")
     return 0
 
 

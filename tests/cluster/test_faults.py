@@ -69,7 +69,7 @@ def test_status_says_who_is_there_and_how_far_the_run_is(cluster: Cluster) -> No
     assert state["progress"]["step"] > 0
     said = cluster.ask("status")
     assert said.returncode == 0
-    assert "head head: training; 2 of 2 workers" in said.stdout
+    assert "head: training; 2 of 2 workers" in said.stdout
     assert "worker-1 at 127.0.0.3: there" in said.stdout
 
 

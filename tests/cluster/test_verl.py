@@ -1,4 +1,4 @@
-"""One real node whose job is of the recipe `verl`, in an environment that only its Python has."""
+"""Real nodes whose job is a stand-in for verl, in an environment that only its Python has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_cluster import HEAD, Cluster
+from tests.support.node_cluster import HEAD, Cluster, result
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -55,3 +56,33 @@ def test_workers_of_the_job_run_in_the_environment_of_its_python(tmp_path: Path)
         assert f"a worker of {tmp_path}/verl\n" in log
     finally:
         cluster.close()
+
+
+def test_a_crash_of_the_supervised_trainer_costs_the_steps_since_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    python = environment(tmp_path / "verl")
+    (site,) = (tmp_path / "verl").glob("lib/python3*/site-packages")
+    stand_in = ROOT / "tests/support/verl_sft_stand_in.py"
+    (site / "verl/trainer/sft_trainer.py").write_text(stand_in.read_text())
+    launcher = str(python.with_name("torchrun"))
+    words = ("--standalone", "--nproc_per_node=1", "-m", "verl.trainer.sft_trainer")
+    nodes = Cluster(
+        tmp_path / "run",
+        workers=1,
+        job=(launcher, *words, "trainer.save_freq=2"),
+        ROLLCALL_RECIPE="",  # the words choose it
+        ROLLCALL_NUM_GPUS="1",  # which only Ray believes in
+        ROLLCALL_PREFLIGHT_SKIP="gpu.count",
+    )
+    try:
+        nodes.start(HEAD, 1)
+        assert nodes.exit_codes(within=250) == {HEAD: 0, 1: 0}
+    finally:
+        nodes.close()
+    assert (result(nodes)["outcome"], result(nodes)["steps"]) == ("finished", 10)
+    attempts = [event["details"]["resume_from"] for event in nodes.events("attempt")]
+    assert attempts == [0, 6]
+    log = (nodes.run.logs / "attempt-2.log").read_text()
+    assert "step:7 - train/loss:" in log
+    assert "step:6 - " not in log

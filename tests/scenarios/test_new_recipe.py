@@ -115,7 +115,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "__init__.py").touch()
     (folder / "recipe.py").write_text(TOY)
     registry = root / "entrypoint/config/recipes.py"
-    line = '    "torchrun": RecipeTraits(),\n'
+    line = '    "command": RecipeTraits(),\n'
     text = registry.read_text()
     assert text.count(line) == 1
     registry.write_text(text.replace(line, f'    "toy": RecipeTraits(),\n{line}'))
@@ -142,7 +142,7 @@ def test_plan_knows_the_recipe(copy: Path, tmp_path: Path) -> None:
 
 def test_a_misspelt_recipe_is_told_of_it(copy: Path) -> None:
     done = ran(copy, "-m", "entrypoint", "plan", ROLLCALL_RECIPE="toys")
-    assert "torchrun, toy," in done.stderr or "toy, torchrun" in done.stderr
+    assert "builtin, toy, command" in done.stderr
 
 
 def test_a_submitted_command_is_recognised_supervised_and_resumed(

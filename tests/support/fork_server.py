@@ -14,7 +14,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.processes.fork_server import client
 from tests.support.repository import ROOT
 
-FORK_SERVER = {"ROLLCALL_FORK_SERVER": "1"}
+FORK_SERVER = {"ROLLCALL_FORK_SERVER": "1", "ROLLCALL_STANDBY_RANKS": "0"}
 """Tests start hundreds of Ray workers on two cores, and each import takes 4 s of a core.
 
 The default is off: a test of the default overrides this with DEFAULT.

@@ -8,9 +8,9 @@ For Ψ parameters on N ranks, of which Ψ' are trained, in bytes; G ranks are on
 - while they train: what sleeps or is offloaded, and the copies of the training state. A copy takes
   12Ψ'/N of each rank, and 4Ψ/N with --enable_ema. A checkpoint that is being written needs one.
   Snapshots need two, the newest complete one and the next, and two of the node before in the ring.
-- beside it: the weights for engines that read them from shared memory, once on a node; the copy of
-  --save_hf_ckpt on the policy's first node, in fp32 with --enable_ema; the longest possible samples
-  of a step, on each node, since each may be the driver's.
+- beside it: the standby ranks; the weights for engines that read them from shared memory, once on
+  a node; the copy of --save_hf_ckpt on the policy's first node, in fp32 with --enable_ema; the
+  longest possible samples of a step, on each node, since each may be the driver's.
 
 Not counted: the programs themselves with their CUDA contexts, images of samples, and the pages of
 files that an engine reads: it copies each tensor to its GPU.
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from contract.launch import standby_ranks
 from contract.resources import NodeResources
 from trainer.cluster import memory_estimate
 from trainer.cluster.bin_packing import Assignment
@@ -66,6 +67,8 @@ class NodeMemory:
     """The copy of the weights that --save_hf_ckpt writes."""
     samples: int
     """The samples of a step, and those under way."""
+    standby: int
+    """Standby ranks."""
 
     @property
     def starting(self) -> int:
@@ -73,7 +76,7 @@ class NodeMemory:
 
     @property
     def training(self) -> int:
-        beside = self.published + self.exported + self.samples
+        beside = self.published + self.exported + self.samples + self.standby
         return self.moved + self.copies + self.replicas + beside
 
     @property
@@ -89,11 +92,13 @@ def of_nodes(
 ) -> Mapping[str, NodeMemory]:
     """Returns the memory of each node by name. Empty without GPUs, or if a size is unknown."""
     files: dict[str, dict[tuple[str, ...], int]] = {node.name: {} for node in nodes}
-    read, moved, copy = ({node.name: 0 for node in nodes} for _ in range(3))
+    read, moved, copy, ranks = ({node.name: 0 for node in nodes} for _ in range(4))
     if found.shortfalls or not found.on_gpus:
         return {}
     for pool in found.layout.pools:
         for group in pool.groups:
+            for slots in pool.slots_of(group.role):
+                ranks[found.node_of(pool, slots[0])] += 1
             if group.role == Role.ENGINE:
                 continue
             need = memory_estimate.of(config, found.layout, group.role, size_of)
@@ -108,6 +113,7 @@ def of_nodes(
     published, exported = _weights(config, found, size_of)
     snapshots = SNAPSHOTS if _have_snapshots(config, nodes, copy) else 0
     written = 0 if config.disable_ds_ckpt else 1
+    most = {node.name: standby_ranks.most(node.memory) for node in nodes}
     return {
         name: NodeMemory(
             files=sum(files[name].values()),
@@ -118,6 +124,7 @@ def of_nodes(
             published=published.get(name, 0),
             exported=exported.get(name, 0),
             samples=_samples(config),
+            standby=standby_ranks.RANK_BYTES * min(max(ranks.values()), most[name]),
         )
         for name in copy
     }
@@ -202,6 +209,7 @@ def row(
         "published": need.published,
         "exported": need.exported,
         "samples": need.samples,
+        "standby": need.standby,
         "lacking": lacking(config, found, nodes),
     }
 

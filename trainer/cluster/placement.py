@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -163,11 +163,12 @@ def reserve(layout: Layout) -> Placement:
 
 def living_nodes() -> dict[str, dict[str, Any]]:
     """Returns the living nodes: Ray's id → Ray's row. The head comes first."""
-    rows = sorted(ray.nodes(), key=lambda row: (not _leads(row), row["NodeName"], row["NodeID"]))
+    rows = sorted(ray.nodes(), key=lambda row: (not leads(row), row["NodeName"], row["NodeID"]))
     return {row["NodeID"]: row for row in rows if row["Alive"]}
 
 
-def _leads(row: dict[str, Any]) -> bool:
+def leads(row: Mapping[str, Any]) -> bool:
+    """Returns whether the node is the head. `row`: Ray's row of it."""
     return "node:__internal_head__" in row["Resources"]
 
 

@@ -32,6 +32,7 @@ from trainer.cluster.heartbeat import GroupHeartbeat
 from trainer.cluster.imports import without_collections
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
+from trainer.cluster.standby import StandbyRanks
 from trainer.cluster.worker_group import (
     BACKGROUND_CALLS,
     Each,
@@ -130,9 +131,12 @@ class _Recipe:
 class RayWorkerGroup(WorkerGroup[W_co]):
     """Starts all workers when it is made, and restarts workers when asked."""
 
-    def __init__(self, recipe: _Recipe, rescheduler: Rescheduler, timeout: float) -> None:
+    def __init__(
+        self, recipe: _Recipe, rescheduler: Rescheduler, standby: StandbyRanks, timeout: float
+    ) -> None:
         self._recipe = recipe
         self._rescheduler = rescheduler
+        self._standby = standby
         self._timeout = timeout
         self._hosts: list[Any] = [None] * recipe.count
         self._built: list[Any] = [None] * recipe.count
@@ -287,11 +291,12 @@ class RayWorkerGroup(WorkerGroup[W_co]):
         kind = type(name, (WorkerHost,), {})  # Ray titles the process by it, for ps and py-spy
         # Ray keeps the name of a killed actor for a while.
         unique = f"{name} ({self._starts + 1})" if self._starts else name
-        groups = {"health": 1, "background": BACKGROUND_CALLS}
-        actor = ray.remote(concurrency_groups=groups)(kind).options(
-            name=unique, **self._rescheduler.options(self._recipe.role, worker)
-        )
-        return actor.remote(name)
+        options = self._rescheduler.options(self._recipe.role, worker)
+        if "runtime_env" not in options:
+            node = self._rescheduler.node_id(self._recipe.role, worker)
+            options |= self._standby.take(self._recipe.role, worker, node)
+        actor = ray.remote(concurrency_groups={"health": 1, "background": BACKGROUND_CALLS})(kind)
+        return actor.options(name=unique, **options).remote(name)
 
 
 class _RanksPending(Generic[T]):
@@ -375,9 +380,12 @@ def _stored(argument: Any) -> Any:
 class RayLauncher:
     """Starts workers as Ray actors in the bundles of a placement."""
 
-    def __init__(self, placement: Placement, timeout: float) -> None:
+    def __init__(
+        self, placement: Placement, timeout: float, standby: StandbyRanks | None = None
+    ) -> None:
         """`timeout`: seconds until a collective fails, and until a silent rank counts as lost."""
         self._rescheduler = Rescheduler(placement)
+        self._standby = standby or StandbyRanks()
         self._timeout = timeout
         found = placement.assignment
         pools = found.layout.pools if found.on_gpus else ()
@@ -385,8 +393,8 @@ class RayLauncher:
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=False)
-        return RayWorkerGroup(recipe, self._rescheduler, self._timeout)
+        return RayWorkerGroup(recipe, self._rescheduler, self._standby, self._timeout)
 
     def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=True)
-        return RayWorkerGroup(recipe, self._rescheduler, self._timeout)
+        return RayWorkerGroup(recipe, self._rescheduler, self._standby, self._timeout)

@@ -94,10 +94,14 @@ class Rescheduler:
         """Returns the planned bundles of the process, one for each of its slots."""
         return self._planned.reservation(role, number).bundles
 
+    def node_id(self, role: str, number: int) -> str:
+        """Returns Ray's id of the process's node."""
+        return self._of(role, number)[0].node
+
     def node(self, role: str, number: int) -> str:
         """Returns the name of the process's node."""
-        place = self._of(role, number)[0]
-        return next((r["NodeName"] for r in ray.nodes() if r["NodeID"] == place.node), place.node)
+        own = self.node_id(role, number)
+        return next((row["NodeName"] for row in ray.nodes() if row["NodeID"] == own), own)
 
     def node_lost(self, role: str, number: int) -> bool:
         """Whether a node of the process is lost."""

@@ -40,6 +40,7 @@ from trainer.cluster import memory_estimate, placement
 from trainer.cluster.bin_packing import Assignment
 from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
+from trainer.cluster.standby import StandbyRanks
 from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config import label_check, layout, reward_models
 from trainer.config.config import Config
@@ -54,6 +55,7 @@ from trainer.rollout.episodes import EpisodeSetup
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop
 from trainer.training.inputs import TrainingInputs
+from trainer.training.standby_refill import StandbyRefill
 from trainer.types import NotSharedError, TrainingError, UnfitModelError, UserCodeError
 from trainer.weight_sync import choose
 from trainer.workers import groups
@@ -111,11 +113,12 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
         _check_models(config, placed)
         _check_directories(config, placed)
         config = _fetched(_settled(config, placed), placed)
-        launcher = RayLauncher(placed, config.dist_timeout)
+        standby = StandbyRanks()
+        launcher = RayLauncher(placed, config.dist_timeout, standby)
         peers = Replicator(config)
         workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
         own = reward or _model_reward(config, workers)
-        inputs = TrainingInputs(prompts, own, episodes, tuple(callbacks))
+        inputs = TrainingInputs(prompts, own, episodes, (*callbacks, StandbyRefill(standby)))
         try:
             state = loop.train(config, workers, inputs, stop, peers)
         except Stopped:

@@ -34,7 +34,11 @@ function showNodes(state) {
     counts[word] = (counts[word] ?? 0) + 1;
   }
   const refused = Object.keys(state.refused).length;
-  const said = [`${state.present} of ${state.expected_workers} workers are there`];
+  const said = [
+    state.expected_workers
+      ? `${state.present} of ${state.expected_workers} workers are there`
+      : "a cluster of one node",
+  ];
   for (const word of ["silent", "starting Ray"]) if (counts[word]) said.push(`${counts[word]} ${word}`);
   if (refused) said.push(`${refused} refused`);
   by("counts").textContent = said.join(" · ");

@@ -47,6 +47,7 @@ def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
     entries = {"a": RegisteredNode(node_info("a", joined=False), 0.0)}
     state = roll_state(entries, expected=1, now=1.0, began=0.0)
     assert list(map(str, state.missing)) == ["a has checked in and is starting Ray"]
+    assert [lost.as_lost for lost in state.lost(["a"])] == ["a was restarted"], "an attempt's end"
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:

@@ -197,6 +197,20 @@ def test_words_that_mean_nothing_end_with_64_and_one_line() -> None:
     ]
 
 
+def test_nothing_typed_and_nothing_set_shows_what_it_can_do() -> None:
+    done = subprocess.run(
+        program(Program.ROLLCALL),
+        env={"PATH": os.environ["PATH"], "RAY_WORKER": "0"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == ExitCode.USAGE
+    assert done.stdout.startswith("usage: rollcall [COMMAND] [ARGUMENTS]")
+    assert done.stderr == f"{entrypoint.NO_JOB}\n"
+
+
 @pytest.mark.parametrize("recipe", ["builtin", "command"])
 def test_a_head_without_a_job_says_how_to_have_a_cluster_that_waits_for_jobs(
     recipe: str, capsys: pytest.CaptureFixture[str]

@@ -201,3 +201,20 @@ def test_a_run_whose_result_is_damaged_tells_what_its_journal_has(
     run.result.write_bytes(b"\xff")
     assert remote.status(settings(run), parse("status", [])) == 0
     assert capsys.readouterr().out == "the run has ended (finished): the job has finished\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected", "said"),
+    [
+        ("head", 0, "head: training; a cluster of one node"),
+        ("gn1", 2, "head gn1: training; 1 of 2 workers"),
+    ],
+)
+def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
+    head: str, expected: int, said: str
+) -> None:
+    state = {
+        **{"head": head, "phase": "training", "present": min(expected, 1), "nodes": []},
+        **{"expected_workers": expected, "missing": [], "outcome": None, "page": "http://h"},
+    }
+    assert remote.state_sentences(state)[0] == said

@@ -79,6 +79,7 @@ def test_a_second_supervisor_on_a_platforms_worker_is_refused() -> None:
     ("name", "value"),
     [
         ("ROLLCALL_FORK_SERVER", "1"),
+        ("ROLLCALL_STANDBY_RANKS", "1"),
         ("ROLLCALL_NUM_GPUS", "8"),
         ("ROLLCALL_RAY_PORT", "7000"),
         ("ROLLCALL_RAY_TEMP_DIR", "/tmp/other"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.launch.programs import Program
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.machine.inventory import inventory
@@ -120,6 +121,23 @@ def test_ray_gives_up_sooner_on_a_worker_of_builtin_that_is_killed_as_it_starts(
     assert environment(**{name: "60"})[name] == "60"
     assert name not in environment(ROLLCALL_RECIPE="command", ROLLCALL_JOB="true")
     assert name not in environment(ROLLCALL_WAIT_FOR_JOBS="1")  # its jobs may be commands
+
+
+def test_a_node_holds_standby_ranks_for_a_tenth_of_its_memory_unless_the_user_says_no() -> None:
+    name, gib = "RAY_preload_python_modules", 2**30
+    assert environment()[name] == Program.STANDBY_IMPORTS
+    assert ray_node.standby_arguments(settings(), 64 * gib) == [
+        "--labels=rollcall/standby-ranks=17"
+    ]
+    for small in (0, 3 * gib):
+        assert ray_node.standby_arguments(settings(), small) == []
+    for off in (
+        {"ROLLCALL_STANDBY_RANKS": "0"},
+        {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"},
+        {"ROLLCALL_WAIT_FOR_JOBS": "1"},
+    ):
+        assert name not in environment(**off)
+        assert ray_node.standby_arguments(settings(**off), 64 * gib) == []
 
 
 @pytest.mark.parametrize("given", [{}, {"RAY_worker_register_timeout_seconds": "8"}])

@@ -59,7 +59,6 @@ def context(environ: dict[str, str] | None = None, /, **paths: Any) -> Context:
 @pytest.mark.parametrize(
     ("name", "limit", "number", "verdict"),
     [
-        ("nofile", "RLIMIT_NOFILE", 8192, "warn"),
         ("nofile", "RLIMIT_NOFILE", 2048, "fail"),
         ("nproc", "RLIMIT_NPROC", 8192, "warn"),
         ("nproc", "RLIMIT_NPROC", 900, "fail"),
@@ -74,6 +73,16 @@ def test_limits_of_files_and_processes_are_judged(
     assert told == verdict
     assert str(number) in evidence
     assert "--ulimit" in remedy
+
+
+@pytest.mark.parametrize(("gpus", "verdict"), [(8, Verdict.WARN), (0, Verdict.PASS)])
+def test_only_a_node_with_gpus_needs_tens_of_thousands_of_files(
+    gpus: int, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20000, 20000))
+    monkeypatch.setattr(Context, "why_no_gpu", "" if gpus else "this machine has no GPU")
+    found = host.nofile(context())
+    assert (found.verdict, found.evidence) == (verdict, "open files: 20000")
 
 
 def test_enough_files_and_processes_pass(monkeypatch: pytest.MonkeyPatch) -> None:

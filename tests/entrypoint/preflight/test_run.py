@@ -183,8 +183,10 @@ def test_a_node_that_is_well_says_so_in_one_line_and_what_is_not_in_full() -> No
         "preflight: 1 passed, 1 warning (rollcall doctor shows all)",
     ]
     said.clear()
-    show.say_report(report(PASSING, FAILING), said.append, on_terminal=False)
-    assert said == ["PASS t.passes: fine", "FAIL t.fails: none → buy [one]"]
+    failed = report(FAILING, WARNING, SKIPPING, PASSING)
+    show.say_report(failed, said.append, on_terminal=False)
+    assert [line.split()[0] for line in said] == ["PASS", "SKIP", "WARN", "FAIL"]
+    assert said[-1] == "FAIL t.fails: none → buy [one]"
 
 
 def test_what_a_node_says_of_its_checks_is_a_line_that_the_head_takes() -> None:

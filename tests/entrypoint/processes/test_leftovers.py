@@ -132,12 +132,14 @@ def test_while_a_job_runs_only_what_earlier_jobs_have_left_is_ended(
     assert leftovers.end_of_earlier_jobs(settings) == ""  # no job runs here
     words = f"{raylet} -c 'sleep 60 & echo $! > {{file}}; wait' &"
     worker = starts(words, RAY_JOB_ID="00020000")
+    started_for_no_job = starts(words, RAY_JOB_ID="ffffffff")
     try:
         assert leftovers.end_of_earlier_jobs(settings).startswith(f"1 process ({earlier.pid}: ")
         assert ended(earlier)
         assert not ended(own)
         assert not ended(worker)
     finally:
-        parent = worker.parent()
-        assert parent is not None
-        parent.kill()
+        for one in (worker, started_for_no_job):
+            parent = one.parent()
+            assert parent is not None
+            parent.kill()

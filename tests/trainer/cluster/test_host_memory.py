@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contract.launch.standby_ranks import RANK_BYTES
 from contract.resources import NodeResources
 from tests.support.tiny_run import Tiny
 from trainer.cluster import host_memory, memory_estimate, resource_plan
@@ -138,6 +139,12 @@ def test_samples_of_the_longest_length_are_counted_for_each_step_under_way(made:
     ahead = needs(made(**lengths, **apart, async_train=True, max_staleness=2), nodes(1))
     assert ahead.samples == tokens * (3 * 13 + 9 + 4)
     assert ahead.training == ahead.moved + ahead.copies + ahead.samples
+
+
+def test_standby_ranks_are_counted_up_to_a_tenth_of_the_node(made: Made) -> None:
+    processes = 8 + 8  # of the policy, and engines
+    for memory, held in ((0, 0), (20, 5), (1000, processes)):
+        assert needs(made(), nodes(1, memory)).standby == held * RANK_BYTES
 
 
 def lacking(config: Config, offers: list[NodeResources]) -> str | None:

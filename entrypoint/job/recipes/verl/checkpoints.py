@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from entrypoint.job import checkpoint_files
@@ -23,17 +24,34 @@ PARTS, LISTED = ("model", "optimizer", "extra"), "ckpt_contents.json"
 
 def newest(directory: Path) -> FoundCheckpoint | None:
     """Return the complete checkpoint with the highest step; None if none is found."""
+    return newest_of(directory, _is_complete)
+
+
+def newest_of(directory: Path, is_complete: Callable[[Path], bool]) -> FoundCheckpoint | None:
+    """Return the checkpoint with the highest step that verl names as written, and that is whole."""
     try:
         last = int((directory / "latest_checkpointed_iteration.txt").read_text())
     except (OSError, ValueError):
         return None
     found = (one for one in named(directory, NAME) if one.step <= last)
-    return next((one for one in found if _is_complete(one.path)), None)
+    return next((one for one in found if _or_not(is_complete, one.path)), None)
+
+
+def _or_not(is_complete: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return is_complete(path)
+    except OSError:
+        return False
 
 
 def world_size(checkpoint: Path) -> int | None:
     """Return how many ranks of FSDP wrote the actor; None if another engine did."""
-    worlds = {match["world"] for match in _shards(checkpoint / "actor")}
+    return ranks_of(checkpoint / "actor")
+
+
+def ranks_of(role: Path) -> int | None:
+    """Return how many ranks of FSDP wrote a model; None if another engine did."""
+    worlds = {match["world"] for match in _shards(role)}
     return int(worlds.pop()) if len(worlds) == 1 else None
 
 
@@ -47,18 +65,15 @@ def model_of(checkpoint: FoundCheckpoint) -> Path | None:
 
 
 def _is_complete(path: Path) -> bool:
-    try:
-        roles = [role for role in (path / "actor", path / "critic") if role.is_dir()]
-        return (
-            path / "actor" in roles
-            and zipfile.is_zipfile(path / "data.pt")
-            and all(_has_all_shards(role) for role in roles)
-        )
-    except OSError:
-        return False
+    roles = [role for role in (path / "actor", path / "critic") if role.is_dir()]
+    return (
+        path / "actor" in roles
+        and zipfile.is_zipfile(path / "data.pt")
+        and all(has_all_shards(role) for role in roles)
+    )
 
 
-def _has_all_shards(role: Path) -> bool:
+def has_all_shards(role: Path) -> bool:
     """Return whether each kind of file is there from each rank, and none is cut off."""
     ranks: dict[tuple[str, int], set[int]] = {}
     for match in _shards(role):

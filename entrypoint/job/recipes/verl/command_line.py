@@ -22,6 +22,10 @@ MODULES = re.compile(
 """Trainers with the keys of main_ppo, and of their own besides."""
 ASYNC = re.compile(r"(?:verl|recipe)(?:\.\w+)*\.(?:fully_async|one_step_off)\w*\.\w+")
 """Trainers whose rollouts have GPUs of their own: `rollout.nnodes`."""
+PROGRAM_OF_SFT = re.compile(
+    r"verl\.trainer\.(?:fsdp_)?sft_trainer|(?:.*/)?verl/trainer/(?:fsdp_)?sft_trainer\.py"
+)
+"""verl's supervised trainer, which is started on every rank."""
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[\w./@]+)=(?P<value>.*)", re.DOTALL)
 NNODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 DIRECTORY, FREQUENCY, LOGGER = "trainer.default_local_dir", "trainer.save_freq", "trainer.logger"
@@ -120,6 +124,13 @@ def parse(words: Sequence[str]) -> VerlCommand:
     return VerlCommand(interpreter, program, overrides, variables, tuple(before))
 
 
+def workers_by_uv(command: VerlCommand) -> str:
+    """Return the value by which `uv run …` starts verl's workers; "" if another one does."""
+    value = (command.value(WORKERS_PYTHON) or "").strip("'\"")
+    words = value.split()
+    return value if words[:1] == ["uv"] and "run" in words else ""
+
+
 def quoted(value: object) -> str:
     """Return a text as the value of an override, such as '/runs/lr=1e-6'."""
     text = str(value)
@@ -135,14 +146,20 @@ def faults(command: VerlCommand) -> list[str]:
             f"python3 -m {MODULE} …, with the words that a script has; ROLLCALL_RECIPE=command "
             "runs a script as it is"
         )
-    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
-    if mode not in ("auto", "disable", "resume_path"):
-        found.append(f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path")
-    elif mode == "resume_path" and not (path and "global_step_" in path):
-        found.append(f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N")
+    found += resume_faults(command)
     if value := command.value(RAY_CPUS):
         found.append(f"{RAY_CPUS}={value}: Ray refuses it on a cluster that runs, so leave it out")
     return [*found, *common_faults(command, "verl")]
+
+
+def resume_faults(command: VerlCommand) -> list[str]:
+    """Return the fault of the overrides that say from where to resume, if they have one."""
+    mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
+    if mode not in ("auto", "disable", "resume_path"):
+        return [f"{RESUME_MODE}={mode} is unknown: give auto, disable or resume_path"]
+    if mode == "resume_path" and not (path and "global_step_" in path):
+        return [f"{RESUME_MODE}=resume_path needs {RESUME_PATH}=…/global_step_N"]
+    return []
 
 
 def common_faults(command: VerlCommand, recipe: str) -> list[str]:

@@ -37,6 +37,7 @@ from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
     FREQUENCY,
     LOGGER,
+    PROGRAM_OF_SFT,
     RESUME_MODE,
     RESUME_PATH,
     WORKERS_PYTHON,
@@ -141,12 +142,14 @@ class AnyVerl(AnyCommand):
         )
 
 
-def saving(settings: Settings, command: VerlCommand, directory: Path) -> VerlCommand:
+def saving(
+    settings: Settings, command: VerlCommand, directory: Path, every: int = SAVE_EVERY
+) -> VerlCommand:
     """Return the command with a directory and a rhythm of checkpoints, and the console's log."""
     if command.value(DIRECTORY) != command_line.quoted(directory):
         command = command.having(trainer__default_local_dir=directory)
     if command.value(FREQUENCY) is None:
-        command = command.having(trainer__save_freq=SAVE_EVERY)
+        command = command.having(trainer__save_freq=every)
     return command_line.console_added(command, wandb=settings.wandb_api_key is not None)
 
 
@@ -162,6 +165,8 @@ class Verl(AnyVerl):
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:
             return (NO_JOB,)
+        if verl_sft := PROGRAM_OF_SFT.fullmatch(TypedCommand(settings.job).program[-1]):
+            return (f"{verl_sft[0]} runs on every node: give ROLLCALL_RECIPE=verl-sft, or none",)
         command = parse(settings.job)
         found = [_no_interpreter(settings, command), _no_workers_python(settings, command)]
         found.append(no_directory(settings))
@@ -253,7 +258,7 @@ def _top(command: VerlCommand) -> str:
     return top if top in (PACKAGE, RECIPES) else ""
 
 
-def _not_checked(settings: Settings, command: VerlCommand) -> str:
+def not_checked(settings: Settings, command: VerlCommand) -> str:
     """Return why the keys are checked only when the program starts; "" if they are before."""
     python, top = interpreter_for(command.interpreter, PACKAGE), _top(command)
     verl = package_of(settings, command.variables, python, PACKAGE)
@@ -278,6 +283,8 @@ def _completed(settings: Settings, command: VerlCommand) -> VerlCommand:
     command = saving(settings, command, directory)
     python = interpreter_for(command.interpreter, PACKAGE)
     named = command.value(WORKERS_PYTHON) or settings.runtime_env.get("py_executable")
+    if command_line.workers_by_uv(command):
+        command = command.having(**{WORKERS_PYTHON: Path(python)})
     if python != sys.executable and named is None:  # Ray would start workers by its own Python
         command = command.having(**{WORKERS_PYTHON: Path(python)})
     if found := checkpoints.newest(directory):
@@ -303,8 +310,14 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 
 
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
-    if unchecked := _not_checked(settings, command):
+    if unchecked := not_checked(settings, command):
         yield unchecked
+    if by_uv := command_line.workers_by_uv(command):
+        python = interpreter_for(command.interpreter, PACKAGE)
+        yield (
+            f"{WORKERS_PYTHON}={by_uv}: no effect here; the workers' Python is that of the driver, "
+            f"{python}"
+        )
     yield from command_line.risks(command)
     mode, path = command.value(RESUME_MODE) or "auto", command.value(RESUME_PATH)
     if path and mode != "resume_path":
@@ -331,7 +344,7 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
 def _no_workers_python(settings: Settings, command: VerlCommand) -> str:
     """Return a fault if the override for the workers' Python names a program that is not there."""
     value = (command.value(WORKERS_PYTHON) or "").strip("'\"")
-    program = next(iter(value.split()), "")
+    program = "" if command_line.workers_by_uv(command) else next(iter(value.split()), "")
     brings = set(NEEDS_INSTALL) & set(settings.runtime_env)
     if not program or "$" in value or brings or shutil.which(program):
         return ""

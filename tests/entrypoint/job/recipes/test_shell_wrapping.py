@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,3 +69,27 @@ def test_variables_of_rays_client_are_not_the_jobs_and_a_wrapper_is_told(tmp_pat
     assert f"{client[0]} ray job submit --no-wait --: no effect here" in warnings(given)[0]
     (warning,) = warnings(read_settings(environ, ["uv", "run", *program]))
     assert warning.startswith("uv run: no effect here")
+
+
+@pytest.mark.parametrize("sign", ["", "+"])
+def test_uv_as_the_workers_python_is_replaced_by_the_drivers(tmp_path: Path, sign: str) -> None:
+    key = "ray_kwargs.ray_init.runtime_env.py_executable"
+    value = "uv -v run --frozen --all-packages --extra vllm"
+    job = [
+        "uv",
+        "run",
+        "--frozen",
+        "python3",
+        "-m",
+        "verl.trainer.main_ppo",
+        f"{sign}{key}={value}",
+    ]
+    environ = {"ROLLCALL_RECIPE": "verl", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    given = read_settings(environ, job)
+    argv = recipes.load("verl").command(given, None).argv
+    assert [word for word in argv if key in word] == [f"{key}={sys.executable}"]
+    assert not any("py_executable" in fault for fault in recipes.load("verl").faults(given))
+    assert warnings(given)[1] == (
+        f"{key}={value}: no effect here; the workers' Python is that of the driver, "
+        f"{sys.executable}"
+    )

@@ -1,0 +1,62 @@
+"""Imports what the processes of a rank need, if this process is to stand by for a rank.
+
+Each worker of a node's Ray imports this module before its first work (Ray's setting
+`preload_python_modules`). A worker that has a job already is left as it is: its imports may look at
+the GPUs that Ray gives it with its work.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import ray
+
+from contract.launch.standby_ranks import VARIABLE
+from trainer.cluster.imports import without_collections
+
+DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
+"""Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it, torch looks for a GPU without opening it."""
+MODULES = ("trainer.cluster.preload", "trainer.cluster.ray_worker_group")
+
+
+def stands_by() -> bool:
+    """Return whether Ray has started this process for a rank, and for no job yet."""
+    job = ray.get_runtime_context().get_job_id()
+    return VARIABLE in os.environ and bool(job == ray.JobID.nil().hex())
+
+
+def import_all() -> None:
+    """Import what a rank needs, and end the process if that has opened a GPU.
+
+    Ray chooses the GPUs later, by a variable that CUDA and HIP read only once.
+    """
+    given = os.environ.get(NVML_CHECK)
+    os.environ[NVML_CHECK] = "1"
+    with without_collections():
+        for name in MODULES:
+            import_module(name)
+    if given is None:
+        del os.environ[NVML_CHECK]
+    else:
+        os.environ[NVML_CHECK] = given
+    if opened := open_gpu():
+        print(f"The imports of a rank have opened {opened}: no process stands by.", flush=True)
+        os._exit(1)
+
+
+def open_gpu() -> str:
+    """Return the device by which CUDA or HIP is initialised in this process; "" if it is not."""
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if (target := str(file.readlink())).startswith(DEVICES):
+                return target
+    return ""
+
+
+if ray.is_initialized() and stands_by():
+    import_all()
