@@ -153,7 +153,10 @@ def calls(log: Path) -> list[Call]:
         titles = [row[-1] for row in rows]
         by_ray = (one for one in titles if re.match("ray::(?!IDLE)", one))
         process = named(next(by_ray, titles[0]))
-        found += (Call(float(at), *of, process, of_process.name) for at, *of, _ in rows)
+        found += (
+            Call(float(at), file, function, thread, process, of_process.name)
+            for at, file, function, thread, _ in rows
+        )
     return sorted(found, key=lambda call: call.at)
 
 
