@@ -54,11 +54,12 @@ def all_stand_by(cluster: Cluster) -> set[int]:
 
 
 def standing_by(cluster: Cluster) -> set[int]:
-    """The processes for ranks that no rank has taken."""
+    """The processes for ranks that have imported torch, and that no rank has taken."""
     found = set()
     for process in cluster.processes(HEAD):
         with suppress(psutil.Error):
-            if VARIABLE in process.environ() and not actor_of(process):
+            has_torch = any("libtorch" in Path(one.path).name for one in process.memory_maps())
+            if has_torch and VARIABLE in process.environ() and not actor_of(process):
                 found.add(process.pid)
     return found
 
