@@ -134,6 +134,7 @@ COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
 COPY rollcall rollcall
+COPY compose compose
 # Nodes compare this digest of source and locks at the roll call: one image everywhere.
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
       | xargs --null sha256sum | sha256sum | cut --characters=1-16 > /tmp/digest \
