@@ -59,11 +59,12 @@ def written(platform: str, cluster: Cluster) -> dict[str, str]:
 
 
 def _sources() -> Path:
-    beside, installed = ROOT / "compose", Path(sys.prefix) / "share" / "rollcall" / "compose"
-    found = next((path for path in (beside, installed) if path.is_dir()), None)
+    installed = Path("share", "rollcall", "compose")
+    places = (ROOT / "compose", ROOT / installed, sys.prefix / installed)
+    found = next((path for path in places if path.is_dir()), None)
     if found is None:
         raise NoSourcesError(
-            f"this installation has no platform files ({installed}): give --platform none, or run "
+            f"this installation has no platform files ({places[-1]}): give --platform none, or run "
             "`rollcall init` in a copy of Rollcall's repository"
         )
     return found
