@@ -37,7 +37,7 @@ from entrypoint.commands.arguments import Parser
 from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
-from entrypoint.processes.programs import program
+from entrypoint.processes.programs import beside_interpreter, program
 from entrypoint.run import errors
 from entrypoint.run.flight_record.text import counted
 
@@ -249,7 +249,7 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
-    log.info("to ask from another terminal: export %s; rollcall status", layout.asking)
+    log.info("to ask from another terminal: export %s; %s status", layout.asking, _typed())
     nodes = [_start(layout, 0, job)]
     try:
         nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]
@@ -264,9 +264,15 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
     if code == ExitCode.FINISHED:
         _report(layout)
     elif code == KILLED:
-        again = f"rollcall demo --dir {shlex.quote(str(layout.root))}"
+        again = f"{_typed()} demo --dir {shlex.quote(str(layout.root))}"
         log.error("the head was killed, so the demo ends. To go on: %s", again)
     return code
+
+
+def _typed() -> str:
+    """Return how a person types this program: by its path, unless the shell finds it by name."""
+    program = beside_interpreter("rollcall")
+    return "rollcall" if shutil.which("rollcall") == program else shlex.quote(program)
 
 
 def _start(layout: Layout, number: int, job: list[str]) -> Process:
@@ -372,4 +378,5 @@ def _report(layout: Layout) -> None:
     print(accuracy)
     for what, path in paths.items():
         print(f"{what:<12}{path}")
+    print(f"{'report':<12}{_typed()} report {shlex.quote(str(layout.run.root))}")
     print(layout.run.result)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.journal import append_event
 from contract.launch.programs import Program
 from entrypoint import console
 from entrypoint.commands import demo
@@ -93,3 +94,25 @@ def test_only_the_form_of_logs_goes_on_to_the_demos_nodes(monkeypatch: pytest.Mo
     monkeypatch.setenv("ROLLCALL_RUN_DIR", "/other")
     given = [name for name in demo.inherited() if name.startswith("ROLLCALL_")]
     assert given == ["ROLLCALL_LOG"]
+
+
+def test_the_command_that_the_demo_prints_works_as_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = demo.Layout(tmp_path / "a demo", 21000)
+    layout.run.root.mkdir(parents=True)
+    result = {"eval_before": 0.5, "eval_after": 0.9, "steps": 1, "attempts": 1}
+    layout.run.result.write_text(json.dumps(result))
+    layout.run.metrics.write_text('{"step": 1, "train/reward": 0.5, "eval/accuracy": 0.5}\n')
+    append_event(layout.run.journal, "outcome", "it has ended", {"outcome": "finished"})
+    console.set_up(read_settings({}))
+    demo._report(layout)
+    (typed,) = (
+        line.removeprefix("report").strip()
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("report ")
+    )
+    bare = {"PATH": "/usr/bin:/bin"}  # a shell without the environment of `make`
+    done = subprocess.run(["sh", "-c", typed], env=bare, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("finished: it has ended")
