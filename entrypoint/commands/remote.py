@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from contract.durations import UNITS, duration
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -31,8 +30,8 @@ WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
-PASSES = re.compile(rf'"(?:at|(?:silent|away)_seconds)": [^,}}]+|\b[\d.]+ {UNITS}')
-"""Times and durations in a state, which grow while nothing happens."""
+PASSES = frozenset({"at", "silent_seconds", "away_seconds"})
+"""Fields of a state that grow while nothing happens."""
 CLEAR = "\x1b[H\x1b[2J"
 """Has a terminal show an empty page."""
 
@@ -111,17 +110,27 @@ def _watch(settings: Settings, options: argparse.Namespace) -> int:
     As JSON it is one line. Time that passes is a change only where the page is drawn again.
     """
     redraws = sys.stdout.isatty() and not options.json
-    shown = ""
+    shown: Any = None
     while True:
         row, lines, over = patiently(settings, partial(_look, settings, options))
         text = json.dumps(row) if options.json else "\n".join(lines)
-        news = text if redraws else PASSES.sub("", text)
+        news = text if redraws else _lasting(row)
         if news != shown:
             print(f"{CLEAR if redraws else ''}{text}", flush=True)
             shown = news
         if over:
             return ExitCode.FINISHED
         time.sleep(WATCH_SECONDS)
+
+
+def _lasting(value: Any) -> Any:
+    """Return what of a state is news if it changes. Sentences of absent workers say how long."""
+    if isinstance(value, list):
+        return [_lasting(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    left_out = PASSES | {"sentence"} if "away_seconds" in value else PASSES
+    return {name: _lasting(one) for name, one in value.items() if name not in left_out}
 
 
 def _look(
@@ -206,10 +215,10 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
 
 def _warnings(state: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the page lists as needing attention, besides absent nodes."""
-    for node, why in state["refused"].items():
+    for node, why in state.get("refused", {}).items():
         yield f"{node} was refused: {why}"
-    yield from state["differences"]
-    for node in [state["head_node"], *state["nodes"]]:
+    yield from state.get("differences", ())
+    for node in filter(None, [state.get("head_node"), *state["nodes"]]):
         for check in node["warnings"]:
             yield f"{node['node']}: {node['findings'].get(check) or f'{check}: rollcall doctor'}"
 
