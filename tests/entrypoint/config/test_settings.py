@@ -85,7 +85,7 @@ def test_empty_variables_count_as_not_set() -> None:
             "ROLLCALL_RECIPE",
             "vrl",
             "is not a recipe: give builtin, command, openrlhf, search-r1, supervised, torchrun, "
-            "trl or verl",
+            "trl, verl or verl-sft",
         ),
         ("ROLLCALL_JOB", "--name 'unclosed", "has a quote that is not closed"),
         ("ROLLCALL_JOB", "python a.py 2>&1 | tee log", "has the shell syntax 2>&1"),
