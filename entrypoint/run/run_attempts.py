@@ -48,5 +48,5 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
 def _is_of(progress: Progress, attempt: int, began: str) -> bool:
     """Whether the attempt has told the progress. A user's command may not say its attempt."""
     if progress.attempt:
-        return progress.attempt == attempt
+        return attempt in (0, progress.attempt)  # 0: the journal was lost
     return not began or datetime.fromisoformat(progress.at) >= datetime.fromisoformat(began)
