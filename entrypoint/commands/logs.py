@@ -25,6 +25,8 @@ from entrypoint.run.log_files import Piece
 
 TAIL_LINES = 20
 TAIL_BYTES = 2**15
+TRACEBACK = "Traceback (most recent call last):"
+MOST_TRACEBACK_LINES = 100
 POLL_SECONDS = 1.0
 JOB = re.compile(r"job-\d+")
 
@@ -131,8 +133,9 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
     if names:
         found = {log: text for name in names for log, text in _named(settings, name, options)}
     else:
-        lines = TAIL_LINES if options.lines is None and options.since is None else options.lines
-        found = _ends(whole, Part(lines, options.since))
+        is_default = options.lines is None and options.since is None
+        part = Part(TAIL_LINES if is_default else options.lines, options.since)
+        found = _ends(whole, part, with_traceback=is_default)
     if options.json:
         print(json.dumps(found))
     else:
@@ -224,15 +227,40 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 
 
-def _ends(source: LogsHere | LogsOfHead, part: Part) -> dict[str, list[str]]:
-    """Return the part of each log, and the outcome of a run that has ended."""
+def _ends(
+    source: LogsHere | LogsOfHead, part: Part, *, with_traceback: bool
+) -> dict[str, list[str]]:
+    """Return the part of each log, and the outcome of a run that has ended.
+
+    The newest attempt comes first, Ray's own logs come last. `with_traceback`: that attempt's part
+    begins with its last traceback, if that is further back.
+    """
     tails = {}
-    for name in source.names():
+    names = sorted(source.names(), key=_by_use)
+    for name in names:
         text = read_part(source, name, part, {})
-        tails[f"{name}.log"] = "".join(part.of(text)).splitlines()
+        shown = "".join(part.of(text)).splitlines()
+        if with_traceback and name == names[0] and name.startswith("attempt-"):
+            shown = max(shown, _last_traceback(text), key=len)
+        tails[f"{name}.log"] = shown
     if over := end_of_run(source.settings):
         tails[RunFiles(source.settings.run_dir).result.name] = list(over.lines())
     return tails
+
+
+def _by_use(name: str) -> tuple[int, int]:
+    """Return the place of a log among the others: the newest attempt, nodes, services, Ray."""
+    kind, _, number = name.partition("-")
+    if kind == "attempt" and number.isdecimal():
+        return 0, -int(number)
+    return {"head": 1, "worker": 1, "actors": 3, "console": 3, "ray": 4}.get(kind, 2), 0
+
+
+def _last_traceback(text: str) -> list[str]:
+    """Return the lines from the last traceback on, if they are not too many."""
+    _, found, rest = text.rpartition(TRACEBACK)
+    lines = (found + rest).splitlines() if found else []
+    return lines if len(lines) <= MOST_TRACEBACK_LINES else []
 
 
 def read_part(source: Logs, name: str, part: Part, offsets: dict[str, int]) -> str:

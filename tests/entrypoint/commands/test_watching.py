@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -212,6 +213,26 @@ def test_events_follows_until_the_end_and_prints_each_event_once(
     assert printed.has("the job has finished")
     sentences = [line.split(" ", 3)[3] for line in printed.text.splitlines()]
     assert (codes, sentences) == ([0], ["one", "two", "the job has finished"])
+
+
+def test_logs_begins_with_the_newest_attempts_traceback_and_ends_with_rays_own(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head.run.logs.mkdir(exist_ok=True)
+    for name in ("attempt-9", "head", "ray-head", "reward", "worker-1"):
+        (head.run.logs / f"{name}.log").write_text(f"a line of {name}\n")
+    frames = [f'  File "model.py", line {number}, in call\n' for number in range(40)]
+    trace = ["before\n", "Traceback (most recent call last):\n", *frames, "ValueError: 7\n"]
+    (head.run.logs / "attempt-10.log").write_text("".join(trace))
+    assert rollcall(of(head), "logs") == 0
+    said = capsys.readouterr().out
+    named = re.findall("^==> (.*)", said, re.MULTILINE)
+    first = ["attempt-10.log", "attempt-9.log", "head.log", "worker-1.log"]
+    assert named == [*first, "reward.log", "ray-head.log"]
+    assert said.startswith("==> attempt-10.log\nTraceback (most recent call last):\n")
+    assert said.count("model.py") == 40
+    assert rollcall(of(head), "logs", "-n", "5") == 0
+    assert capsys.readouterr().out.count("model.py") == 4
 
 
 def test_logs_follows_from_its_last_lines_on(
