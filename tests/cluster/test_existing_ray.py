@@ -68,7 +68,7 @@ def drivers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if str(JOB) in line and line[:1] == [sys.executable] and "entrypoint" not in line:
+        if str(JOB) in line and line[:1] == [sys.executable] and Program.ROLLCALL not in line:
             found.append(process)
     return found
 

@@ -21,9 +21,9 @@ PAGE = ROOT / "docs" / "code-walks.md"
 BEGIN, END = "<!-- walks: from here -->\n", "<!-- walks: to here -->\n"
 ITEM = re.compile(r"^\d+\. `([\w/]+\.py)`, `([\w.]+)`", re.MULTILINE)
 PROCESSES = {
-    r"-m entrypoint up --": "the head",
-    r"-m entrypoint up": "a worker node",
-    r"-m entrypoint (\w+)": "`rollcall {}`",
+    r"-m rollcall up --": "the head",
+    r"-m rollcall up": "a worker node",
+    r"-m rollcall (\w+)": "`rollcall {}`",
     r"-m trainer\b": "the driver",
     r"ray::policy-": "a rank of the policy",
     r"ray::reference-": "a rank of the reference model",
