@@ -37,7 +37,9 @@ class OwnPackages:
         found = PathFinder.find_spec(name, path, target)
         if found or "." in inner:
             return found
-        return PathFinder.find_spec(name, [str(Path(place, top)) for place in _elsewhere()], target)
+        return PathFinder.find_spec(
+            name, [str(Path(place, top)) for place in _elsewhere(sys.path)], target
+        )
 
 
 def install() -> None:
@@ -50,6 +52,12 @@ def install() -> None:
     sys.meta_path.insert(0, OwnPackages)
     for name in NAMES:
         _extend(__import__(name), users.get(name))
+
+
+def hiding(places: Sequence[str]) -> list[Path]:
+    """Return the modules in these directories that have the name of a package of Rollcall."""
+    found = (PathFinder.find_spec(name, [place]) for place in _elsewhere(places) for name in NAMES)
+    return [Path(spec.origin) for spec in found if spec is not None and spec.origin]
 
 
 def _of_user(name: str) -> ModuleType | None:
@@ -100,7 +108,7 @@ def _extend(package: ModuleType, users: ModuleType | None) -> None:
 
 def _loaded(name: str) -> Iterator[ModuleType]:
     """Yield the user's module of the name, if there is one on Python's search path."""
-    spec = PathFinder.find_spec(name, list(_elsewhere()))
+    spec = PathFinder.find_spec(name, list(_elsewhere(sys.path)))
     program = sys.modules["__main__"]
     if spec is None or spec.loader is None:
         return
@@ -112,9 +120,9 @@ def _loaded(name: str) -> Iterator[ModuleType]:
         yield module
 
 
-def _elsewhere() -> Iterator[str]:
-    """Yield the places of Python's search path other than Rollcall's own."""
-    for place in sys.path:
+def _elsewhere(places: Sequence[str]) -> Iterator[str]:
+    """Yield the directories other than Rollcall's own."""
+    for place in places:
         if Path(place).resolve() != ROOT:
             yield place
 

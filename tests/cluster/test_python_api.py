@@ -15,7 +15,7 @@ from tests.support.tiny_run import Tiny
 PROGRAM = """
 import signal, sys
 import ray
-from rollcall import Callback, CallbackError, Score, train
+from rollcall import Callback, CallbackError, RunError, Score, train
 
 model, prompts, run_dir = sys.argv[1:]
 flags = dict(
@@ -42,6 +42,11 @@ assert [row["step"] for row in result.metrics()] == list(result.to_pandas().inde
 assert len(result.plot().axes[0].lines) == 1
 assert not ray.is_initialized()
 assert signal.getsignal(signal.SIGTERM) is handler
+try:
+    ray.init(address="local", num_cpus=1, include_dashboard=False)
+    train(**flags, reward=reward, max_steps=3)
+except RunError as error:
+    print(error)
 """
 
 
@@ -65,5 +70,6 @@ def test_a_program_trains_in_a_local_ray_that_ends_with_each_run(
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Stops.on_step_end raised ValueError after step 1: enough" in done.stdout
+    assert f"import {tmp_path}/env.py in place of Rollcall's package" in done.stdout
     assert "Result(steps=2, samples=16" in done.stdout
     assert (run_dir / "hf" / "config.json").exists()

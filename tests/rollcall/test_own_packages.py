@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.own_packages import ROOT, hiding
+
 ENV = "class MyEnv:\n    pass\n\nGAMES = 3\n"
 SCRIPT = "{first}\n{second}\nprint(MyEnv.__name__, GAMES, RewardRequest.__module__)\n"
 OURS, USERS = "from rollcall import RewardRequest, train", "from env import GAMES, MyEnv"
@@ -82,3 +84,11 @@ def test_commands_work_beside_such_files_on_pythonpath_too(
 ) -> None:
     for variables in ({}, {"PYTHONPATH": str(directory)}):
         assert said in ran(directory, "-m", "rollcall", *words.split(), **variables)
+
+
+def test_a_virtual_environment_named_env_hides_nothing(directory: Path) -> None:
+    assert hiding([str(directory)]) == [directory / "env.py", directory / "trainer.py"]
+    (directory / "env.py").unlink()
+    (directory / "trainer.py").unlink()
+    (directory / "env" / "bin").mkdir(parents=True)
+    assert hiding([str(directory), str(ROOT)]) == []

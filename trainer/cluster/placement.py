@@ -7,9 +7,12 @@ cluster each. Ray's label of a node binds each bundle to its node.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
@@ -18,6 +21,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.resources import NodeResources
+from rollcall import own_packages
 from trainer.cluster.bin_packing import Assignment, pack
 from trainer.cluster.calls import first_line
 from trainer.config.layout import Layout, ResourcePool
@@ -114,17 +118,25 @@ def join(layout: Layout) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start a local Ray with room for `layout`.
 
     Returns whether this process was in a cluster already, which is then used as it is. Raises
-    TrainingError if Ray does not start.
+    TrainingError if Ray does not start, or if its processes would import a user's modules in place
+    of ours.
     """
     if ray.is_initialized():
+        if hidden := own_packages.hiding([str(_program_directory()), "."]):
+            raise TrainingError(
+                f"Ray's processes would import {hidden[0]} in place of Rollcall's package of that "
+                "name: call `train` without `ray.init` before it, or rename the file"
+            )
         return True
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=True, job_config=job_config())
+        with _own_search_path():
+            ray.init(log_to_driver=True, job_config=job_config())
     else:
         cpus = max(layout.slots, len(os.sched_getaffinity(0)))
         options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
         try:
-            ray.init(address="local", **options)
+            with _own_search_path():
+                ray.init(address="local", **options)
         except Exception as error:
             if type(error) is not Exception:  # Ray raises a plain one for a daemon that is late
                 raise
@@ -215,8 +227,26 @@ def _not_free(found: Assignment) -> str:
     )
 
 
+@contextmanager
+def _own_search_path() -> Iterator[None]:
+    """Keep the directory of the program's file off the workers' search path, as `job_config` does.
+
+    Ray puts it first there if this process searches it too.
+    """
+    before, own = list(sys.path), str(_program_directory())
+    sys.path[:] = [place for place in before if place != own]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _program_directory() -> Path:
+    return Path(sys.argv[0]).resolve().parent
+
+
 def job_config() -> Any:
-    """Returns a job configuration that keeps the driver's directory off the workers' search path.
+    """Returns a job configuration that keeps the working directory off the workers' search path.
 
     Ray puts that directory first, so a user's folder `trainer` or `env` would hide ours. Ray leaves
     it out for a job of its client, whose directory is on another machine.
