@@ -123,18 +123,6 @@ def test_a_job_that_is_used_wrongly_ends_the_command_with_its_exit_code(cluster:
     assert jobs(cluster)["job-2"]["state"] == "failed"
 
 
-def test_a_job_waits_for_the_one_before_which_can_be_stopped_alone(cluster: Cluster) -> None:
-    first, second = begins(cluster), begins(cluster)
-    makes_steps(cluster, first)
-    states = {name: row["state"] for name, row in jobs(cluster).items()}
-    assert (states[first], states[second]) == ("running", "queued")
-    assert f"{first} runs" in asked(cluster, "status").stdout
-    assert asked(cluster, "stop", first).returncode == 0
-    makes_steps(cluster, second)
-    assert jobs(cluster)[first]["exit_code"] == 143
-    assert cluster.nodes[HEAD].running
-
-
 def test_a_python_program_submits_watches_and_stops_jobs(cluster: Cluster, tmp_path: Path) -> None:
     known = outside(cluster)
     client = Client(known["ROLLCALL_URL"], known["ROLLCALL_TOKEN"])
@@ -169,6 +157,18 @@ def test_a_python_program_submits_watches_and_stops_jobs(cluster: Cluster, tmp_p
     assert refused.value.exit_code == 77
 
 
+def test_a_job_waits_for_the_one_before_which_can_be_stopped_alone(cluster: Cluster) -> None:
+    first, second = begins(cluster), begins(cluster)
+    makes_steps(cluster, first)
+    states = {name: row["state"] for name, row in jobs(cluster).items()}
+    assert (states[first], states[second]) == ("running", "queued")
+    assert f"{first} runs" in asked(cluster, "status").stdout
+    assert asked(cluster, "stop", first).returncode == 0
+    makes_steps(cluster, second)
+    assert jobs(cluster)[first]["exit_code"] == 143
+    assert cluster.nodes[HEAD].running
+
+
 def test_rays_own_commands_work_with_the_variables_of_the_images_shells(cluster: Cluster) -> None:
     (cluster.layout.root / "ray").symlink_to(cluster.ray_dir(HEAD))
     shell = {
@@ -188,7 +188,7 @@ def test_rays_own_commands_work_with_the_variables_of_the_images_shells(cluster:
 
     assert "Resources" in said("status")
     # Not at 8265 of localhost, which Ray takes by default; and Ray is new since jobs 2 and 3 ended.
-    assert "job-4-1" in said("job", "list", RAY_API_SERVER_ADDRESS=dashboard)
+    assert "job-6-1" in said("job", "list", RAY_API_SERVER_ADDRESS=dashboard)
 
 
 def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_with_it(
@@ -208,14 +208,14 @@ def test_a_command_that_is_interrupted_leaves_its_job_and_a_killed_head_goes_on_
     said = following.stderr.readline()
     said += interrupted(following)
     assert following.returncode == 130
-    assert "job-5 goes on" in said
+    assert "job-7 goes on" in said
     cluster.kill(HEAD)
     cluster.start(HEAD)
     makes_steps(cluster, job)
     assert json.loads(run_of(cluster, job).progress.read_text())["attempt"] == 2
     (run_of(cluster, job).root / "finish").touch()
     cluster.until(
-        lambda: jobs(cluster)["job-5"]["state"] == "finished", "end of all jobs", within=120
+        lambda: jobs(cluster)["job-7"]["state"] == "finished", "end of all jobs", within=120
     )
     assert jobs(cluster)[job]["state"] == "finished"
     assert asked(cluster, "stop").returncode == 0
