@@ -11,7 +11,7 @@ import pytest
 from tests.support.node_cluster import HEAD, Cluster, result
 from tests.support.repository import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 
 MAIN = """
 import sys
