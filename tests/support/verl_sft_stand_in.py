@@ -23,11 +23,14 @@ def save(folder: Path, rank: int, world: int) -> None:
     for kind in ("model", "optim", "extra_state"):
         archive(folder / f"{kind}_world_size_{world}_rank_{rank}.pt")
     archive(folder / f"data_{rank}.pt")
+    name = folder.name.removeprefix("global_step_")
+    tracker = folder.parent / "latest_checkpointed_iteration.txt"
     if rank == 0:
-        while len(list(folder.glob("data_*.pt"))) < world:  # a barrier of all ranks
+        while len(list(folder.glob("data_*.pt"))) < world:
             time.sleep(0.05)
-        tracker = folder.parent / "latest_checkpointed_iteration.txt"
-        tracker.write_text(folder.name.removeprefix("global_step_"))
+        tracker.write_text(name)
+    while not tracker.is_file() or tracker.read_text() != name:  # a barrier of all ranks
+        time.sleep(0.05)
 
 
 def main() -> None:
