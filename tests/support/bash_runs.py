@@ -52,6 +52,8 @@ class Machine:
         for name in REAL:
             if found := shutil.which(name):
                 (self._programs / name).symlink_to(found)
+        self._waits = folder / "waits.sh"
+        self._waits.write_text("trap wait EXIT\n")
         if os.geteuid() == 0:
             for path in (folder, self.home, self._log):
                 os.chown(path, OTHER_USER, OTHER_USER)
@@ -64,8 +66,10 @@ class Machine:
         self.script.write_text(text)
         self._log.write_text("")
         argv = [*self._apart, BASH, "--norc", str(self.script), *arguments]
+        # What a script leaves in the background would end with it, before it has written its words.
+        given = self._environment(environment) | {"BASH_ENV": str(self._waits)}
         with suppress(subprocess.TimeoutExpired):
-            subprocess.run(argv, cwd=self.home, env=self._environment(environment), timeout=SECONDS,
+            subprocess.run(argv, cwd=self.home, env=given, timeout=SECONDS,
                            stdin=subprocess.DEVNULL, capture_output=True, check=False)  # fmt: skip
         said = self._log.read_bytes().decode(errors="replace")
         return [one.split("\0")[:-1] for one in said.split(f"{END}\0")[:-1]]
