@@ -95,11 +95,12 @@ class Event:
 class Client:
     """Asks a cluster. Every method raises NoAnswerError if the head does not do what is asked for.
 
-    While the head does not answer, as during its restart, methods ask again for two minutes.
+    While the head does not answer, as during its restart, methods ask again, for
+    ROLLCALL_HEAD_TIMEOUT.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        """`url`: of the control port, for example http://head:8266; by default ROLLCALL_URL, else
+        """`url`: of the control port, for example http://head:8267; by default ROLLCALL_URL, else
         this machine's head. `token`: the run's token, or its read-only key; by default
         ROLLCALL_TOKEN, else the token in ROLLCALL_RUN_DIR. Raises ConfigError.
         """

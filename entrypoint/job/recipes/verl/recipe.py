@@ -81,6 +81,25 @@ NOT_HERE = (
 )
 
 
+def usual_warnings(
+    settings: Settings, command: VerlCommand, directory: Path, unsaved: str
+) -> Iterator[str]:
+    """Yield the warnings that each program of verl needs.
+
+    `directory`: of the checkpoints. `unsaved`: what it means that there are none between the ends.
+    """
+    given = command.value(DIRECTORY)
+    if given and not working_dir.expanded(given).is_absolute():
+        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
+    if (every := command.number(FREQUENCY)) is not None and every < 1:
+        yield f"{FREQUENCY}={every}: {unsaved}"
+    if not settings.shares_run_dir:
+        yield command_line.NOT_SHARED
+    logger = command.value(LOGGER)
+    if logger is not None and "console" not in logger:
+        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+
+
 class AnyVerl(AnyCommand):
     """What the recipes of verl and of its copies have in common."""
 
@@ -95,16 +114,8 @@ class AnyVerl(AnyCommand):
 
     def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
         """Yield the warnings that each copy of verl needs."""
-        directory, given = self.directory(settings, command), command.value(DIRECTORY)
-        if given and not working_dir.expanded(given).is_absolute():
-            yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
-        if (every := command.number(FREQUENCY)) is not None and every < 1:
-            yield f"{FREQUENCY}={every}: without checkpoints, each attempt begins at step 1"
-        if not settings.shares_run_dir:
-            yield command_line.NOT_SHARED
-        logger = command.value(LOGGER)
-        if logger is not None and "console" not in logger:
-            yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+        unsaved = "without checkpoints, each attempt begins at step 1"
+        yield from usual_warnings(settings, command, self.directory(settings, command), unsaved)
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         given = parse(settings.job)

@@ -27,8 +27,6 @@ from entrypoint.job.recipes.verl import command_line as of_verl
 from entrypoint.job.recipes.verl import recipe as verl
 from entrypoint.job.recipes.verl.command_line import (
     DIRECTORY,
-    FREQUENCY,
-    LOGGER,
     PROGRAM_OF_SFT,
     RESUME_MODE,
     RESUME_PATH,
@@ -41,9 +39,9 @@ from entrypoint.run.failure_classes import FailureClass
 NAME, MODULE = "verl-sft", "verl.trainer.sft_trainer"
 SAVE_EVERY = 100
 """Steps between two checkpoints, if the user does not say: verl's default is the last step."""
-NUMBER = r"(?:np\.float\d+\()?(?P<{}>[-+.\de]+)"
+LOSS = verl.NUMBER.format("loss")
 STEP_PATTERN = re.compile(
-    rf"step:(?P<step>\d+) - (?:(?=(?:.*? - |)train/loss:{NUMBER.format('loss')})|(?=val/loss:))"
+    rf"step:(?P<step>\d+) - (?:(?=(?:.*? - |)train/loss:{LOSS})|(?=val/loss:))"
     r"|Total training steps: (?P<total_steps>\d+)|(?P<ended>Final validation metrics)"
 )
 """A line of verl's console logger, often behind a progress bar, and what verl prints at the end."""
@@ -207,16 +205,8 @@ def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:
 def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
     if unchecked := verl.not_checked(settings, command):
         yield unchecked
-    directory, given = _directory(settings, command), command.value(DIRECTORY)
-    if given and not working_dir.expanded(given).is_absolute():
-        yield f"{DIRECTORY}={given} is relative: checkpoints lie in {directory}"
-    if (every := command.number(FREQUENCY)) is not None and every < 1:
-        yield f"{FREQUENCY}={every}: the only checkpoint is the last, so each attempt begins anew"
-    if not settings.shares_run_dir:
-        yield of_verl.NOT_SHARED
-    logger = command.value(LOGGER)
-    if logger is not None and "console" not in logger:
-        yield f"{LOGGER}={logger}: `console` is added, because its lines tell the steps"
+    unsaved = "the only checkpoint is the last, so each attempt begins anew"
+    yield from verl.usual_warnings(settings, command, _directory(settings, command), unsaved)
 
 
 def _other_world(settings: Settings, nodes: Sequence[NodeResources]) -> Iterator[str]:
