@@ -15,7 +15,8 @@ __all__ = ["head"]
 expect.set_options(timeout=30_000)  # on a busy machine, too
 
 
-@pytest.fixture(scope="session")
+# No longer: Playwright's loop would fail each later `asyncio.run` of the process.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
