@@ -59,6 +59,25 @@ class SilentRankError(LostWorkerError):
     """A rank of a model does not answer; the message names the rank and its node."""
 
 
+class CorruptedRankError(LostWorkerError):
+    """A rank holds other bits than it must: its state is not used any more.
+
+    `place`: the node and process of the rank, once the driver has added them.
+    """
+
+    def __init__(self, role: str, rank: int, told: str, place: str = "") -> None:
+        who = f"{role}-{rank}" + (f", {place}" if place else "")
+        super().__init__(f"{who}: {told}", role, f"{who}: {told}")
+        self.rank, self._told = rank, told
+
+    def at(self, place: str) -> CorruptedRankError:
+        """Returns the error with the place of the rank."""
+        return type(self)(self.role, self.rank, self._told, place)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.role, self.rank, self._told)
+
+
 class UnreadableCheckpointError(TrainingError):
     """Another trainer's checkpoint is incomplete."""
 

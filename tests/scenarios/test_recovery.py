@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.local_workers import LocalLauncher, LocalWorkerGroup
 from tests.support.lost_calls import Dead
+from tests.support.ranks import flip_one
 from tests.support.saved_states import leaves_of
 from tests.support.tiny_reward_model import write_reward_model
 from tests.support.tiny_run import Tiny, events, metric_rows, rollouts_have_ended, share_of
@@ -28,7 +29,7 @@ from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop, recovery
 from trainer.training.inputs import TrainingInputs
-from trainer.types import BeyondRepairError, LostWorkerError, Metrics
+from trainer.types import BeyondRepairError, CorruptedRankError, LostWorkerError, Metrics
 from trainer.workers import groups
 from trainer.workers.experience import Lesson
 
@@ -72,12 +73,24 @@ class Mortal(LocalWorkerGroup[Any]):
             self._workers[worker] = build(self._actor, self._args)
 
 
+class Corruptible(Mortal):
+    """Does not die: a bit of its memory flips before the call."""
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        if self._death.strikes(self._role, method.__name__):
+            flip_one(self._workers[worker]._engine._strategy, "moments")
+        try:
+            return LocalWorkerGroup.send(self, worker, method, *args, **kwargs)
+        except CorruptedRankError as error:
+            return Dead(error)
+
+
 class MortalLauncher(LocalLauncher):
-    def __init__(self, death: Death) -> None:
-        self._death = death
+    def __init__(self, death: Death, kind: type[Mortal] = Mortal) -> None:
+        self._death, self._kind = death, kind
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
-        return Mortal(role, actor, count, args, self._death)
+        return self._kind(role, actor, count, args, self._death)
 
 
 def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
@@ -92,11 +105,11 @@ def configure(tiny: Tiny, run: Path, **flags: Any) -> Config:
     return tiny.config(run, enable_ema=True, **given | flags)
 
 
-def run(config: Config, death: Death) -> None:
+def run(config: Config, death: Death, kind: type[Mortal] = Mortal) -> None:
     config.files.root.mkdir(parents=True)
     prompts = data.load(config)
     workers = groups.assemble(
-        config, config.total_steps(len(prompts.stream)), MortalLauncher(death)
+        config, config.total_steps(len(prompts.stream)), MortalLauncher(death, kind)
     )
     models = workers.reward and ModelReward(workers.reward, combination(config.reward_combine))
     inputs = TrainingInputs(prompts, models or share_of("1"))
@@ -209,6 +222,31 @@ def test_where_nothing_is_held_the_run_begins_again_in_the_same_attempt(
     run(config, Death("policy", "update", 3))
     assert leaves_of(config, STEPS) == undisturbed
     assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "call", "made"),
+    [
+        ("policy", "update", 3, [1, 2, 3, 4]),
+        ("critic", "snapshot", 3, [1, 2, 3, 3, 4]),
+        pytest.param("critic", "update", 2, [1, 2, 3, 4], marks=MORE),
+    ],
+)
+def test_a_bit_that_flips_in_a_ranks_memory_is_told_and_changes_no_weight_of_the_run(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    role: str,
+    method: str,
+    call: int,
+    made: list[int],
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death(role, method, call), Corruptible)
+    assert leaves_of(config, STEPS) == undisturbed
+    (repaired,) = events(config, "rank-replaced")
+    assert f"{role}-0: its memory changed weights or optimizer state" in repaired["sentence"]
+    assert [e["details"]["step"] for e in events(config, "step")] == made
 
 
 def vanish(shard: Path) -> None:

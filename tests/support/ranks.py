@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
-from trainer.types import Experience, FloatArray, Metrics, Rank
+from trainer.types import CorruptedRankError, Experience, FloatArray, Metrics, Rank
 from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
@@ -128,6 +128,33 @@ class Workbench:
             self._actor.snapshot(1)
         return sent.elements.total()
 
+    def flip(self, ranks: Sequence[int], kind: str) -> None:
+        """Flip a bit in the memory of some ranks: of weights, of their masters, of moments."""
+        if self._rank.index in ranks:
+            flip_one(self._actor._engine._strategy, kind)
+
+    def miscompute(self, ranks: Sequence[int], kind: str) -> None:
+        """Have the optimizer of some ranks write a wrong bit in each of their updates."""
+        strategy = self._actor._engine._strategy
+        step = strategy.step
+
+        def wrong() -> float:
+            norm: float = step()
+            flip_one(strategy, kind)
+            return norm
+
+        if self._rank.index in ranks:
+            strategy.step = wrong
+
+    def compare(self) -> str:
+        """What the check of this rank's memory says."""
+        engine = self._actor._engine
+        return _said(lambda: engine._check.compare(engine._held))
+
+    def teach(self, step: int) -> str:
+        """Train on a step's samples. Returns the error of a rank whose bits are others."""
+        return _said(lambda: learn(self._actor, experience(step), step))
+
     def takes(self, seconds: float) -> tuple[float, float]:
         """When it began and ended, by the machine's clock."""
         began = time.monotonic()
@@ -214,6 +241,27 @@ class Workbench:
 
     def weights(self) -> Weights:
         return weights_of(self._actor)
+
+
+def _said(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except CorruptedRankError as error:
+        return str(error)
+    return ""
+
+
+def flip_one(strategy: Any, kind: str) -> None:
+    """Flip one bit of the last tensor of a kind that this rank keeps between updates."""
+    share = strategy.state()
+    of_kind = {
+        "weights": [*strategy._model.parameters()],
+        "masters": [*share.model.values()],
+        "moments": [held["exp_avg"] for held in share.adam.values()],
+    }
+    tensor = of_kind[kind][-1]
+    tensor = getattr(tensor, "ds_tensor", tensor).detach()
+    tensor.reshape(-1).view(torch.uint8)[1] ^= 4
 
 
 def _held() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,6 +36,13 @@ from trainer.types import (
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Tensors that Adam keeps for each parameter."""
+
+
+def moments_of(adam: Iterable[Mapping[str, Any]]) -> list[Tensor]:
+    """Returns the moments of what Adam keeps for each of several parameters."""
+    return [held[key] for held in adam for key in MOMENTS if key in held]
+
+
 Piece = tuple[int, tuple[int, ...]]
 """Where a piece begins in the flat tensor, and the shape of the whole tensor."""
 

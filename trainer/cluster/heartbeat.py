@@ -100,7 +100,7 @@ class GroupHeartbeat:
 
     def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
         """Kill the silent workers, so that none keeps its GPU, and raise SilentRankError."""
-        who = ", ".join(f"{self._role}-{worker} ({self._place(worker)})" for worker in silent)
+        who = ", ".join(f"{self._role}-{worker} ({self.place(worker)})" for worker in silent)
         for worker in silent:
             ray.kill(self._hosts[worker])
         time.sleep(KILL_SECONDS)
@@ -108,7 +108,8 @@ class GroupHeartbeat:
             f"rank {who} does not answer {how}: it or its node is stopped", self._role
         )
 
-    def _place(self, worker: int) -> str:
+    def place(self, worker: int) -> str:
+        """Returns the node and process of a worker, in words."""
         place = self._places[worker]
         return ray.get(place) if _answered([place], 0) else "not up yet"
 

@@ -42,7 +42,7 @@ from trainer.cluster.worker_group import (
     build,
     load,
 )
-from trainer.types import Rank
+from trainer.types import CorruptedRankError, Rank
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
@@ -336,8 +336,11 @@ class _RanksPending(Generic[T]):
 
         `received` raises for a killed process; heartbeats find a process that is stopped.
         """
+        worker = self._references.index(reference)
         try:
-            received(reference, self._role, self._references.index(reference))
+            received(reference, self._role, worker)
+        except CorruptedRankError as error:
+            raise error.at(self._heartbeat.place(worker)) from None
         except RayTaskError as error:
             self._heartbeat.blame(f"while another failed ({str(error).splitlines()[-1]})")
             raise

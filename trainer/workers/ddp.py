@@ -21,6 +21,7 @@ from trainer.models.precision import Masters
 from trainer.types import Rank
 from trainer.workers.optimizer import Optimizer
 from trainer.workers.settings import LearnerSettings
+from trainer.workers.weight_check import Held
 
 
 class Replicated:
@@ -78,6 +79,11 @@ class Replicated:
             adam={name: adam[name] for name in mine if name in adam},
             scheduler=self._optimizer.schedule,
         )
+
+    def held(self) -> Held:
+        masters = self._updated.parameters() if self._masters else ()
+        moments = self._optimizer.moments(self._updated).values()
+        return Held([*self._model.parameters(), *masters, *state.moments_of(moments)])
 
     @torch.no_grad()
     def restore(self, state: State) -> None:

@@ -25,6 +25,7 @@ from trainer.types import Rank, TrainingError
 from trainer.workers import deepspeed_state
 from trainer.workers.optimizer import adamw, restore_schedule, scheduler_of
 from trainer.workers.settings import LearnerSettings
+from trainer.workers.weight_check import Held
 
 MASTERS = (States.hp_params, States.optim_states)
 """States that DeepSpeed can offload: fp32 weights, and Adam's moments."""
@@ -117,6 +118,16 @@ class ZeRO:
                 adam[name] = {"step": made, **part.moments}
         schedule = self._scheduler.state_dict()
         return State(model=model, adam=adam, scheduler=schedule, pieces=pieces)
+
+    def held(self) -> Held:
+        own = self.state()
+        updated = [*own.model.values(), *state.moments_of(own.adam.values())]
+        parameters = list(self._model.parameters())
+        if not any(map(is_sharded, parameters)):
+            return Held(parameters, updated)
+        names = ("ds_tensor", "ds_secondary_tensor")
+        parts = (getattr(one, name, None) for one in parameters for name in names)
+        return Held((), [*updated, *(part for part in parts if part is not None)])
 
     def restore(self, state: State) -> None:
         tensors = trained(self._model)

@@ -33,6 +33,7 @@ from trainer.models.loading import equal_micro_batches, share_threads
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
+from trainer.workers.weight_check import Held, WeightCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class LearnerEngine:
         self.restored_rate: float | None = None
         """Peak learning rate of the restored state, if known."""
         self._limits = trained.limits
+        self._check = WeightCheck(trained.role, rank, settings.train.weight_check_steps)
         self.offload()
 
     @contextmanager
@@ -117,8 +119,10 @@ class LearnerEngine:
         """Update the model on the rank's samples. Returns the mean metrics of the updates.
 
         Each rank returns its share of the metrics. Raises TrainingError if a loss or a gradient is
-        not finite; that update is not made, or not kept.
+        not finite; that update is not made, or not kept. Raises CorruptedRankError if the rank's
+        memory has changed since the last update, or differs from the other ranks' after this one.
         """
+        self._check.compare(self._held)
         index = self._rank.index
         torch.manual_seed(
             derive(self._settings.train.seed, self._role, step, *([index] if index else []))
@@ -133,6 +137,7 @@ class LearnerEngine:
             for name, value in self._update(batches, loss_of).items():
                 totals[name] += value
         self._model.eval()
+        self._check.updated(step, self._held)
         return {name: value / len(updates) for name, value in totals.items()}
 
     def _update(self, batches: Iterable[tuple[LossBatch, bool]], loss_of: LossOf) -> Metrics:
@@ -197,8 +202,19 @@ class LearnerEngine:
         }
 
     def snapshot(self, step: int, needed: Sequence[int]) -> int:
-        """Copy this rank's shard of the state. Returns its size in bytes."""
-        return self._staging.take(step, needed, self._state()).bytes
+        """Copy this rank's shard of the state. Returns its size in bytes.
+
+        Raises CorruptedRankError if the state may have changed since the update that made it.
+        """
+        size = self._staging.take(step, needed, self._state()).bytes
+        self._check.compare(self._held)
+        return size
+
+    def _held(self) -> Held:
+        held = self._strategy.held()
+        if not self._average:
+            return held
+        return replace(held, equal=(*held.equal, *self._average.tensors.values()))
 
     def _state(self) -> State:
         content = self._strategy.state()
@@ -227,6 +243,7 @@ class LearnerEngine:
         """Restore the state. Ranks need not wait for one another, and read at their own pace."""
         from trainer.checkpoint.source import opened  # imports Ray
 
+        self._check.forget()
         with opened(source, self._role, in_parts=self._reads_parts) as content:
             self._strategy.restore(content)
             (self.restored_rate,) = content.scheduler.get("base_lrs", [None])[:1]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trainer.checkpoint.state import State
+from trainer.workers.weight_check import Held
 
 
 class Strategy(Protocol):
@@ -42,6 +43,9 @@ class Strategy(Protocol):
         Its tensors are those that the next update changes. All ranks' shares together are
         independent of the parallel layout.
         """
+
+    def held(self) -> Held:
+        """Returns the tensors that must keep their bits until the next update. Sends nothing."""
 
     def restore(self, state: State) -> None:
         """Restore the state that all ranks of any layout saved.

@@ -50,6 +50,12 @@ class TrainSettings:
         unit="steps",
         at_least=-1,
     )
+    weight_check_steps: int = Group.CHECKPOINTS.flag(
+        1,
+        "steps between checks that memory keeps its bits and ranks have equal weights; 0: never",
+        unit="steps",
+        at_least=0,
+    )
     enable_ema: bool = Group.TRAIN.flag(
         False, "keep a moving average of the policy", dotted="train.enable_ema"
     )

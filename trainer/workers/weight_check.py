@@ -1,0 +1,163 @@
+"""Silent data corruption: are the bits those that the last update wrote, and equal on all ranks?
+
+A GPU or a memory that gives a wrong bit raises no error (Dixit et al. 2021, "Silent Data
+Corruptions at Scale"; Llama 3, section 3.3.4). For each check, a rank reads its memory once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from trainer.types import CorruptedRankError, Rank
+
+WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+ROW = 4096
+"""Words whose sum gets a weight of its own."""
+MIXER = 0x9E3779B97F4A7C15
+"""Odd: times an odd number, a difference stays one modulo 2^64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The tensors that a rank keeps between two updates."""
+
+    equal: Sequence[Tensor]
+    """Every rank has the same, to the bit."""
+    own: Sequence[Tensor] = ()
+    """This rank's part of what is sharded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Print:
+    """What a rank has of the weights that all ranks hold."""
+
+    device: int
+    """A digest of what rounds alike: devices of one model, and threads of a CPU."""
+    bits: int
+
+
+class WeightCheck:
+    """Checks one rank's tensors in every n-th step."""
+
+    def __init__(self, role: str, rank: Rank, every: int) -> None:
+        """`every`: steps between two checks; 0: there is none."""
+        self._role, self._rank, self._every = role, rank, every
+        self._sealed: tuple[int, int] | None = None
+        """Step and fingerprint of the tensors after the newest update."""
+
+    def updated(self, step: int, held: Callable[[], Held]) -> None:
+        """Compare with the other ranks after the last update of `step`, and remember the bits.
+
+        All ranks call it. Raises CorruptedRankError on the ranks that differ from the most.
+        """
+        self._sealed = None
+        if not self._every or step % self._every:
+            return
+        found = held()
+        equal = fingerprint(found.equal)
+        if found.equal and self._rank.world > 1:
+            odd = odd_ones(_of_all_ranks(Print(_device_digest(found.equal[0]), equal), found))
+            if self._rank.index in odd:
+                others = self._rank.world - len(odd)
+                told = (
+                    f"its weights differ from those of {others} other ranks after step {step}"
+                    if others
+                    else f"the ranks' weights differ after step {step}, and none are the most"
+                )
+                raise CorruptedRankError(self._role, self._rank.index, told)
+        self._sealed = step, combined([equal, fingerprint(found.own)])
+
+    def compare(self, held: Callable[[], Held]) -> None:
+        """Raise CorruptedRankError if the tensors are not those that the newest update wrote."""
+        if self._sealed is None:
+            return
+        step, bits = self._sealed
+        found = held()
+        if combined([fingerprint(found.equal), fingerprint(found.own)]) != bits:
+            told = f"its memory changed weights or optimizer state that step {step} had written"
+            raise CorruptedRankError(self._role, self._rank.index, told)
+
+    def forget(self) -> None:
+        """The tensors get other values than an update's."""
+        self._sealed = None
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> int:
+    """Returns 64 bits that differ if one word of one tensor does, wherever the tensors lie."""
+    by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for place, tensor in enumerate(tensors):
+        by_device.setdefault(tensor.device, []).append((place, _sum(tensor.detach())))
+    sums = {
+        place: value
+        for found in by_device.values()
+        for (place, _), value in zip(
+            found, torch.stack([total for _, total in found]).tolist(), strict=True
+        )
+    }
+    return combined([sums[place] for place in sorted(sums)])
+
+
+def combined(sums: Iterable[int]) -> int:
+    """Returns 64 bits that differ if one of the sums does."""
+    total = 0
+    for one in sums:
+        total = (total * MIXER + one + 1) % 2**64
+    return total
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """Return a scalar in int64 of the tensor's bits: rows of words, each times an odd number."""
+    words = _words(tensor)
+    whole = words.numel() // ROW * ROW
+    rows = words[:whole].view(-1, ROW).sum(1, dtype=torch.int64)
+    rows = torch.cat([rows, words[whole:].sum(dtype=torch.int64).view(1)])
+    odd = torch.arange(1, 2 * len(rows), 2, device=rows.device)
+    return (rows * odd).sum()
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """Return the tensor's memory as the longest integers that it divides into: 64 bits are fast."""
+    flat = tensor.reshape(-1)
+    size, start = flat.element_size(), flat.storage_offset() * flat.element_size()
+    for word in WORDS:
+        if not any(number % word.itemsize for number in (size * len(flat), start)):
+            break
+    return flat.view(word)
+
+
+def odd_ones(prints: Sequence[Print]) -> frozenset[int]:
+    """Returns the ranks that differ from most ranks with such a device.
+
+    All ranks with the device, if no half of them agree: nothing then says which are right.
+    """
+    odd: set[int] = set()
+    for device in {one.device for one in prints}:
+        ranks = [rank for rank, one in enumerate(prints) if one.device == device]
+        (bits, count), *others = Counter(prints[rank].bits for rank in ranks).most_common()
+        if others:
+            has_most = 2 * count > len(ranks)
+            odd |= {rank for rank in ranks if not has_most or prints[rank].bits != bits}
+    return frozenset(odd)
+
+
+def _of_all_ranks(own: Print, held: Held) -> list[Print]:
+    signed = [value - 2**64 if value >= 2**63 else value for value in (own.device, own.bits)]
+    mine = torch.tensor(signed, device=held.equal[0].device)
+    found = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(found, mine)
+    return [Print(*one.tolist()) for one in found]
+
+
+def _device_digest(tensor: Tensor) -> int:
+    """Return a digest of what decides how sums are rounded: another one rounds otherwise."""
+    if tensor.is_cuda:
+        name = torch.cuda.get_device_name(tensor.device)
+    else:
+        name = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
