@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contract.files import lines
+from contract.files.plain_files import open_plain
 from contract.journal_file.lines import KIND, event_of
 from entrypoint.run.storage_reads import StorageReads
 
@@ -70,7 +71,7 @@ async def follow(
 
 def _start(journal: Path, after: int) -> int:
     """Return `after` if an event of this journal ends there, else 0: it is another journal."""
-    with journal.open("rb") as file:
+    with open_plain(journal) as file:
         file.seek(max(0, after - 1))
         return after if after and file.read(1) == b"\n" else 0
 
@@ -79,7 +80,7 @@ def next_events(
     journal: Path, offset: int, without: Container[str] = ()
 ) -> tuple[int, list[Entry], bool]:
     """Return where the next complete events end, those events, and whether there may be more."""
-    with journal.open("rb") as file:
+    with open_plain(journal) as file:
         file.seek(offset)
         data = file.read(READ_BYTES) + file.readline()
     entries = []
@@ -96,7 +97,7 @@ def _newest(journal: Path, most: int, without: Container[str]) -> tuple[int, lis
 
     A page asks so. It reads the end of the journal only, which may have 200,000 events.
     """
-    with journal.open("rb") as file:
+    with open_plain(journal) as file:
         ends = lines.backwards(file)
         newest = next(ends, None)
         if newest is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from contract.files.plain_files import append_plain
 from entrypoint.cluster.request_io import body_of
 from entrypoint.run.storage_reads import StorageReads
 
@@ -55,6 +56,5 @@ class WorkerLogs:
             new = content[max(0, known - offset) :]
             if new:
                 self._directory.mkdir(parents=True, exist_ok=True)
-                with (self._directory / key[1]).open("ab") as file:
-                    file.write(new)
+                append_plain(self._directory / key[1], new)
             self._ends[key] = max(known, offset + len(content))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import stat
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from contract.files import stored_json
+from contract.files.plain_files import open_plain
 from contract.journal_file.lines import event_of, line_of
 from contract.redaction import named_secrets, redact, redact_all, redact_known
 from contract.run_dir import RunFiles
@@ -56,12 +58,13 @@ def gather(run: RunFiles) -> Gathered:
     left_out: list[LeftOut] = []
     room = MOST_BYTES
     for path, end in _files(run):
-        name = path.relative_to(run.root).as_posix()
+        name = os.fsencode(path.relative_to(run.root)).decode(errors="replace")
         if room <= 0:
             left_out.append(LeftOut(name, f"the bundle has {MOST_BYTES // 2**20} MiB already"))
             continue
         try:
-            member = _read(path, name, end)
+            with open_plain(path, run.root) as file:
+                member = _read(file, name, end)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -95,7 +98,8 @@ def _files(run: RunFiles) -> Iterator[tuple[Path, int]]:
     """Yield the files of a run, each with how many bytes of its end are wanted."""
     yield from ((path, END_BYTES) for path in (run.run, run.result, run.progress, run.phase))
     yield run.journal, JOURNAL_BYTES
-    yield from ((path, END_BYTES) for path in _newest_first(run.logs.rglob("*")))
+    logs = _newest_first(run.logs.rglob("*"))
+    yield from ((path, END_BYTES) for path in logs if not path.is_dir())
     yield run.metrics, END_BYTES
     for job in _newest_first(run.jobs.glob("*"))[:MOST_JOBS]:
         yield job / "job.json", END_BYTES
@@ -111,21 +115,15 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _read(path: Path, name: str, end: int) -> Member:
-    """Return a file, or of a long one beginning and end. Raises OSError.
-
-    Raises FileNotFoundError for what is not a plain file: a link may lead out of the run.
-    """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise FileNotFoundError
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        if size <= BEGIN_BYTES + end:
-            return Member(name, file.read(BEGIN_BYTES + end).decode(errors="replace"))
-        begin = file.read(BEGIN_BYTES)
-        file.seek(size - end)
-        last = file.read(end)
+def _read(file: IO[bytes], name: str, end: int) -> Member:
+    """Return a file, or of a long one beginning and end. Raises OSError."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    if size <= BEGIN_BYTES + end:
+        return Member(name, file.read(BEGIN_BYTES + end).decode(errors="replace"))
+    begin = file.read(BEGIN_BYTES)
+    file.seek(size - end)
+    last = file.read(end)
     begin = begin[: begin.rfind(b"\n") + 1]  # whole lines: half a secret would not be masked
     last = last[last.find(b"\n") + 1 or len(last) :]
     note = f"{len(begin)} bytes of its beginning and {len(last)} of its end, of {size}"

@@ -6,6 +6,7 @@ rows of as many steps; of many rows, only some are parsed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
+from contract.files.plain_files import open_plain
 from contract.metrics import CHARTS, Chart, chart_of, charts_of
 
 MOST_POINTS = 400
@@ -137,11 +139,11 @@ class Curves:
     def _read(self) -> bool:
         """Read the next rows; return whether there are more."""
         try:
-            file = self.path.open("rb")
+            file = open_plain(self.path)
         except FileNotFoundError:
             return False
         with file:
-            size, inode = file.seek(0, 2), self.path.stat().st_ino
+            size, inode = file.seek(0, 2), os.fstat(file.fileno()).st_ino
             file.seek(self._offset - len(self._end))
             if inode != self._file or file.read(len(self._end)) != self._end:
                 self._begin(inode)  # after a crash, rows of repeated steps are dropped

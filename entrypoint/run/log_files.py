@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import os
 import re
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from contract.files import stored_json
+from contract.files.plain_files import NotPlainError, open_plain, plain_names
 from contract.run_dir import RunFiles
 
 MOST_BYTES = 2**18
@@ -33,7 +34,7 @@ def last_rows(path: Path, most: int) -> list[dict[str, Any]]:
     Raises OSError, but not if there is no file.
     """
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, file.seek(0, 2) - MOST_BYTES))
             lines = file.read().split(b"\n")
     except FileNotFoundError:
@@ -51,16 +52,25 @@ def names(directory: Path) -> list[str]:
     Raises OSError if the directory cannot be read.
     """
     try:
-        files = os.listdir(directory)  # noqa: PTH208 - and Path.glob finds nothing where it may not look
+        files = plain_names(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((name[:-4] for name in files if name.endswith(".log")), key=_in_order)
 
 
 def is_there(directory: Path, name: str) -> bool:
-    """Return whether there is a log of this name. A name is not a path to another folder."""
-    is_name = "/" not in name and len(name.encode(errors="replace")) <= MOST_NAME_BYTES
-    return name == JOURNAL or (is_name and _path(directory, name).is_file())
+    """Return whether there is a log of this name. A name is not a path to another folder.
+
+    Raises OSError.
+    """
+    is_name = not set("/\0") & set(name) and len(name.encode(errors="replace")) <= MOST_NAME_BYTES
+    if name == JOURNAL or not is_name:
+        return name == JOURNAL
+    try:
+        _opened(directory, name).close()
+    except (FileNotFoundError, NotADirectoryError, NotPlainError):
+        return False
+    return True
 
 
 def read(directory: Path, name: str, offset: int) -> Piece:
@@ -71,7 +81,7 @@ def read(directory: Path, name: str, offset: int) -> Piece:
     OSError.
     """
     try:
-        file = _path(directory, name).open("rb")
+        file = _opened(directory, name)
     except FileNotFoundError:
         if name == JOURNAL:
             return Piece("", 0)
@@ -87,8 +97,10 @@ def read(directory: Path, name: str, offset: int) -> Piece:
     return Piece(text, start + len(data) - len(decoder.getstate()[0]))
 
 
-def _path(directory: Path, name: str) -> Path:
-    return RunFiles(directory.parent).journal if name == JOURNAL else directory / f"{name}.log"
+def _opened(directory: Path, name: str) -> BufferedReader:
+    if name == JOURNAL:
+        return open_plain(RunFiles(directory.parent).journal)
+    return open_plain(directory / f"{name}.log", below=directory.parent)
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

@@ -26,6 +26,7 @@ from threading import Event
 from typing import IO
 
 from contract.files.os_errors import replacing_path, with_path
+from contract.files.plain_files import create_plain
 from contract.manifest import MANIFEST, WrittenFile, checkpoint_path, files_in
 from contract.run_dir import sync_directory, write_atomically
 from entrypoint.net import wait
@@ -148,7 +149,7 @@ class _Download:
                 why = f"has {there} bytes, its manifest says {file.bytes}"
             raise CorruptCheckpointError(f"{file.name} {why}")
         self._arrived[file.name] = 0
-        with with_path(part), part.open("wb") as target:
+        with with_path(part), create_plain(part, self._incoming) as target:
             for start in range(0, file.bytes, PART_BYTES):
                 if self._over.is_set():
                     return
@@ -176,7 +177,7 @@ def whole(store: Store, name: str, to: Path) -> bool:
         return False
     part = to.with_name(f".{to.name}.part")
     with replacing_path(to):
-        with part.open("wb") as target:
+        with create_plain(part) as target:
             for start in range(0, size, PART_BYTES):
                 target.write(store.part(name, start, min(PART_BYTES, size - start)))
             target.flush()
@@ -266,7 +267,7 @@ def fetch_growing(store: Store, name: str, to: Path) -> bool:
         return False
     part = to.with_name(f".{to.name}.part")
     with replacing_path(to):
-        with part.open("wb") as target:
+        with create_plain(part) as target:
             calls = [
                 partial(_fetch_one, store, _place(name, number), target.fileno(), number)
                 for number in range(len(there))

@@ -25,6 +25,7 @@ from typing import IO
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.files.plain_files import NotPlainError, open_plain
 from contract.manifest import (
     LEFT,
     MANIFEST,
@@ -210,7 +211,7 @@ class Uploads:
         """
         paths = [self._run.root / name for name in restore.HISTORY]
         with ExitStack() as opened:
-            files = [opened.enter_context(path.open("rb")) for path in paths if path.exists()]
+            files = [opened.enter_context(open_plain(path)) for path in paths if path.exists()]
             parts = [Beginning(file, self._files.moves) for file in files]
             is_finished = self._is_finished()
             if last or not is_finished:
@@ -238,7 +239,10 @@ class Uploads:
         """Upload the exported models and the last state of the history."""
         self._ownership.take_or_check()
         for directory in (self._run.exported, self._run.exported_critic, self._run.best):
-            self._upload_model(directory)
+            try:
+                self._upload_model(directory)
+            except CorruptFileError as error:
+                self._record("upload-failed", f"{directory} is not uploaded: {error}.")
         self._upload_history(last=True)
 
     def _upload_model(self, directory: Path) -> None:
@@ -292,7 +296,7 @@ FILES_AT_ONCE = 4
 
 
 class CorruptFileError(Exception):
-    """A file of the run directory has another checksum than its manifest gives."""
+    """A file of the run directory is a link, or has another checksum than its manifest gives."""
 
 
 class FileUploads:
@@ -315,7 +319,7 @@ class FileUploads:
         StoreError.
         """
         with ExitStack() as opened:
-            handles = {path: opened.enter_context(path.open("rb")) for path in files}
+            handles = {path: opened.enter_context(self._opened(path)) for path in files}
             calls = [partial(self._one, path, file, files[path]) for path, file in handles.items()]
             Transfers("upload-file", calls, FILES_AT_ONCE, Event()).ended()
             keys = {path: _key(file) for path, file in handles.items()}
@@ -323,6 +327,14 @@ class FileUploads:
                 WrittenFile(str(path.relative_to(self._root)), key[1], self._sent[key])
                 for path, key in keys.items()
             ]
+
+    def _opened(self, path: Path) -> IO[bytes]:
+        """The run directory's own entries, such as `hf`, may be links; nothing below them may."""
+        below = self._root / path.relative_to(self._root).parts[0]
+        try:
+            return open_plain(path, below)
+        except NotPlainError as error:
+            raise CorruptFileError(errors.describe(error)) from None
 
     def _one(self, path: Path, file: IO[bytes], sha256: str) -> None:
         key = _key(file)

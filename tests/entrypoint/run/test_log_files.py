@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from contract.files.plain_files import NotPlainError
 from entrypoint.run import log_files
 
 
@@ -57,3 +60,20 @@ def test_a_run_that_has_not_begun_has_an_empty_journal_and_no_log(tmp_path: Path
     assert log_files.read(logs, log_files.JOURNAL, -400) == ("", 0)
     with pytest.raises(FileNotFoundError):
         log_files.read(logs, "head", 0)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_log_that_is_a_link_is_neither_listed_nor_read(
+    link: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    (logs := tmp_path / "logs").mkdir()
+    (tmp_path / ".token").write_text("the token")
+    link(tmp_path / ".token", logs / "tok.log")
+    assert log_files.names(logs) == []
+    assert not log_files.is_there(logs, "tok")
+    with pytest.raises(NotPlainError):
+        log_files.read(logs, "tok", 0)
+
+
+def test_a_name_with_a_null_character_is_no_log(tmp_path: Path) -> None:
+    assert not log_files.is_there(tmp_path, "a\0b")
