@@ -9,8 +9,8 @@ or frozen is the one that the policy is on. A new step is one that no attempt ha
 the one that was in flight at the fault, and may yet end, does not count. The value is the worst of
 the ratios, each divided by its target.
 
-Our nodes have the default settings, so that they hold standby ranks. With --fork-server they have
-ROLLCALL_FORK_SERVER=1 too. Before each fault both sides have the time in which standby ranks start.
+Our nodes have the default settings, so that they hold standby ranks. Before each fault both sides
+have the time in which standby ranks start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -98,8 +97,7 @@ class Cluster:
     def processes(self, number: int) -> list[psutil.Process]:
         """All that runs in a container."""
         node = self.mark(number)
-        of_ray = f"{node}@/tmp/ray"
-        return [p for mark in (node, of_ray, f"{of_ray}/fork-server") for p in find_marked(mark)]
+        return [p for mark in (node, f"{node}@/tmp/ray") for p in find_marked(mark)]
 
     def step(self) -> int:
         progress = Progress.read(self.run.progress)
@@ -116,9 +114,7 @@ def main() -> int:
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*RATIOS, *SECONDS])
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
-    parser.add_argument("--fork-server", action="store_true")
     options = parser.parse_args()
-    ours = partial(with_rollcall, fork_server=options.fork_server)
     if reason := missing():
         raise SystemExit(f"it needs containers: {reason}")
     signal.signal(signal.SIGTERM, ended)
@@ -128,11 +124,11 @@ def main() -> int:
         for number in range(options.rounds):
             root = Path(directory)
             if not options.loop_only:
-                measure(ours, root / f"ours-{number}", data, options.faults, found["ours"])
+                measure(with_rollcall, root / f"ours-{number}", data, options.faults, found["ours"])
             faults = [fault for fault in options.faults if fault in RATIOS]
             if faults and not options.ours_only:
                 measure(loop, root / f"loop-{number}", data, faults, found["loop"])
-    return conclude(found, options.rounds, fork_server=options.fork_server)
+    return conclude(found, options.rounds)
 
 
 def ended(number: int, frame: FrameType | None) -> NoReturn:
@@ -149,11 +145,9 @@ def prepared(root: Path) -> Path:
 
 
 @contextmanager
-def with_rollcall(root: Path, data: Path, *, fork_server: bool) -> Iterator[Cluster]:
+def with_rollcall(root: Path, data: Path) -> Iterator[Cluster]:
     """The image as users start it."""
     env = {"EXPECTED_WORKERS": "2", "ROLLCALL_HEAD_ADDRESS": "head"}
-    if fork_server:
-        env["ROLLCALL_FORK_SERVER"] = "1"
     of_head = {"RAY_WORKER": "0", "ROLLCALL_NUM_CPUS": str(HEAD_CPUS)}
     of_worker = {"RAY_WORKER": "1", "ROLLCALL_NUM_CPUS": str(CPUS)}
     head = Node("head", env | of_head, words=("--", *JOB))
@@ -317,7 +311,7 @@ def name(process: psutil.Process) -> str:
     return Path((command_line(process) or [""])[0]).name.split(" ")[0]
 
 
-def conclude(found: dict[str, dict[str, list[float]]], rounds: int, *, fork_server: bool) -> int:
+def conclude(found: dict[str, dict[str, list[float]]], rounds: int) -> int:
     medians = {
         side: {fault: statistics.median(seconds) for fault, seconds in faults.items()}
         for side, faults in found.items()
@@ -338,7 +332,6 @@ def conclude(found: dict[str, dict[str, list[float]]], rounds: int, *, fork_serv
             "ratios": rounded(ratios),
             "targets": rounded(RATIOS | SECONDS),
             "rounds": rounds,
-            "fork_server": fork_server,
             "cores": os.cpu_count(),
         },
     )

@@ -85,6 +85,7 @@ def running() -> Iterator[tuple[Cluster, Watchers]]:
             ROLLCALL_REWARD_COMMAND=shlex.join(server),
             ROLLCALL_REWARD_URL=f"http://127.0.0.1:{port}/",
         )
+        cluster.plain = True
         try:
             cluster.start(HEAD, WORKER)
             cluster.goes_on(within=BOOT_SECONDS)

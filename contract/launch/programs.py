@@ -12,12 +12,9 @@ class Program(StrEnum):
     NODE_REPORT = "entrypoint.node.existing_ray.node_report"
     INTERRUPTIBLE = "entrypoint.processes.interruptible"
     """Runs another program so that Ctrl-C ends it as it ends others."""
-    FORK_SERVER = "entrypoint.processes.fork_server.server"
 
     TRAINER = "trainer"
     SUPERVISED = "trainer.supervised"
-    PRELOAD = "trainer.cluster.preload"
-    """Imports what the processes of a run need: the fork server imports it once for all."""
     STANDBY_IMPORTS = "trainer.cluster.standby_imports"
     LAUNCH = "trainer.cluster.launch"
     """The driver of a job that runs once for each rank of all nodes."""

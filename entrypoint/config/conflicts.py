@@ -162,7 +162,6 @@ OF_RAYS_START = {
     "num_cpus": "give them to `ray start` on Ray's nodes",
     "num_gpus": "give them to `ray start` on Ray's nodes",
     "standby_ranks": "Ray's nodes start their processes without them",
-    "fork_server": "Ray's nodes start their processes without it",
     "waits_for_jobs": "start Rollcall once for each job, with the job's own words",
     "debug_ray": "set RAY_DEBUG or RAY_DEBUG_POST_MORTEM on Ray's nodes",
 }

@@ -311,11 +311,6 @@ class Settings:
     standby_ranks: bool = variable(
         "ROLLCALL_STANDBY_RANKS", "0: no [standby ranks](recovery.md#standby-ranks).", default=True
     )
-    fork_server: bool = variable(
-        "ROLLCALL_FORK_SERVER",
-        "1: [fork](architecture.md#the-fork-server) processes (`builtin` only).",
-        default=False,
-    )
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
         "Time for a save after SIGTERM.",

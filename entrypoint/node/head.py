@@ -37,7 +37,6 @@ from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
-from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
 from entrypoint.run import errors, restore
@@ -152,7 +151,6 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     with (
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
         FdStore(ray_node.fd_store_path(settings)) as memory,
-        ForkServer(settings, env),
         nullcontext() if settings.ray_address else actor_logs.copying(settings),
         cluster,
         control,

@@ -37,7 +37,6 @@ from entrypoint.node import ray_files, raylet
 from entrypoint.node.ray_start_errors import dashboard_fault, lacked_time, last_words
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
-from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
 from entrypoint.run import errors
@@ -82,8 +81,12 @@ class RayNode:
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
         self._argv = [
-            *fork_server.with_python(settings, beside_interpreter("ray")),
-            *("start", *arguments, *common_arguments(settings, me.address, gpus)),
+            *(
+                beside_interpreter("ray"),
+                "start",
+                *arguments,
+                *common_arguments(settings, me.address, gpus),
+            ),
             *standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),
         ]
         self._env = environment(settings, token) | process.marks(self._mark)

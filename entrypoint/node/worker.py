@@ -32,7 +32,6 @@ from entrypoint.node.ray_node import RayNode
 from entrypoint.node.way_in import WayIn, through
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
-from entrypoint.processes.fork_server.client import ForkServer
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
@@ -72,7 +71,6 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
         env = ray_node.environment(settings, token)
         with (
             FdStore(ray_node.fd_store_path(settings)) as memory,
-            ForkServer(settings, env),
             actor_logs.copying(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):

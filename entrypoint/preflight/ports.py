@@ -20,7 +20,6 @@ from entrypoint.net.port_block import why_not
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process, services
-from entrypoint.processes.fork_server import client as fork_server
 
 FEWEST_WORKER_PORTS = 16
 FIRST_OF_USERS = 1024
@@ -174,8 +173,7 @@ def _describe(port: int, error: OSError, holders: Mapping[int, int]) -> str:
 
 def living(settings: Settings) -> int | None:
     """The entrypoint of a living node of this name on this machine."""
-    marks = (settings.node_mark, services.mark(settings), fork_server.mark(settings))
-    return process.other_owner(*marks)
+    return process.other_owner(settings.node_mark, services.mark(settings))
 
 
 def stale_ray(context: Context) -> Finding:

@@ -16,7 +16,6 @@ import psutil
 
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process
-from entrypoint.processes.fork_server import client as fork_server
 
 ATTEMPT, RAY_JOB = "ROLLCALL_ATTEMPT", "RAY_JOB_ID"
 NO_JOB = "ffffffff"
@@ -48,7 +47,7 @@ def ray_works(settings: Settings, born_before: float) -> bool:
 
 def end_of_earlier_jobs(settings: Settings) -> str:
     """End what jobs have left that came before the one that runs here; return it, or ""."""
-    running = [_ray_job(found) for found in _marked(settings) if _is_rays(found, settings)]
+    running = [_ray_job(found) for found in _marked(settings) if _is_rays(found)]
     newest = max(running, default=0)
     return _ended(found for found in _strays(settings) if 0 < _ray_job(found) < newest)
 
@@ -64,7 +63,7 @@ def _ended(found: Iterable[psutil.Process]) -> str:
 
 
 def _strays(settings: Settings) -> Iterator[psutil.Process]:
-    return (found for found in _marked(settings) if not _is_rays(found, settings))
+    return (found for found in _marked(settings) if not _is_rays(found))
 
 
 def _marked(settings: Settings) -> Iterator[psutil.Process]:
@@ -75,16 +74,15 @@ def _marked(settings: Settings) -> Iterator[psutil.Process]:
                 yield found
 
 
-def _is_rays(found: psutil.Process, settings: Settings) -> bool:
-    """Return whether it is Ray's daemon, or has it, or the fork server, as an ancestor."""
-    server = fork_server.mark(settings)
+def _is_rays(found: psutil.Process) -> bool:
+    """Return whether it is Ray's daemon, or has it as an ancestor."""
     try:
         line = [found, *found.parents()]
     except psutil.Error:
         return True
     for one in line:
         with suppress(psutil.Error, OSError):
-            if one.name() == DAEMON or one.environ().get(process.NODE_MARK) == server:
+            if one.name() == DAEMON:
                 return True
     return False
 

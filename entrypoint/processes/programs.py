@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("contract", "entrypoint", "env", "trainer")
 
 
-def program(module: Program, *arguments: str, python: str = "") -> tuple[str, ...]:
-    """The command line of a program of this product; by default with this interpreter."""
+def program(module: Program, *arguments: str) -> tuple[str, ...]:
+    """The command line of a program of this product, with this interpreter."""
     before = (str(Program.OWN_PACKAGES),) if _is_hidden() else ()
-    return (python or sys.executable, "-P", "-m", *before, str(module), *arguments)
+    return (sys.executable, "-P", "-m", *before, str(module), *arguments)
 
 
 def _is_hidden() -> bool:

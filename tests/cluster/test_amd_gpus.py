@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from tests.support.amd_node import machine
-from tests.support.fork_server import DEFAULT
 from tests.support.machines import RecordedAmdSmi
 from tests.support.node_cluster import HEAD, Cluster
 
@@ -51,7 +50,7 @@ class AmdCluster(Cluster):
     def __init__(self, root: Path) -> None:
         job = (sys.executable, str(JOB))
         off = {"ROLLCALL_PREFLIGHT": "off"}  # it would use the GPUs
-        super().__init__(root, len(NODES) - 1, job, **off, **DEFAULT)
+        super().__init__(root, len(NODES) - 1, job, **off)
         self._machines = [
             {**machine(root / name, ray_detects=node.ray_detects), **node.environ}
             for name, node in NODES.items()

@@ -10,7 +10,6 @@ import pytest
 
 from contract.launch.standby_ranks import VARIABLE
 from entrypoint.processes.process import kill
-from tests.support.fork_server import DEFAULT
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.ray_workers import actor_of
 from tests.support.tiny_job import tiny_job
@@ -25,8 +24,8 @@ def test_the_ranks_of_a_new_attempt_and_a_lost_rank_take_processes_that_stood_by
     tmp_path: Path,
 ) -> None:
     job = [*tiny_job(tmp_path, 100_000), "--save_steps", "5", "--max_ckpt_num", "2"]
-    env = {"ROLLCALL_RECIPE": "builtin", **DEFAULT, "ROLLCALL_STANDBY_RANKS": "1"}
-    cluster = Cluster(tmp_path / "run", workers=0, job=job, **env)
+    cluster = Cluster(tmp_path / "run", workers=0, job=job, ROLLCALL_RECIPE="builtin")
+    cluster.plain = True
     try:
         cluster.start(HEAD)
         first = all_stand_by(cluster)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from entrypoint.net.port_block import PortBlock
-from tests.support.fork_server import DEFAULT
 from tests.support.node_cluster import HEAD, Cluster, result
 from tests.support.tiny_job import tiny_job
 
@@ -40,18 +39,18 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, directory: Path) -> Iterator[Cluster]:
-    """One node without a fork server, so that each process searches the path for itself."""
+    """One node without the tests' fork server: each process searches the path for itself."""
     job = tiny_job(tmp_path, 2)
     job[job.index("arithmetic")] = "reward.py"
     with PortBlock() as port:
         server = f"{sys.executable} -m env.server --task arithmetic --host 127.0.0.2 --port {port}"
         env = {
             "ROLLCALL_RECIPE": "builtin",
-            **DEFAULT,
             "ROLLCALL_REWARD_URL": f"http://127.0.0.2:{port}/get_reward",
             "ROLLCALL_REWARD_COMMAND": server,
         }
         with closing(Cluster(tmp_path / "run", workers=0, job=job, **env)) as cluster:
+            cluster.plain = True
             yield cluster
 
 

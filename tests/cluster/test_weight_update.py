@@ -18,7 +18,7 @@ import ray
 import torch
 
 from tests.support.engines import settings
-from tests.support.fork_server import forked_workers
+from tests.support.fork_server.forking_python import forked_workers
 from tests.support.learners import settings as learner
 from tests.support.ray_nodes import short_directory
 from tests.support.tiny_run import Tiny

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Self
 
 from contract.run_dir import RunFiles
-from tests.support.fork_server import FORK_SERVER
 from tests.support.podman import IMAGE, Container, podman
 from tests.support.watch import Watch
 
@@ -53,11 +52,11 @@ class Cluster:
 
     def head(self, *job: str, workers: int = 2, **env: str) -> Container:
         alias = f"{HEAD_POD_ID}.runpod.internal"
-        env = {"EXPECTED_WORKERS": str(workers), **FORK_SERVER, **env}
+        env = {"EXPECTED_WORKERS": str(workers), **env}
         return self._start("head", env, "--", *job, alias=alias)
 
     def worker(self, number: int, *, image: str = IMAGE, **env: str) -> Container:
-        env = {"RAY_WORKER": "1", "HEAD_POD_ID": HEAD_POD_ID, **FORK_SERVER, **env}
+        env = {"RAY_WORKER": "1", "HEAD_POD_ID": HEAD_POD_ID, **env}
         return self._start(f"worker-{number}", env, image=image)
 
     def reward_server(self, *, after: int = 0) -> Container:

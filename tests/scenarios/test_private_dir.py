@@ -6,8 +6,6 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,8 +18,6 @@ from contract.files.fd_store import FdStore
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
-from entrypoint.processes.fork_server import client
-from tests.support.fork_server import FORK_SERVER
 from tests.support.other_user import as_nobody
 
 
@@ -37,46 +33,28 @@ def rays() -> Iterator[Path]:
 @pytest.fixture
 def settings(rays: Path, tmp_path: Path) -> Iterator[Settings]:
     given = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_NODE_NAME": "victim"}
-    settings = replace(read_settings(given | FORK_SERVER), ray_temp_dir=rays)
+    settings = replace(read_settings(given), ray_temp_dir=rays)
     yield settings
-    for directory in (client.home_of(settings), ray_node.fd_store_path(settings).parent):
-        shutil.rmtree(directory, ignore_errors=True)
-        if directory.parent != rays:
-            shutil.rmtree(directory.parent, ignore_errors=True)
+    directory = ray_node.fd_store_path(settings).parent
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.parent != rays:
+        shutil.rmtree(directory.parent, ignore_errors=True)
 
 
-def test_the_fork_server_s_files_are_this_user_s_alone_and_outside_ray_s_directory(
+def test_a_node_s_private_files_are_this_user_s_alone_and_outside_ray_s_directory(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(settings.ray_dir))  # as TMPDIR would set it
-    home = client.home_of(settings)
-    client.write_shim(home)
-    for directory in (home, home.parent):
-        assert directory.stat().st_mode & 0o777 == 0o700
-        assert not directory.is_relative_to(settings.ray_dir)
-    private_dir.remove(home)
+    path = ray_node.fd_store_path(settings)
+    with FdStore(path):
+        for directory in (path.parent, path.parent.parent):
+            assert directory.stat().st_mode & 0o777 == 0o700
+            assert not directory.is_relative_to(settings.ray_dir)
 
 
 def replace_directory(directory: Path) -> None:
     directory.rename(directory.with_name("away"))
     directory.mkdir()
-
-
-def test_no_other_user_s_program_runs_in_the_place_of_the_shim(settings: Settings) -> None:
-    home = client.home_of(settings)
-    client.write_shim(home)
-
-    def attack() -> None:
-        replace_directory(home)
-        (home / "python").write_text("#!/bin/sh\necho attacked as $(id -u)\n")
-        (home / "python").chmod(0o755)
-
-    attacked = as_nobody(attack)
-    asked = [client.python(settings), "-c", "print('started')"]
-    assert subprocess.run(asked, capture_output=True, text=True).stdout == "started\n"
-    assert attacked.startswith("PermissionError")
-    assert as_nobody(lambda: list(home.iterdir())).startswith("PermissionError")
-    assert as_nobody(lambda: replace_directory(home.parent)).startswith("PermissionError")
 
 
 def test_no_other_user_is_handed_the_memory_of_a_node(
@@ -97,6 +75,9 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
         fd_store.deposit("a run", b"label", {"one": memory})
         (found,) = fd_store.withdraw("a run").descriptors
         assert os.pread(found, 99, 0) == b"weights"
+        assert as_nobody(lambda: list(path.parent.iterdir())).startswith("PermissionError")
+        parent = path.parent.parent
+        assert as_nobody(lambda: replace_directory(parent)).startswith("PermissionError")
     os.close(found)
     os.close(memory)
     assert attacked.startswith("PermissionError")
@@ -106,7 +87,7 @@ def test_no_other_user_is_handed_the_memory_of_a_node(
 @pytest.fixture
 def squatted(settings: Settings) -> Iterator[Path]:
     """Another user was there first."""
-    directory = client.home_of(settings).parent
+    directory = ray_node.fd_store_path(settings).parent.parent
     assert as_nobody(lambda: directory.mkdir(mode=0o777)) == ""
     yield directory
     directory.rmdir()
@@ -120,10 +101,9 @@ def test_a_directory_that_another_user_has_made_is_refused_by_name(
 ) -> None:
     path = ray_node.fd_store_path(settings)
     monkeypatch.setenv(fd_store.VARIABLE, str(path))
-    with client.ForkServer(settings, os.environ), FdStore(path):
-        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-        assert all(f"what is in {squatted}: remove that" in said for said in caplog.messages)
-        assert client.python(settings) == sys.executable
+    with FdStore(path):
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert f"what is in {squatted}: remove that" in caplog.messages[0]
     assert list(squatted.iterdir()) == []
 
 

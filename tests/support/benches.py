@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ray
 
-from tests.support.fork_server import forked_workers
+from tests.support.fork_server.forking_python import forked_workers
 from tests.support.ranks import Workbench
 from trainer.cluster import placement
 from trainer.cluster.ray_worker_group import RayLauncher

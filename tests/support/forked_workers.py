@@ -16,13 +16,12 @@ from execnet import gateway_io
 from execnet.gateway_base import ExecModel, Popen2IO
 from execnet.xspec import XSpec
 
+from tests.support.fork_server import forking_python
+
 FORKS = get_context("forkserver")
-PRELOADED = ["trainer.cluster.preload", "hypothesis", "uvicorn", "wandb"]
+PRELOADED = [*forking_python.PRELOADED, "hypothesis", "uvicorn", "wandb"]
 """They start no thread that a fork would lose: numpy's library starts its own anew. Not `datasets`:
 pyarrow starts one."""
-
-FORKED_WITH: set[str] = set()
-"""The modules that this process, where it is such a worker, had when it was forked."""
 
 
 def install() -> None:
@@ -56,7 +55,6 @@ class Forked(gateway_io.Popen2IOMaster):
 
 def work(stdin: Connection, stdout: Connection) -> None:
     """Run what execnet sends, as `python -c` of execnet's own line does."""
-    FORKED_WITH.update(sys.modules)
     for pipe, number in ((stdin, 0), (stdout, 1)):
         os.dup2(pipe.fileno(), number)
         pipe.close()

@@ -20,7 +20,7 @@ from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, find_marked, kill
 from entrypoint.processes.programs import program
-from tests.support.fork_server import FORK_SERVER
+from tests.support.fork_server.forking_python import forking_python
 from tests.support.watch import POLL_SECONDS, Watch
 
 JOB = Path(__file__).with_name("node_cluster_job.py")
@@ -45,7 +45,9 @@ class Cluster(Watch):
         super().__init__(self.layout.run, self.consoles)
         self.run.root.mkdir(parents=True)
         common = {"ROLLCALL_RECIPE": "command", "EXPECTED_WORKERS": str(workers)}
-        self._env = {**common, **FORK_SERVER, **env}
+        self.plain = False
+        """Whether the nodes start processes as a user's do, and hold standby ranks: no forks."""
+        self._env = {**common, **env}
         self._job = job
         self.own: dict[int, dict[str, str]] = {}
         """Variables of single nodes."""
@@ -58,7 +60,8 @@ class Cluster(Watch):
 
     def environment(self, number: int) -> dict[str, str]:
         own = self.own.get(number, {})
-        return inherited() | self.layout.node(number) | self._env | own
+        standby = {"ROLLCALL_STANDBY_RANKS": "1" if self.plain else "0"}
+        return inherited() | self.layout.node(number) | standby | self._env | own
 
     def start(self, *numbers: int) -> None:
         for number in numbers:
@@ -71,7 +74,8 @@ class Cluster(Watch):
 
     def command(self, number: int) -> Sequence[str]:
         is_head = self.environment(number)["RAY_WORKER"] == "0"
-        return program(Program.ROLLCALL, "up", *(["--", *self._job] if is_head else []))
+        words = program(Program.ROLLCALL, "up", *(["--", *self._job] if is_head else []))
+        return words if self.plain else (forking_python(), *words[1:])
 
     def close(self) -> None:
         for number, node in self.nodes.items():
@@ -94,7 +98,7 @@ class Cluster(Watch):
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
         mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [p for part in ("", "/service", "/fork-server") for p in find_marked(mark + part)]
+        return [p for part in ("", "/service") for p in find_marked(mark + part)]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""
@@ -113,7 +117,7 @@ class Cluster(Watch):
         """The node's processes whose command line has `word`, or a path that ends in it.
 
         A fork has its parent's command line until it becomes another program: it is left out. So
-        is the shim that stands in for a process of the node's fork server.
+        is the shim that stands in for a fork of the tests' fork server.
         """
         lines = {process: command_line(process) for process in self.processes(number)}
         lines = {process: line for process, line in lines.items() if "-IS" not in line[1:2]}

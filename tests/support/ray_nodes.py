@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 
-from tests.support.fork_server import forked_workers
+from tests.support.fork_server.forking_python import forked_workers
 from tests.support.ray_workers import actor_of
 from tests.support.where import Spot, Where
 from trainer.cluster import placement
@@ -44,7 +44,7 @@ def short_directory() -> Iterator[Path]:
 
 @contextmanager
 def cluster_at(*nodes: Node) -> Iterator[Cluster]:
-    """A cluster that this process is a driver of; a fork server makes its workers."""
+    """A cluster that this process is a driver of; it forks its workers."""
     head, *workers = nodes
     Path("/tmp/ray").mkdir(exist_ok=True)  # Ray writes the address there, whatever temp_dir says
     cluster = Cluster(shutdown_at_exit=False)

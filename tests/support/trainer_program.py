@@ -12,8 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.fork_server import forkable, with_forked_workers
+from contract.launch.programs import Program
+from entrypoint.processes.programs import program
+from tests.support.fork_server.forking_python import forking_python
 from tests.support.ray_nodes import short_directory, workers_of
+from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny, to_argv
 
 STEPS = 30
@@ -42,13 +45,13 @@ def start(
     flags: dict[str, Any], ray_directory: Path, address: str | None = None
 ) -> subprocess.Popen[str]:
     """On a Ray of its own, or on the one that is at `address`."""
-    inherited = forkable(os.environ)
-    environment = {k: v for k, v in inherited.items() if not k.startswith(("RAY_", "WANDB_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_"))}
+    environment |= {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(ray_directory)}
     if address:
         environment["RAY_ADDRESS"] = address
     return subprocess.Popen(
-        [*with_forked_workers("trainer"), *to_argv(flags)],
-        env=environment | {"RAY_TMPDIR": str(ray_directory), "OMP_NUM_THREADS": "1"},
+        [forking_python(), *program(Program.TRAINER, *to_argv(flags))[1:]],
+        env=environment | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -21,7 +21,15 @@ DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """With it, torch looks for a GPU without opening it."""
-MODULES = ("trainer.cluster.preload", "trainer.cluster.ray_worker_group")
+FAMILIES = ("llama", "qwen2", "qwen3")
+"""The most common model families. Other families are imported when a model loads."""
+MODULES = (
+    *("trainer.workers.policy", "trainer.workers.critic", "trainer.workers.reference"),
+    *("trainer.workers.ddp", "trainer.workers.reward", "trainer.rollout.hf_engine.engine"),
+    *("trainer.checkpoint.replica_store", "trainer.checkpoint.writer"),
+    *("trainer.cluster.ray_worker_group", "trainer.cluster.rendezvous"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES),
+)
 
 
 def stands_by() -> bool:

@@ -19,7 +19,6 @@ from tests.container.faults.table_containers import (
     SECOND,
     Containers,
 )
-from tests.support.fork_server import DEFAULT
 from tests.support.podman import IMAGE, run_once
 from tests.support.recipe_jobs import RECORD, VARIABLES, VOLUMES, RecipeJob, losses, rows
 
@@ -53,7 +52,7 @@ class RecipeContainers(Containers):
         words = self.job.words()
         if self.job.recipe == "command":
             words = ["python", *words]
-        variables: dict[str, Any] = {**DEFAULT, **self.job.variables()}
+        variables: dict[str, Any] = self.job.variables()
         self.head(*words, **variables)
         self.join(1)
         self.join(2)
@@ -61,7 +60,7 @@ class RecipeContainers(Containers):
 
     def join(self, number: int) -> None:
         """Start a worker of this number in a new container."""
-        self.worker(number, **DEFAULT, **VARIABLES)
+        self.worker(number, **VARIABLES)
 
     def rows(self) -> list[dict[str, Any]]:
         return rows(self.record)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.container.faults.fault import Result
 
+RECORDED = bool(os.environ.get("FAULTS_RECORD"))
 PATH = Path(__file__).with_name("results.json")
 
 
@@ -29,7 +30,7 @@ def of_loop(fault: str) -> str:
 
 def _keep(name: str, row: dict[str, Any]) -> None:
     print(json.dumps(row))
-    if os.environ.get("FAULTS_RECORD"):
+    if RECORDED:
         rows = read() | {name: row}
         PATH.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
 

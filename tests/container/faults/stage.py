@@ -19,8 +19,8 @@ from contract.run_dir import RunFiles
 from entrypoint.commands.demo import WORKERS
 from tests.container.faults import checker
 from tests.container.faults.checker import Damage
+from tests.container.faults.results import RECORDED
 from tests.container.faults.reward import RewardServer
-from tests.support.fork_server import FORK_SERVER
 from tests.support.node_cluster import HEAD, Cluster, command_line, signalled
 
 BOOT_SECONDS = 200
@@ -63,6 +63,7 @@ class Stage(Cluster):
         """Variables that a node has in another way than all."""
         job = [*data_flags(data), *LEARNING, *SAVING, "--num_episodes", "100000"]
         super().__init__(root, workers, job, ROLLCALL_RECIPE="builtin")
+        self.plain = RECORDED
         self._env |= {
             "ROLLCALL_REWARD_URL": reward.url,
             "ROLLCALL_HANG_TIMEOUT": str(HANG_SECONDS),
@@ -71,7 +72,6 @@ class Stage(Cluster):
             "WANDB_API_KEY": SECRET,
             "WANDB_MODE": "disabled",
             "OMP_NUM_THREADS": "1",
-            **FORK_SERVER,  # a row kills the fork servers
         }
 
     def environment(self, number: int) -> dict[str, str]:
@@ -121,7 +121,7 @@ class Stage(Cluster):
 
     def of(self, role: str) -> list[psutil.Process]:
         """The processes of a role: driver, policy, critic, engine, gcs; and of the head, or with -1
-        of the first worker: raylet, entrypoint, forks (its fork server), node (all of it)."""
+        of the first worker: raylet, entrypoint, node (all of it)."""
         role, _, number = role.partition("-")
         node = int(number or HEAD)
         match role:
@@ -131,8 +131,6 @@ class Stage(Cluster):
                 return self.named(node, "raylet")
             case "gcs":
                 return self.named(HEAD, "gcs_server")
-            case "forks":
-                return self.named(node, "entrypoint.processes.fork_server.server")
             case "entrypoint":
                 return [psutil.Process(self.nodes[node].pid)]
             case "node":

@@ -186,11 +186,3 @@ def others() -> Iterator[Fault[Stage]]:
         ),
         deadline=150,
     )
-    yield Fault(
-        name="fork-servers-killed",
-        sentence="the fork servers of the head and of a worker are killed, then the driver",
-        inject=both(send("forks-0", KILL), send("forks-1", KILL), send("driver", KILL)),
-        heal=acts.is_said(FIRST, "the fork server was killed"),
-        deadline=90,
-        classes=DIED,
-    )

@@ -78,7 +78,6 @@ def test_a_second_supervisor_on_a_platforms_worker_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ROLLCALL_FORK_SERVER", "1"),
         ("ROLLCALL_STANDBY_RANKS", "1"),
         ("ROLLCALL_NUM_GPUS", "8"),
         ("ROLLCALL_RAY_PORT", "7000"),

@@ -14,7 +14,6 @@ from entrypoint.machine.inventory import inventory
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
-from entrypoint.processes.fork_server import shim
 from entrypoint.processes.programs import beside_interpreter
 
 ADDRESS = "10.0.0.2"
@@ -138,16 +137,6 @@ def test_a_node_holds_standby_ranks_for_a_tenth_of_its_memory_unless_the_user_sa
     ):
         assert name not in environment(**off)
         assert ray_node.standby_arguments(settings(**off), 64 * gib) == []
-
-
-@pytest.mark.parametrize("given", [{}, {"RAY_worker_register_timeout_seconds": "8"}])
-def test_a_shim_waits_for_the_fork_server_for_half_of_ray_s_register_timeout(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So the shim has time left for a plain start before Ray kills it."""
-    seconds = environment(**given)[shim.REGISTER_TIMEOUT]
-    monkeypatch.setenv(shim.REGISTER_TIMEOUT, seconds)
-    assert shim.patience() == float(seconds) / 2
 
 
 def test_what_the_user_set_for_ray_and_nccl_is_kept() -> None:

@@ -64,9 +64,9 @@ def run(root: Path, hook: str) -> None:
         job=(),
         ROLLCALL_RECIPE="builtin",
         ROLLCALL_WAIT_FOR_JOBS="1",
-        ROLLCALL_FORK_SERVER="0",
         ROLLCALL_WEBHOOK=hook,
     )
+    cluster.plain = True
     usual = tiny_job(root, 1, reward=str(reward(root)))
     flags = [
         *usual[: usual.index("--advantage_estimator")],

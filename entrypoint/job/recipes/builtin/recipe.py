@@ -29,7 +29,6 @@ from entrypoint.job.recipes.base import (
 )
 from entrypoint.job.recipes.builtin.faults import error_of, sentences
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
-from entrypoint.processes.fork_server import client as fork_server
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
 from trainer.config.schema import OVER
@@ -186,8 +185,7 @@ class Builtin(Recipe):
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
-        python = fork_server.python(settings)
-        return JobCommand(program(Program.TRAINER, *_arguments(settings), python=python))
+        return JobCommand(program(Program.TRAINER, *_arguments(settings)))
 
     def begins_at(self, settings: Settings) -> int | None:
         return _parsed(settings).load_step or None
