@@ -28,6 +28,7 @@ from env.http.protocol import (
     write_answer,
     write_plain_answer,
 )
+from env.http.service_key import VARIABLE, ServiceKeyError, default_host, wanted_at
 from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.rewards.guard import guard
@@ -63,10 +64,10 @@ def create_app(
         )
 
     async def get_reward(request: Request) -> JSONResponse:
-        body = await read_body(request, max_body)
-        if body is None:
-            return refusal(413, f"the body is above {max_body} bytes; send fewer completions")
         try:
+            body = await read_body(request, max_body)
+            if body is None:
+                return refusal(413, f"the body is above {max_body} bytes; send fewer completions")
             requests = read_request(body)
             if len(requests) > limits.max_queue:
                 return refusal(413, f"{len(requests)} completions; at most {limits.max_queue}")
@@ -87,10 +88,14 @@ def create_app(
 
 def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> int:
     """Serve `reward` until SIGTERM or SIGINT. Return the exit code."""
+    host = arguments.host or default_host(is_open=arguments.open)
     try:
-        listening = listen(arguments.host, arguments.port)
+        listening = listen(host, arguments.port)
+        key = wanted_at(listening, is_open=arguments.open)
+    except ServiceKeyError as error:
+        return fail(os.EX_USAGE, str(error))
     except OSError as error:
-        return fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
+        return fail(os.EX_UNAVAILABLE, why_not_listening(host, arguments.port, error))
     limits = Limits(
         max_batch=arguments.max_batch,
         max_wait=arguments.max_wait_ms / 1000,
@@ -98,7 +103,7 @@ def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> i
     )
     logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
     plain = arguments.protocol == "openrlhf-m"
-    run(create_app(task, reward, limits, plain=plain), listening)
+    run(create_app(task, reward, limits, plain=plain), listening, key)
     return 0
 
 
@@ -116,7 +121,8 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
         formatter_class=Help,
     )
     option = parser.add_argument
-    option("--host", default="0.0.0.0", help="address to listen on; :: for IPv4 and IPv6")
+    option("--host", help=f"address to listen on; not given: all with {VARIABLE}, else 127.0.0.1")
+    option("--open", action="store_true", help="answer everyone who reaches the port, with no key")
     option("--port", type=port, default=5000, help="0: any that is free")
     option("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="form of the answers")
     option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")

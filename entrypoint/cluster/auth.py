@@ -8,9 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import READS_ONLY, Access, Keys, needed
+from env.http.connections import PROVE
 
-PROVE = "rollcall.prove"
-"""Name of the scope's extension to call once a request has shown a key."""
 ACCESS = "rollcall.access"
 """Name of the scope's extension that has what the request's key opens."""
 ELSEWHERE = "a page of another origin asks for this in the name of its reader"

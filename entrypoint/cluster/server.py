@@ -28,7 +28,7 @@ from contract import lease
 from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import browser, connections, prometheus
+from entrypoint.cluster import browser, prometheus
 from entrypoint.cluster.access import Access
 from entrypoint.cluster.auth import ACCESS, Authentication
 from entrypoint.cluster.job_routes import JobRoutes, explain
@@ -45,6 +45,7 @@ from entrypoint.run import run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.storage_reads import StorageReads
+from env.http import connections
 
 SMALL_BYTES = 2048
 """Longer answers are compressed: the state of 1,000 nodes has 400 KB."""
@@ -96,7 +97,7 @@ class ControlServer:
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = listen(port)
-        self._server = connections.Server(self._app(token))
+        self._server = connections.Server(self._app(token), "the control port", lifespan="off")
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 
     def __enter__(self) -> ControlServer:

@@ -193,6 +193,14 @@ class Settings:
         "Which nodes start the retrieval server: `head` or `every`.",
         default=ServiceOn.EVERY,
     )
+    service_key: Secret | None = variable(
+        "ROLLCALL_SERVICE_KEY",
+        "The key that reward and retrieval servers ask for; at least "
+        f"{parse.SHORTEST_TOKEN} characters. The job's clients send it.",
+        parse=parse.token,
+        shown="derived from the token",
+        secret=True,
+    )
     service_timeout: float = variable(
         "ROLLCALL_REWARD_TIMEOUT",
         "How long to wait for a service to answer.",

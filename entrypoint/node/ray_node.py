@@ -40,6 +40,7 @@ from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
 from entrypoint.run import errors
+from entrypoint.run import token as run_token
 
 log = logging.getLogger(__name__)
 
@@ -355,6 +356,7 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
     ours = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
+        "ROLLCALL_SERVICE_KEY": run_token.for_services(settings, token),
         "ROLLCALL_NODE_NAME": settings.node_name,
         # The entrypoint looks for the driver's output and processes on the head.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",

@@ -59,6 +59,12 @@ def for_page(token: str) -> str:
     return token if OF_PAGE.fullmatch(token) else f"rollcall-page-{derived(token, 'page')}"
 
 
+def for_services(settings: Settings, token: str) -> str:
+    """The key of the reward and retrieval servers: the given one, else one of the run's token."""
+    given = settings.service_key
+    return given.reveal() if given else f"rollcall-service-{derived(token, 'service')}"
+
+
 def derived(token: str, purpose: str) -> str:
     """A key for one purpose, from which nobody can compute the token."""
     return hmac.digest(token.encode(), f"rollcall {purpose}".encode(), "sha256")[:24].hex()

@@ -18,7 +18,7 @@ from tenacity import RetryCallState
 
 from env import coroutines
 from env.http.known_servers import KNOWN
-from env.http.post import OutageError, RejectedError, check_url, new_client, patience, post_json
+from env.http.post import OutageError, RejectedError, check_url, patience, post_json, service_client
 from env.http.protocol import AnswerError, read_answer, write_request
 from env.types import RewardRequest, Score
 
@@ -78,7 +78,7 @@ class RemoteReward:
             async with turns:
                 return await self._score_chunk(client, number, chunk)
 
-        async with new_client() as client:
+        async with service_client() as client:
             scored = await asyncio.gather(*(take_turn(*chunk) for chunk in enumerate(chunks)))
         return [score for scores in scored for score in scores]
 

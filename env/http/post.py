@@ -18,6 +18,8 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
+from env.http.service_key import add_key
+
 WORTH_ANOTHER_TRY = {408, 425, 429}
 """Client errors that pass by themselves."""
 CONNECTIONS = 32
@@ -63,6 +65,13 @@ def new_client(connections: int = CONNECTIONS) -> httpx.AsyncClient:
     """A client with a transport of its own, because HTTP_PROXY is not for the cluster's servers."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(verify=_tls(), limits=limits))
+
+
+def service_client() -> httpx.AsyncClient:
+    """A client that sends the key of the cluster's reward and retrieval servers."""
+    client = new_client()
+    client.event_hooks = {"request": [add_key]}
+    return client
 
 
 @functools.cache

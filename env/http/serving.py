@@ -7,23 +7,45 @@ import signal
 import socket
 import sys
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+
+from env.http import connections
+from env.http.batching import QueueFullError
+from env.http.key_guard import KeyGuard
 
 SECONDS_TO_FINISH = 10
 """On SIGTERM, for requests that are under way."""
 
 
+MOST_HELD = 512 * 2**20
+"""Bytes of all bodies that a server reads at a time."""
+
+
+class Held:
+    """Bytes of the bodies that are being read now."""
+
+    total = 0
+
+
 async def read_body(request: Request, limit: int) -> bytes | None:
-    """The whole body; None as soon as it is above `limit` bytes."""
+    """The whole body; None as soon as it is above `limit` bytes.
+
+    Raises QueueFullError if the bodies of all requests together are too large.
+    """
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            return None
-    return bytes(body)
+    try:
+        async for part in request.stream():
+            body += part
+            Held.total += len(part)
+            if len(body) > limit:
+                return None
+            if Held.total > MOST_HELD:
+                raise QueueFullError(f"the bodies of all requests are above {MOST_HELD} bytes")
+        return bytes(body)
+    finally:
+        Held.total -= len(body)
 
 
 def refusal(status: int, error: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -45,10 +67,14 @@ def why_not_listening(host: str, number: int, error: OSError) -> str:
     return f"cannot listen on {host} port {number}: {reason}"
 
 
-def run(app: Starlette, listening: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT, which end the process with 0 after the open requests."""
+def run(app: Starlette, listening: socket.socket, key: str) -> None:
+    """Serve until SIGTERM or SIGINT, which end the process with 0 after the open requests.
+
+    `key`: what a request needs; "" for nothing.
+    """
     # uvicorn finishes its requests, then raises the signal again: being stopped is not a failure.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: sys.exit(0))
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_FINISH)
-    uvicorn.Server(config).run(sockets=[listening])
+    guarded = KeyGuard(app, key)
+    server = connections.Server(guarded, "HTTP", timeout_graceful_shutdown=SECONDS_TO_FINISH)
+    server.run(sockets=[listening])

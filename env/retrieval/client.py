@@ -17,9 +17,9 @@ from env.http.post import (
     OutageError,
     RejectedError,
     check_url,
-    new_client,
     patience,
     post_json,
+    service_client,
 )
 from env.retrieval.protocol import AnswerError, query_fault, read_answer, write_request
 from env.retrieval.types import Document
@@ -73,7 +73,7 @@ class Retriever:
                 raise ValueError(f"{name} is {seconds!r}; wanted are seconds above 0")
         self._topk = topk
         self._timeout, self._deadline = timeout, deadline
-        self._client = new_client()
+        self._client = service_client()
         self._turns = asyncio.Semaphore(CONNECTIONS)
 
     async def __aenter__(self) -> Retriever:

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from env.http.arguments import Help, Parser, finite, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
+from env.http.service_key import ServiceKeyError, wanted_at
 from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.retrieval.files import IndexFault, Manifest
 from env.retrieval.index import Index
@@ -63,10 +64,10 @@ def create_app(index: Searchable, topk: Topk, limits: Limits) -> Starlette:
         return JSONResponse({"status": "ready", **about, **counts})
 
     async def retrieve(request: Request) -> JSONResponse:
-        body = await read_body(request, MAX_BODY)
-        if body is None:
-            return refusal(413, f"the body is above {MAX_BODY} bytes; send fewer queries")
         try:
+            body = await read_body(request, MAX_BODY)
+            if body is None:
+                return refusal(413, f"the body is above {MAX_BODY} bytes; send fewer queries")
             asked = read_request(body, default_topk=topk.default, max_topk=topk.most)
             if len(asked.queries) > limits.max_queue:
                 return refusal(413, f"{len(asked.queries)} queries; at most {limits.max_queue}")
@@ -103,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         index = Index(arguments.index, arguments.model)
         listening = listen(arguments.host, arguments.port)
-    except IndexFault as error:
+        key = wanted_at(listening, is_open=arguments.open)
+    except (IndexFault, ServiceKeyError) as error:
         return _fail(os.EX_USAGE, str(error))
     except OSError as error:
         return _fail(os.EX_UNAVAILABLE, why_not_listening(arguments.host, arguments.port, error))
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     about = f"{index.manifest.passages} passages ({index.manifest.kind}, {arguments.index})"
     logger.info("%s on %s port %d.", about, *listening.getsockname()[:2])
-    run(create_app(index, topk, limits), listening)
+    run(create_app(index, topk, limits), listening, key)
     return 0
 
 
@@ -134,6 +136,7 @@ def _parser() -> Parser:
     option("--index", type=Path, required=True, help="what `rollcall prepare index` made")
     option("--model", type=Path, help="the embedding model, if it has moved since the build")
     option("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
+    option("--open", action="store_true", help="answer everyone who reaches the port, with no key")
     option("--port", type=port, default=8000, help="0: any that is free")
     option("--topk", type=positive, default=topk.default, help="passages, if a request names none")
     option("--max-topk", type=positive, default=topk.most, help="passages that may be asked for")

@@ -20,6 +20,8 @@ class ScriptedServer:
 
     def __init__(self, script: Script, port: int = 0, **headers: str) -> None:
         self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        """The header Authorization of each request."""
         lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,6 +30,7 @@ class ScriptedServer:
                 with lock:
                     number = len(self.bodies)
                     self.bodies.append(body)
+                    self.keys.append(handler.headers.get("authorization", ""))
                 status, answer = script(number, body)
                 payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 with contextlib.suppress(OSError):

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from entrypoint.cluster import connections
 from entrypoint.cluster.client import ControlClient
-from entrypoint.cluster.connections import owner_of
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.inbox import Message
+from env.http import connections
+from env.http.connections import owner_of
 from tests.support.connections import is_closed
 from tests.support.control import TOKEN, Head, answers, asking, node_info
 from tests.support.job_head import JobHead, job_head

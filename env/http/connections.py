@@ -1,9 +1,9 @@
-"""Limits on the control port's connections: how many, for how long, how much of a request.
+"""Limits on the connections of every HTTP server: how many, how long, how much of a request.
 
 Anyone who reaches the port may connect. A connection counts as unproven until it has brought a
-request with the run's token. Unproven connections have a deadline and are few for each address, so
-that whoever holds them open cannot keep the cluster's own nodes out. Proven ones are not counted:
-hundreds of workers may share one address.
+request with the key that the server asks for; to an open server, any request. Unproven connections
+have a deadline and are few for each address, so that whoever holds them open cannot keep the
+cluster's own nodes out. Proven ones are not counted: hundreds of workers may share one address.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import logging
 import resource
 import socket
 from collections import defaultdict
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
 from h11 import IDLE, SEND_BODY
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from entrypoint.cluster.auth import PROVE
-
 log = logging.getLogger(__name__)
 
+PROVE = "rollcall.prove"
+"""Name of the scope's extension to call once a request has shown a key."""
 REQUEST_SECONDS = 10.0
 """Deadline of a request's headers, and of each piece of its body after the token is shown; and of
 an unproven connection."""
@@ -103,14 +105,13 @@ def owner_of(address: str) -> str:
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings for the control port, and the state that its connections share."""
+    """uvicorn's settings, and the state that the server's connections share."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, **settings: Any) -> None:
         super().__init__(
             app,
             http=Connection,
             ws="none",
-            lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -118,6 +119,7 @@ class Config(uvicorn.Config):
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
             h11_max_incomplete_event_size=HEADER_BYTES,
+            **settings,
         )
         self.unproven = Unproven()
 
@@ -125,8 +127,10 @@ class Config(uvicorn.Config):
 class Server(uvicorn.Server):
     """uvicorn's server; it logs errors of the event loop in one line."""
 
-    def __init__(self, app: Any) -> None:
-        self._unproven = (config := Config(app)).unproven
+    def __init__(self, app: Any, name: str, **settings: Any) -> None:
+        """`app`: calls the scope's extension PROVE. `settings`: more of uvicorn's."""
+        self._name = name
+        self._unproven = (config := Config(app, **settings)).unproven
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -140,7 +144,7 @@ class Server(uvicorn.Server):
         if not isinstance(error, OSError):
             loop.default_exception_handler(context)
             return
-        log.warning("the control port: %s", error.strerror or error)
+        log.warning("%s: %s", self._name, error.strerror or error)
         if error.errno in (errno.EMFILE, errno.ENFILE):
             self._unproven.abort_all()
 
@@ -198,7 +202,8 @@ class Connection(H11Protocol):
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         scope["extensions"] = {PROVE: self.prove}
-        await self._inner(scope, receive, send)
+        with suppress(ClientDisconnect):  # the other side left before the end of its request
+            await self._inner(scope, receive, send)
 
     def _keep_deadline(self) -> None:
         """Set the deadline of a proven connection while a request is incomplete."""
