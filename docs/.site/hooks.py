@@ -16,6 +16,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, OUTSIDE = "docs/", "repository/"
+WORKER = "iframe-worker.js"
+"""The search of pages that are opened from files."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 NAMED = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#]+)(?:#[^)]*)?\)")
 LINE = re.compile(r"(?<=\.py)#L\d+(?=\))")
@@ -33,6 +35,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
+    files.append(File.generated(config, WORKER, abs_src_path=str(Path(__file__).with_name(WORKER))))
     for path in sorted(outside()):
         files.append(File.generated(config, in_site(path), abs_src_path=str(ROOT / path)))
     return files
