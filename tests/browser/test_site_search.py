@@ -32,7 +32,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    build = [MKDOCS, "build", "--strict", "--quiet", "--site-dir", site]
+    build = [str(MKDOCS), "build", "--strict", "--quiet", "--site-dir", str(site)]
     subprocess.run(build, cwd=ROOT, env=environment, check=True)
     return site
 

@@ -16,7 +16,7 @@ from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.values import shown
 
-COMPARISON = (ROOT / "docs" / "comparison.md").read_text()
+FEATURES = (ROOT / "docs" / "features.md").read_text()
 FLAGS = (ROOT / "docs" / "flags.md").read_text()
 THEIRS = dict(
     line.split("\t")
@@ -53,7 +53,7 @@ def test_a_flag_of_policy_and_critic_has_the_same_range_for_both() -> None:
 
 
 def test_each_default_that_differs_from_openrlhf_is_in_the_docs() -> None:
-    section = COMPARISON.split("## Defaults that differ")[1].split("\n## ")[0]
+    section = FEATURES.split("## Defaults that differ")[1].split("\n## ")[0]
     differing = [
         name
         for name, flag in TABLE.items()
