@@ -37,6 +37,7 @@ from typing import NoReturn
 import psutil
 
 from bench.result import report
+from contract.files import ray_home
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -97,7 +98,8 @@ class Cluster:
     def processes(self, number: int) -> list[psutil.Process]:
         """All that runs in a container."""
         node = self.mark(number)
-        return [p for mark in (node, f"{node}@/tmp/ray") for p in find_marked(mark)]
+        of_ray = f"{node}@{ray_home.default({})}"
+        return [p for mark in (node, of_ray) for p in find_marked(mark)]
 
     def step(self) -> int:
         progress = Progress.read(self.run.progress)

@@ -1,7 +1,7 @@
 """Directories of a node that no other user of its machine can read, rename or replace.
 
-They lie outside Ray's temporary directory: Ray opens that one to every user (mode 0777, without
-the sticky bit), so any user can put another program or socket in its place.
+Ray opens its own directory to every user (mode 0777, without the sticky bit), so it lies in a
+private one (`contract.files.ray_home`), and programs and sockets of Rollcall never lie in it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,19 @@ SHARED_MEMORY = Path("/dev/shm")
 """The fallback for a temporary directory in which other users could rename our directories."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+UNMAPPED = Path("/proc/sys/kernel/overflowuid")
+"""Has the number that stands for every user whom a namespace of users does not know."""
+USER_MAP = Path("/proc/self/uid_map")
+EVERY_USER = ["0", "0", "4294967295"]
+"""The map of a namespace that knows all users."""
+
+
+class NotPrivateError(PermissionError):
+    """Other users can reach what is in a directory."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}: {remedy}")
+        self.problem, self.remedy = problem, remedy
 
 
 def of_node(mark: str) -> Path:
@@ -29,24 +42,24 @@ def of_node(mark: str) -> Path:
 def make(path: Path) -> None:
     """Make the directory, and the missing ones above it, for this user alone.
 
-    Raises OSError, also if the directory exists and is not private.
+    Raises OSError; NotPrivateError if the directory exists and is not private.
     """
     for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
-        _refuse_unsafe(missing)
+        check_place(missing)
         missing.mkdir(mode=0o700)
     check(path)
 
 
 def check(path: Path) -> None:
-    """Raises PermissionError unless the directory is private; FileNotFoundError if it is gone."""
+    """Raises NotPrivateError unless the directory is private; FileNotFoundError if it is gone."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise PermissionError(f"{path} is not a directory: remove it")
+        raise NotPrivateError(f"{path} is not a directory", "remove it")
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"{path} is another user's: have it removed")
+        raise NotPrivateError(f"{path} is another user's", "have it removed")
     if mode := status.st_mode & OTHERS:
-        raise PermissionError(f"{path} is open to other users (mode {mode:03o}): remove it")
-    _refuse_unsafe(path)
+        raise NotPrivateError(f"{path} is open to other users (mode {mode:03o})", "remove it")
+    check_place(path)
 
 
 def remove(path: Path) -> None:
@@ -68,16 +81,32 @@ def _unsafe_parent(path: Path) -> Path | None:
     real = path.parent.resolve()
     for parent in (*path.parents, real, *real.parents):
         status = parent.lstat()
-        owned = status.st_uid in (0, os.geteuid())
+        owned = is_trusted(status.st_uid)
         writable = status.st_mode & WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX
         if not owned or (writable and not stat.S_ISLNK(status.st_mode)):
             return parent
     return None
 
 
-def _refuse_unsafe(path: Path) -> None:
+def is_trusted(user: int) -> bool:
+    """Return whether the user is root or this process's, who can change its files anyway."""
+    return user in (0, os.geteuid()) or user == _unmapped_user()
+
+
+def _unmapped_user() -> int | None:
+    """Return the number of users whom this namespace does not know; None if it knows all.
+
+    In a container without rights on its host, the host's root is such a user, and owns `/tmp`.
+    """
+    if USER_MAP.read_text().split() == EVERY_USER:
+        return None
+    return int(UNMAPPED.read_text())
+
+
+def check_place(path: Path) -> None:
+    """Raises NotPrivateError if other users could rename `path`, which need not exist."""
     if parent := _unsafe_parent(path):
-        raise PermissionError(
-            f"other users can replace {path}, as they may rename what is in {parent}: "
-            "remove that, or set TMPDIR to a directory of this user alone"
+        raise NotPrivateError(
+            f"other users can replace {path}, as they may rename what is in {parent}",
+            "remove that, or set TMPDIR to a directory of this user alone",
         )

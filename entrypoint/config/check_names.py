@@ -20,6 +20,7 @@ class CheckName(StrEnum):
     HOST_RUN_DIR_SPEED = "host.run_dir_speed"
     HOST_STORE = "host.store"
     HOST_TEMP_DIR = "host.temp_dir"
+    HOST_PRIVATE = "host.private"
     HOST_PORTS = "host.ports"
     HOST_STALE_RAY = "host.stale_ray"
     HOST_NAMES = "host.names"

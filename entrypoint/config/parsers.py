@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from contract.files import ray_home
 from contract.options import ParseError, boolean
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Secret, is_placeholder
@@ -285,10 +286,6 @@ def absolute_path(raw: str) -> Path:
     return Path(raw)
 
 
-SOCKET_PATH_LIMIT = 107
-RAY_SOCKET = "/session_2026-11-21_01-28-51_123456_1234567/sockets/plasma_store.9"
-
-
 SHARED, HEAD = "shared", "head"
 """Values of ROLLCALL_STORAGE beside the URL of a store."""
 
@@ -309,13 +306,12 @@ def storage(raw: str) -> str:
 
 
 def ray_temp_dir(raw: str) -> Path:
-    """A directory short enough for Ray's sockets below it (AF_UNIX paths end at 107 bytes)."""
+    """A directory short enough for Ray's sockets below it."""
     path = absolute_path(raw)
-    longest = SOCKET_PATH_LIMIT - len(RAY_SOCKET)
-    if len(raw.encode(errors="surrogateescape")) > longest:
+    if len(raw.encode(errors="surrogateescape")) > ray_home.LONGEST:
         raise ParseError(
             "is too long for the sockets that Ray puts below it",
-            f"give a path of at most {longest} characters",
+            f"give a path of at most {ray_home.LONGEST} characters",
         )
     return path
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from contract.files import ray_home
 from contract.launch.command_lines import variables_before
 from contract.options import Declared, declared_in
 from contract.redaction import redact, secret_texts
@@ -314,7 +315,10 @@ class Settings:
         shown="what the driver says",
     )
     ray_temp_dir: Path | None = variable(
-        "ROLLCALL_RAY_TEMP_DIR", "Ray's own directory.", parse=parse.ray_temp_dir, shown="/tmp/ray"
+        "ROLLCALL_RAY_TEMP_DIR",
+        "A directory of this user alone (mode 0700), made if missing, with Ray's files in `ray`.",
+        parse=parse.ray_temp_dir,
+        shown="/tmp/rollcall-UID",
     )
     standby_ranks: bool = variable(
         "ROLLCALL_STANDBY_RANKS", "0: no [standby ranks](recovery.md#standby-ranks).", default=True
@@ -327,7 +331,7 @@ class Settings:
     )
     preempt_file: Path | None = variable(
         "ROLLCALL_PREEMPT_FILE",
-        "When this file appears, act as on SIGTERM: the machine will be taken away.",
+        "When root or this user makes this file, act as on SIGTERM: the machine is taken away.",
     )
     node_timeout: float = variable(
         "ROLLCALL_NODE_TIMEOUT",
@@ -376,15 +380,18 @@ class Settings:
         return self.storage if "://" in self.storage else None
 
     @property
+    def ray_home(self) -> Path:
+        """The directory of this user alone that has Ray's, which Ray opens to every user."""
+        return self.ray_temp_dir or ray_home.default(self.environ)
+
+    @property
     def ray_dir(self) -> Path:
-        """Ray's directory on this node: ROLLCALL_RAY_TEMP_DIR, else Ray's default."""
-        parent = self.environ.get("RAY_TMPDIR") or self.environ.get("TMPDIR") or "/tmp"
-        return self.ray_temp_dir or Path(parent).absolute() / "ray"
+        return self.ray_home / ray_home.NAME
 
     @property
     def node_mark(self) -> str:
         """The mark of this node's processes, which another node on the machine does not have."""
-        return f"{self.node_name}@{self.ray_dir}"
+        return f"{self.node_name}@{self.ray_home}"
 
     def variable(self, name: str) -> str | None:
         """The variable that gave the field `name`; None if it has its default."""

@@ -106,6 +106,10 @@ class RayNode:
         remove_stale(self._mark)
         if not self._settings.shares_run_dir:  # what those processes had on its way
             shutil.rmtree(RunFiles(self._settings.run_dir).scratch, ignore_errors=True)
+        try:
+            private_dir.make(self._settings.ray_home)
+        except private_dir.NotPrivateError as error:
+            raise RayFailedError(str(error), ExitCode.UNFIT) from None
         forget_cluster(self._settings)
         try:
             return process.Process("ray", self._argv, env=self._env, log_to=self._log)
@@ -357,6 +361,7 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "ROLLCALL_SERVICE_KEY": run_token.for_services(settings, token),
+        "RAY_TMPDIR": str(settings.ray_home),  # by which Ray's commands find this Ray
         "ROLLCALL_NODE_NAME": settings.node_name,
         # The entrypoint looks for the driver's output and processes on the head.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",

@@ -16,6 +16,7 @@ from entrypoint.preflight import (
     host,
     network,
     ports,
+    private,
     software,
     storage,
 )
@@ -25,6 +26,7 @@ from entrypoint.preflight.verdict import Verdict
 CHECKS: tuple[Check, ...] = (
     *host.CHECKS,
     *storage.CHECKS,
+    *private.CHECKS,
     *ports.CHECKS,
     *network.CHECKS,
     *software.CHECKS,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from contract.background import in_background
 from contract.durations import duration
 from contract.exit_codes import ExitCode
+from contract.files import ray_home
 from contract.run_dir import RunFiles
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.role import Worker
@@ -26,7 +25,7 @@ from entrypoint.run.store import Store, StoreError, UnusableStoreError
 SMALLEST_RUN_DIR, ENOUGH_RUN_DIR = 256 * MIB, 5 * GIB
 SMALLEST_TEMP, ENOUGH_TEMP = 512 * MIB, 5 * GIB
 OTHER_RAY_DIR = "set ROLLCALL_RAY_TEMP_DIR to another directory"
-REPLACED_BY_RAY = ("ray_current_cluster", "session_latest")
+SHORTER_RAY_DIR = "set ROLLCALL_RAY_TEMP_DIR to a shorter path"
 RAY_FULL = 0.95
 """Share of the disk in use at which Ray refuses to write objects to it."""
 CLOCK_SKEW_SECONDS = 5.0
@@ -172,9 +171,9 @@ def temp_dir(context: Context) -> Finding:
     if not existing.is_dir():
         evidence = f"{existing} is not a directory"
         return Finding(Verdict.FAIL, evidence, f"make it one, or {OTHER_RAY_DIR}")
-    if theirs := _of_another_user(path):
-        evidence = f"{theirs} is another user's, and {path} lets nobody else replace it"
-        return Finding(Verdict.FAIL, evidence, f"have it removed, or {OTHER_RAY_DIR}")
+    if (length := len(os.fsencode(path.parent))) > ray_home.LONGEST:
+        evidence = f"{path.parent} has {length} bytes, and Ray's sockets there allow "
+        return Finding(Verdict.FAIL, f"{evidence}{ray_home.LONGEST}", SHORTER_RAY_DIR)
     try:
         temporary = Path(tempfile.gettempdir())
     except OSError as error:
@@ -199,20 +198,6 @@ def temp_dir(context: Context) -> Finding:
         evidence = f"{existing} is {usage.used / usage.total:.0%} full; Ray stops at {RAY_FULL:.0%}"
         return Finding(Verdict.WARN, evidence, f"free space, or {OTHER_RAY_DIR}")
     return judge_space(existing, SMALLEST_TEMP, ENOUGH_TEMP)
-
-
-def _of_another_user(ray_dir: Path) -> Path | None:
-    """What Ray must replace in its directory and this user may not, as the directory is sticky."""
-    user = os.geteuid()
-    with suppress(OSError):
-        status = ray_dir.stat()
-        if user in (0, status.st_uid) or not status.st_mode & stat.S_ISVTX:
-            return None
-        for name in REPLACED_BY_RAY:
-            with suppress(FileNotFoundError):
-                if (ray_dir / name).lstat().st_uid != user:
-                    return ray_dir / name
-    return None
 
 
 CHECKS = (

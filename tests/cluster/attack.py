@@ -11,7 +11,6 @@ import json
 import math
 import resource
 import signal
-import socket
 import stat
 import sys
 import tempfile
@@ -25,6 +24,8 @@ import httpx
 import psutil
 
 from contract.files import fd_store
+from tests.cluster.attacks import local_uid
+from tests.cluster.attacks.target import Head
 from tests.support.connections import is_closed
 from tests.support.node_cluster import HEAD, Cluster
 
@@ -33,8 +34,6 @@ DESCRIPTORS = 700
 HALF_OPEN = 1_000
 """More than the head has descriptors."""
 HOLD_SECONDS = 12.0
-MOST_MEMORY = 30 * 2**20
-"""Bytes that an attack may cost the head: its memory also changes by itself."""
 MOST_LINES = 20
 """Lines of the console while connections are attacked: steps and progress are said as well."""
 HEADERS = 100_000_000
@@ -51,47 +50,6 @@ BAD_CHECK_INS: tuple[dict[str, Any], ...] = (
     {"clock": math.inf},
     {"versions": {"ray": []}},
 )
-
-
-class Head:
-    """A head that trains, as an attacker on its machine reaches it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        env = cluster.environment(HEAD)
-        self.address = env["ROLLCALL_HEAD_ADDRESS"]
-        self.port = int(env["ROLLCALL_CONTROL_PORT"])
-        self.dashboard = int(env["ROLLCALL_DASHBOARD_PORT"])
-        self.token = cluster.run.token.read_text().strip()
-        self.process = psutil.Process(cluster.nodes[HEAD].pid)
-
-    @property
-    def memory(self) -> int:
-        return int(self.process.memory_info().rss)
-
-    def get(self, path: str, *, port: int = 0, token: str = "") -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        url = f"http://{self.address}:{port or self.port}{path}"
-        return httpx.get(url, headers=headers, timeout=5, trust_env=False)
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection((self.address, self.port), timeout=5)
-
-    def grown(self, before: int, what: str) -> Iterator[str]:
-        """Whether `what` has cost the head memory; to be asked while its connection is open."""
-        if (more := self.memory - before) > MOST_MEMORY:
-            yield f"{what}: the head has {more / 2**20:.0f} MiB more"
-
-    def unwell(self) -> Iterator[str]:
-        """What a token holder finds wrong with the head."""
-        try:
-            state = self.get("/v1/state", token=self.token)
-            state.raise_for_status()
-            if not all(node["present"] for node in state.json()["nodes"]):
-                yield "a worker is not present"
-            self.get("/metrics", token=self.token).raise_for_status()
-        except (httpx.HTTPError, ValueError) as error:
-            yield f"the head does not serve its own: {error!r}"
 
 
 def headers(head: Head) -> Iterator[str]:
@@ -284,13 +242,16 @@ ATTACKS: tuple[Callable[[Head], Iterator[str]], ...] = (
     ports,
     directories,
     short_token,
+    *local_uid.ATTACKS,
     hang_up,
 )
 
 
 def attacked(root: Path) -> list[str]:
     """What all attacks find on a head with one worker, in this directory."""
-    cluster = Cluster(root, workers=1)
+    variables = {"env_vars": {local_uid.CANARY_VARIABLE: local_uid.CANARY}}
+    cluster = Cluster(root, workers=1, ROLLCALL_RUNTIME_ENV=json.dumps(variables))
+    cluster.own[HEAD] = {"ROLLCALL_PREEMPT_FILE": str(local_uid.preempt_file(cluster))}
     try:
         cluster.start(HEAD, WORKER)
         cluster.goes_on(within=90)

@@ -170,12 +170,11 @@ def test_a_job_waits_for_the_one_before_which_can_be_stopped_alone(cluster: Clus
 
 
 def test_rays_own_commands_work_with_the_variables_of_the_images_shells(cluster: Cluster) -> None:
-    (cluster.layout.root / "ray").symlink_to(cluster.ray_dir(HEAD))
     shell = {
         "PATH": os.environ["PATH"],
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(cluster.run.token),
-        "RAY_TMPDIR": str(cluster.layout.root),
+        "RAY_TMPDIR": str(cluster.ray_home(HEAD)),
     }
     env = cluster.environment(HEAD)
     dashboard = f"http://{env['ROLLCALL_NODE_ADDRESS']}:{env['ROLLCALL_DASHBOARD_PORT']}"

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path / "one", workers=0)
-    places = (cluster.run.root, cluster.ray_dir(HEAD))
+    places = (cluster.run.root, cluster.ray_home(HEAD))
     cluster.own[HEAD] = failing_calls.variables(*places, notes=tmp_path / "calls")
     try:
         cluster.start(HEAD)

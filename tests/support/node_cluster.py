@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from contract.files import ray_home
 from contract.launch.programs import Program
 from entrypoint.commands.demo import PORTS, WORKERS, Layout, inherited
 from entrypoint.net.port_block import PortBlock
@@ -81,11 +82,15 @@ class Cluster(Watch):
         for number, node in self.nodes.items():
             self.kill(number)
             node.wait(10)
-            shutil.rmtree(self.ray_dir(number), ignore_errors=True)
+            shutil.rmtree(self.ray_home(number), ignore_errors=True)
         self._ports.close()
 
-    def ray_dir(self, number: int) -> Path:
+    def ray_home(self, number: int) -> Path:
+        """The node's own directory, in which Ray's lies."""
         return Path(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"])
+
+    def ray_dir(self, number: int) -> Path:
+        return self.ray_home(number) / ray_home.NAME
 
     def console(self, number: int) -> Path:
         return self.layout.root / f"console-{number}.log"

@@ -20,6 +20,7 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.files import private_dir, ray_home
 from contract.resources import NodeResources
 from rollcall import own_packages
 from trainer.cluster.bin_packing import Assignment, pack
@@ -135,8 +136,12 @@ def join(layout: Layout) -> bool:
         cpus = max(layout.slots, len(os.sched_getaffinity(0)))
         options = {"num_cpus": cpus, "include_dashboard": False, "job_config": job_config()}
         try:
+            home = ray_home.default(os.environ)
+            private_dir.make(home)
             with _own_search_path():
-                ray.init(address="local", **options)
+                ray.init(address="local", _temp_dir=str(home / ray_home.NAME), **options)
+        except private_dir.NotPrivateError as error:
+            raise TrainingError(str(error)) from error
         except Exception as error:
             if type(error) is not Exception:  # Ray raises a plain one for a daemon that is late
                 raise

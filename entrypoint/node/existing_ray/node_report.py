@@ -32,6 +32,7 @@ STARTS_NOTHING = frozenset(
         CheckName.HOST_PORTS,
         CheckName.HOST_STALE_RAY,
         CheckName.HOST_TEMP_DIR,
+        CheckName.HOST_PRIVATE,
         CheckName.HOST_RUN_DIR_SPEED,
     }
 )

@@ -89,7 +89,7 @@ class Stage(Cluster):
 
     def ray_sessions(self, number: int) -> list[Path]:
         """Directories of the node's Ray: of its clusters so far."""
-        directory = Path(self.environment(number)["ROLLCALL_RAY_TEMP_DIR"])
+        directory = self.ray_dir(number)
         return [path for path in directory.glob("session_*") if not path.is_symlink()]
 
     def start(self, *numbers: int) -> None:

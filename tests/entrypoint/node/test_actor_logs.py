@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files import ray_home
 from entrypoint.node import actor_logs
 from entrypoint.node.actor_logs import ActorLogs
 from tests.support.waiting import eventually
@@ -147,17 +148,17 @@ with copying(read_settings(os.environ)):
 
 
 def test_the_copy_of_a_node_that_is_killed_is_there(tmp_path: Path) -> None:
-    run, ray = tmp_path / "run", tmp_path / "ray"
+    run, ray = tmp_path / "run", tmp_path / "own" / "ray"
     given = {
         "PATH": os.environ["PATH"],
         "ROLLCALL_RUN_DIR": str(run),
-        "ROLLCALL_RAY_TEMP_DIR": str(ray),
+        "ROLLCALL_RAY_TEMP_DIR": str(ray.parent),
         "ROLLCALL_NODE_NAME": "w",
     }
-    if len(str(ray)) > 40:  # Ray's sockets are not made here, but their limit is checked
+    if len(str(ray)) > ray_home.LONGEST:  # no socket is made here, but the limit is checked
         short = Path(f"/tmp/actor-logs-{os.getpid()}")
         short.symlink_to(tmp_path)
-        given["ROLLCALL_RAY_TEMP_DIR"] = str(short / "ray")
+        given["ROLLCALL_RAY_TEMP_DIR"] = str(short / "own")
     try:
         (ray / "session_latest" / "logs").mkdir(parents=True)
         with subprocess.Popen([sys.executable, "-c", GATHERS], env=given) as node:

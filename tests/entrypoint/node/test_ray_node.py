@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -161,16 +162,15 @@ def test_a_wandb_key_from_a_file_reaches_the_job(tmp_path: Path) -> None:
 def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
     """With it Ray's head does not start anew beside a node that still speaks to the old one."""
     given = settings(ROLLCALL_RAY_TEMP_DIR=f"/tmp/rollcall-note-{os.getpid()}")
-    assert given.ray_temp_dir is not None
-    given.ray_temp_dir.mkdir()
+    given.ray_dir.mkdir(parents=True)
     try:
-        note = given.ray_temp_dir / "ray_current_cluster"
+        note = given.ray_dir / "ray_current_cluster"
         note.write_text("127.0.0.2:6379")
         ray_node.forget_cluster(given)
         assert not note.exists()
         ray_node.forget_cluster(given)
     finally:
-        given.ray_temp_dir.rmdir()
+        shutil.rmtree(given.ray_home)
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:
@@ -181,10 +181,10 @@ def test_the_ray_of_this_interpreter_is_used() -> None:
 @pytest.mark.parametrize(
     ("variables", "directory"),
     [
-        ({}, "/tmp/ray"),
-        ({"TMPDIR": "/scratch"}, "/scratch/ray"),
-        ({"TMPDIR": "/scratch", "RAY_TMPDIR": "/local"}, "/local/ray"),
-        ({"TMPDIR": "/scratch", "ROLLCALL_RAY_TEMP_DIR": "/tmp/own"}, "/tmp/own"),
+        ({}, f"/tmp/rollcall-{os.geteuid()}/ray"),
+        ({"TMPDIR": "/scratch"}, f"/scratch/rollcall-{os.geteuid()}/ray"),
+        ({"TMPDIR": "/s", "RAY_TMPDIR": "/local"}, f"/local/rollcall-{os.geteuid()}/ray"),
+        ({"TMPDIR": "/scratch", "ROLLCALL_RAY_TEMP_DIR": "/tmp/own"}, "/tmp/own/ray"),
     ],
 )
 def test_ray_is_told_its_directory_where_the_driver_s_output_is_looked_for(

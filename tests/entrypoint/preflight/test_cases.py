@@ -227,6 +227,10 @@ CASES = {
         lambda *_: context({"ROLLCALL_RAY_TEMP_DIR": "/tmp"}),
         lambda root, _: context({"ROLLCALL_RAY_TEMP_DIR": "/proc/ray"}),
     ),
+    "host.private": Case(
+        lambda root, _: context({"ROLLCALL_RAY_TEMP_DIR": f"/tmp/{root.name}"}),
+        lambda *_: context({"ROLLCALL_RAY_TEMP_DIR": "/tmp"}),
+    ),
     "host.ports": Case(with_port(None), with_port(6380)),
     "host.stale_ray": Case(
         patched(process, "other_owner", lambda *_: None),

@@ -6,11 +6,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from contract.files import ray_home
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.preflight import storage
@@ -32,14 +33,6 @@ def unprivileged() -> Iterator[None]:
         return
     os.seteuid(NOBODY)
     yield
-    os.seteuid(0)
-
-
-@pytest.fixture
-def unprivileged_later() -> Iterator[Callable[[], None]]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    yield lambda: os.seteuid(NOBODY)
     os.seteuid(0)
 
 
@@ -157,23 +150,12 @@ def test_rays_directory_cannot_lie_below_a_file(open_directory: Path) -> None:
     assert temp_dir(open_directory / "file").verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest"])
-def test_rays_directory_of_another_user_that_is_sticky_fails(
-    name: str, open_directory: Path, unprivileged_later: Callable[[], None]
-) -> None:
-    """Ray replaces these files: with the sticky bit their owner alone may."""
-    open_directory.chmod(0o1777)
-    (open_directory / name).touch()
-    assert temp_dir(open_directory).verdict is not Verdict.FAIL
-    unprivileged_later()
-    finding = temp_dir(open_directory)
+def test_a_default_that_is_too_long_for_sockets_fails(open_directory: Path) -> None:
+    long = open_directory / ("x" * ray_home.LONGEST)
+    finding = storage.temp_dir(Context(HEAD, read_settings({"TMPDIR": str(long)})))
     assert finding.verdict is Verdict.FAIL
-    assert f"{open_directory / name} is another user's" in finding.evidence
-    assert "set ROLLCALL_RAY_TEMP_DIR" in finding.remedy
-    os.seteuid(0)
-    open_directory.chmod(0o777)  # as Ray leaves its own directory: everybody may replace it
-    unprivileged_later()
-    assert temp_dir(open_directory).verdict is not Verdict.FAIL
+    assert f"Ray's sockets there allow {ray_home.LONGEST}" in finding.evidence
+    assert "ROLLCALL_RAY_TEMP_DIR" in finding.remedy
 
 
 def test_no_usable_temporary_directory_fails(

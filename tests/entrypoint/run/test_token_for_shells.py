@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from contract.files import private_dir
+from entrypoint.config.read import read_settings
 from entrypoint.run import token as run_token
 from tests.support.repository import ROOT
 
@@ -57,12 +60,18 @@ def test_a_place_that_cannot_be_written_is_a_warning(
     assert "Ray's own commands have no token here: /none/rollcall-token" in caplog.text
 
 
+SHOWN = "mode=$RAY_AUTH_MODE path=$RAY_AUTH_TOKEN_PATH tmp=$RAY_TMPDIR"
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """The image's `ray` before one that shows its arguments and variables; and a token file."""
     for name, text in (
         ("bin/ray", (ROOT / "entrypoint/run/ray.sh").read_text()),
-        ("venv/ray", "#!/bin/sh\necho mode=$RAY_AUTH_MODE path=$RAY_AUTH_TOKEN_PATH $*\n"),
+        (
+            "venv/ray",
+            "#!/bin/sh\necho mode=$RAY_AUTH_MODE path=$RAY_AUTH_TOKEN_PATH tmp=$RAY_TMPDIR $*\n",
+        ),
         ("venv/python", ""),
     ):
         path = tmp_path / name
@@ -83,7 +92,18 @@ def said(image: Path, **env: str) -> str:
 
 
 def test_the_images_ray_takes_the_nodes_token(image: Path) -> None:
-    assert said(image) == f"mode=token path={image}/token status a b"
+    assert said(image, TMPDIR="/none") == f"mode=token path={image}/token tmp= status a b"
+
+
+@pytest.mark.parametrize(
+    "given", [("ROLLCALL_RAY_TEMP_DIR", "own"), ("RAY_TMPDIR", ""), ("TMPDIR", "")]
+)
+def test_the_images_ray_finds_the_nodes_ray(image: Path, given: tuple[str, str]) -> None:
+    with TemporaryDirectory() as short:
+        variables = {given[0]: str(Path(short, given[1]))}
+        home = read_settings(variables).ray_home
+        private_dir.make(home)
+        assert f" tmp={home} " in said(image, **variables)
 
 
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"])
@@ -93,8 +113,8 @@ def test_the_images_ray_leaves_a_users_own_choice_alone(image: Path, name: str) 
 
 def test_the_images_ray_is_rays_own_if_no_node_of_this_user_runs(image: Path) -> None:
     (image / "token").unlink()
-    assert said(image) == "mode= path= status a b"
+    assert said(image, TMPDIR="/none") == "mode= path= tmp= status a b"
     (image / "token").write_text(TOKEN)
     if os.geteuid() == 0:
         os.chown(image / "token", 12345, 12345)
-        assert said(image) == "mode= path= status a b"
+        assert said(image, TMPDIR="/none") == "mode= path= tmp= status a b"
