@@ -13,12 +13,13 @@ from dataclasses import replace
 INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 try:
+    from pathlib import Path
     from typing import NoReturn
 
     from contract.exit_codes import ExitCode
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
-    from contract.options import ConfigError
+    from contract.options import ConfigError, Fault
     from entrypoint.commands import cli, packages
     from entrypoint.config.read import read_settings
     from entrypoint.config.recipes import BUILTIN, RECIPES
@@ -152,6 +153,14 @@ def _is_job(words: Sequence[str]) -> bool:
     return recognised(words, None).is_known
 
 
+def _refuse_as_notice(path: Path) -> None:
+    from contract.files import notice
+
+    if problem := notice.unusable(path):
+        remedy = "name a file in a directory of this user alone, which may be missing"
+        raise ConfigError([Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, remedy)])
+
+
 def _refuse_a_second_head(settings: Settings) -> None:
     from entrypoint.config.role import decide
     from entrypoint.machine import address
@@ -212,6 +221,7 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     inbox = Inbox()
     inbox.listen_to_signals()
     if settings.preempt_file:
+        _refuse_as_notice(settings.preempt_file)
         inbox.listen_to_file(settings.preempt_file)
     if is_head:
         unfit_head_note.forget(settings)

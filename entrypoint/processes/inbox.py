@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
@@ -11,6 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from contract.exit_codes import ExitCode
+from contract.files import notice, private_dir
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +188,31 @@ class Inbox:
     def listen_to_file(self, path: Path) -> None:
         """Its appearance, or that it is there already, is a request to stop.
 
-        An error of its storage is not an appearance, and does not end the watch.
+        An error of its storage is not an appearance, and does not end the watch. A file of another
+        user is none either: a warning names it.
         """
 
         def watch() -> None:
-            while not os.path.exists(path):  # noqa: PTH110 - Path.exists raises some errors
+            said = ""
+            while (why := _not_a_notice(path)) is not None:
+                if why and why != said:
+                    log.warning("%s is there, and is not heeded: %s", path, why)
+                said = why or said
                 if self._node_stopping.wait(FILE_POLL_SECONDS):
                     return
             self.put(StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)"))
 
         threading.Thread(target=watch, name="preempt-file", daemon=True).start()
+
+
+def _not_a_notice(path: Path) -> str | None:
+    """Return why a file is no request to stop; "" if it is not there, None if it is one."""
+    try:
+        return notice.refused(path) or None
+    except private_dir.NotPrivateError as error:
+        return str(error)
+    except OSError:
+        return ""
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.files import notice
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
 from entrypoint.job.ray_jobs import JobInfo
@@ -28,7 +32,8 @@ from entrypoint.processes.inbox import (
 )
 from entrypoint.processes.services import Services
 from tests.support.control import TOKEN
-from tests.support.waiting_worker import worker_that_waits
+from tests.support.other_user import as_nobody
+from tests.support.waiting_worker import environment, worker_that_waits
 from tests.support.world import STOPPED, World, ends
 
 
@@ -43,6 +48,60 @@ def test_a_file_that_appears_is_a_request_to_stop(
     message = inbox.take(timeout=5)
     assert message == StopAsked(f"{path} is there (ROLLCALL_PREEMPT_FILE)")
     assert inbox.stop.is_set()
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory in which every user may make files, as in /tmp."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o1777)
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("kind", ["theirs", "linked", "hard-linked", "directory"])
+def test_a_file_of_another_user_is_not_heeded_and_is_named_once(
+    kind: str, shared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inboxes, "FILE_POLL_SECONDS", 0.02)
+    inbox, path, ours = Inbox(), shared / "preempted", shared / "ours"
+    ours.touch()
+    acts: dict[str, Callable[[], object]] = {
+        "theirs": lambda: as_nobody(path.touch),
+        "linked": lambda: as_nobody(lambda: path.symlink_to(ours)),
+        "hard-linked": lambda: path.hardlink_to(ours),
+        "directory": path.mkdir,
+    }
+    acts[kind]()
+    inbox.listen_to_file(path)
+    assert inbox.take(timeout=0.2) is None
+    (said,) = caplog.messages
+    assert said.startswith(f"{path} is there, and is not heeded: ")
+    path.rmdir() if path.is_dir() else path.unlink()
+    path.touch()
+    assert isinstance(inbox.take(timeout=5), StopAsked)
+
+
+def test_a_place_for_the_file_that_is_missing_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notice" / "preempted"
+    assert notice.unusable(path) == ""
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert notice.unusable(Path("/proc/none/preempted")) == ""  # it may appear later
+    path.parent.chmod(0o777)
+    assert "other users can replace" in notice.unusable(path)
+
+
+def test_a_device_as_the_file_ends_the_start_with_64(tmp_path: Path) -> None:
+    """A node would stop at once, each time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "entrypoint"],
+        env=environment(tmp_path) | {"ROLLCALL_PREEMPT_FILE": "/dev/null"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert "ROLLCALL_PREEMPT_FILE='/dev/null' is there, and is not a regular file" in done.stderr
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ spec:
         - name: ROLLCALL_GRACE_SECONDS
           value: {{ printf "%ds" (int .Values.graceSeconds) | quote }}
         - name: ROLLCALL_PREEMPT_FILE
-          value: /tmp/rollcall-preempted
+          value: /tmp/rollcall-notice/preempted
         - name: ROLLCALL_NUM_GPUS
           value: {{ .Values.gpus.count | quote }}
         - name: HF_HOME
@@ -183,7 +183,7 @@ spec:
         # The reason for the stop is then on record: the machine is taken away. SIGTERM follows.
         preStop:
           exec:
-            command: ["touch", "/tmp/rollcall-preempted"]
+            command: ["touch", "/tmp/rollcall-notice/preempted"]
       volumeMounts:
         - {name: shared, mountPath: /shared}
         - {name: shm, mountPath: /dev/shm}
