@@ -7,7 +7,7 @@ all of it. A metric of no chart is stored, and drawn nowhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -109,6 +109,18 @@ GPU_CHARTS = (
     Chart("Use of the GPUs", Group.GPUS, r"busy/.+", "%"),
     Chart("Memory of a GPU", Group.GPUS, r"memory/.+", "GB"),
 )
+
+COMPARED: Mapping[str, Callable[[float, float], float]] = {
+    "eval/accuracy": max,
+    "eval/reward": max,
+    "train/reward": max,
+    "eval/loss": min,
+    "train/loss": min,
+}
+"""Metrics by which runs are compared → how the better of two values is found.
+
+The main metric of a run is the first of them that it has.
+"""
 
 
 @cache

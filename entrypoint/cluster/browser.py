@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -18,7 +19,10 @@ from entrypoint.run import inline_code
 MOST_BYTES = 4096
 """Limit for the form's answer."""
 SOURCES = files("entrypoint.cluster") / "page"
-SCRIPTS = ("view.js", "nodes.js", "events.js", "curves.js", "samples.js", "logs.js", "main.js")
+SCRIPTS = (
+    *("view.js", "nodes.js", "events.js", "curves.js", "runs.js"),
+    *("samples.js", "logs.js", "main.js"),
+)
 
 
 def _page() -> str:
@@ -34,6 +38,13 @@ def _page() -> str:
 
 
 PAGE = _page()
+
+
+def page_of_list(name: str) -> str:
+    """Return the page that shows a list of runs first. `name`: of their directory."""
+    return PAGE.replace("<body>", f'<body data-list="{html.escape(name)}">')
+
+
 FORM = (SOURCES / "sign_in.html").read_text()
 WRONG = '<p role="alert">That key is not of this run.</p>'
 ONWARD = (

@@ -1,4 +1,4 @@
-"""The control port's paths for submitted jobs, their working directories, and logs."""
+"""The control port's paths for submitted jobs and their working directories."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionError
 from entrypoint.cluster.request_io import body_of
+from entrypoint.cluster.serving import refused
 from entrypoint.config.runtime_env import PACKAGE
-from entrypoint.run import log_files
 from entrypoint.run.storage_reads import StorageReads
 
 MOST_BYTES = 2**20
@@ -53,14 +53,17 @@ class JobRoutes:
             Route("/v1/pipelines", self._submit_stages, methods=["POST"]),
             Route("/v1/jobs/{job}/stop", self._stop, methods=["POST"]),
             Route("/v1/packages/{name}", self._upload, methods=["PUT"]),
-            Route("/v1/logs", self._logs),
-            Route("/v1/logs/{name}", self._log),
         ]
 
     def files_of(self, request: Request) -> RunFiles:
         """Return the files of the job that `?job=` names; without it, those of the head's run."""
         job = request.query_params.get("job", "")
         return self._files(self._row(job)["id"] if job else "")
+
+    def listed(self) -> dict[str, RunFiles]:
+        """Return the runs of the queue's jobs."""
+        rows = self.desk.rows() if self.desk else []
+        return {row["id"]: self._files(row["id"]) for row in rows}
 
     def _files(self, job: str) -> RunFiles:
         return RunFiles(self.run.jobs / job) if job else self.run
@@ -76,9 +79,9 @@ class JobRoutes:
             asked = request_format.submission(await body_of(request, MOST_BYTES))
             row = await asyncio.to_thread(desk.submit, asked.job, asked.runtime_env, asked.key)
         except SubmissionError as error:
-            return _refused(400, *error.faults)
+            return refused(400, *error.faults)
         except ValueError as error:
-            return _refused(400, str(error))
+            return refused(400, str(error))
         return JSONResponse(row, status_code=201)
 
     async def _submit_stages(self, request: Request) -> Response:
@@ -89,9 +92,9 @@ class JobRoutes:
             stages = request_format.pipeline(await body_of(request, MOST_BYTES))
             rows = await asyncio.to_thread(desk.submit_stages, stages)
         except SubmissionError as error:
-            return _refused(400, *error.faults)
+            return refused(400, *error.faults)
         except ValueError as error:
-            return _refused(400, str(error))
+            return refused(400, str(error))
         return JSONResponse({"jobs": rows}, status_code=201)
 
     async def _show(self, request: Request) -> Response:
@@ -110,7 +113,7 @@ class JobRoutes:
         self._taken()
         name = request.path_params["name"]
         if not PACKAGE.fullmatch(name):
-            return _refused(400, f"{name} is not a name of an archive")
+            return refused(400, f"{name} is not a name of an archive")
         directory = self.run.packages
         temporary = directory / f".{name}.{os.urandom(4).hex()}"
         try:
@@ -119,26 +122,10 @@ class JobRoutes:
             await _receive(request, temporary)
             await asyncio.to_thread(temporary.replace, directory / name)
         except ClientDisconnect:
-            return _refused(400, "the archive did not arrive whole")
+            return refused(400, "the archive did not arrive whole")
         finally:
             await asyncio.to_thread(temporary.unlink, missing_ok=True)
         return JSONResponse({"working_dir": str(directory / name)}, status_code=201)
-
-    async def _logs(self, request: Request) -> Response:
-        names = await self.reads.ask(partial(log_files.names, self.files_of(request).logs))
-        return JSONResponse({"logs": names})
-
-    async def _log(self, request: Request) -> Response:
-        """Answer with a piece of a log: its text, and the offset of the next piece."""
-        directory, name = self.files_of(request).logs, request.path_params["name"]
-        try:
-            offset = int(request.query_params.get("offset", "0"))
-        except ValueError:
-            return _refused(400, "offset is not a whole number")
-        if not await self.reads.ask(partial(log_files.is_there, directory, name)):
-            return _refused(404, f"there is no log {name}")
-        piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
-        return JSONResponse(piece._asdict())
 
     def _taken(self) -> JobQueueProtocol:
         if self.desk is None:
@@ -151,16 +138,6 @@ class JobRoutes:
             known = ", ".join(row["id"] for row in self._taken().rows())
             raise HTTPException(404, f"there is no job {job}: the jobs are {known or 'none yet'}")
         return row
-
-
-def explain(request: Request, error: Exception) -> Response:
-    """Answer with the reason of an HTTPException."""
-    assert isinstance(error, HTTPException)
-    return _refused(error.status_code, error.detail)
-
-
-def _refused(status: int, *faults: str) -> Response:
-    return JSONResponse({"error": "\n".join(faults)}, status_code=status)
 
 
 async def _receive(request: Request, path: Path) -> None:

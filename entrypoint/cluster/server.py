@@ -8,51 +8,39 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from importlib import import_module
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from contract import lease
 from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster import browser, prometheus
+from entrypoint.cluster import prometheus
 from entrypoint.cluster.access import Access
-from entrypoint.cluster.auth import ACCESS, Authentication
-from entrypoint.cluster.job_routes import JobRoutes, explain
+from entrypoint.cluster.auth import ACCESS
+from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.measurements import Measuring
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
+from entrypoint.cluster.serving import Serving
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.net.sockets import listen
-from entrypoint.run import run_attempts, run_facts
+from entrypoint.run import kept_state, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.storage_reads import StorageReads
-from env.http import connections
 
-SMALL_BYTES = 2048
-"""Longer answers are compressed: the state of 1,000 nodes has 400 KB."""
 HEAR_SECONDS = 1.0
 """How long a worker that lives may take to open its next poll."""
-CLOSE_SECONDS = 1.0
-"""Time for open requests to end when the head ends."""
 
 
 class HeadPhase(StrEnum):
@@ -95,20 +83,15 @@ class ControlServer:
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._socket = listen(port)
-        self._server = connections.Server(self._app(token), "the control port", lifespan="off")
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._serving = Serving(self._routes(), token, listen(port), self._end_answers)
+        self._in_loop = self._serving.in_loop
 
     def __enter__(self) -> ControlServer:
-        self._thread.start()
+        self._serving.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Answer open requests; close connections that do not take their answer in time."""
-        self._server.should_exit = True
-        self._in_loop(self._end_answers)
-        self._thread.join(2 * CLOSE_SECONDS)
+        self._serving.__exit__()
 
     @property
     def incarnation(self) -> str:
@@ -197,13 +180,8 @@ class ControlServer:
 
         `end`: what the run directory says of it.
         """
-        self._workers.outcome = {
-            "outcome": outcome,
-            "exit_code": exit_code,
-            "remedy": end.to_do if end else remedy(outcome, exit_code, None),
-            "cause": end.cause if end else "",
-            "log": end.log.stem if end and end.log else "",
-        }
+        end = end or Ended(outcome, "", {}, to_do=remedy(outcome, exit_code, None))
+        self._workers.outcome = {**end.told(), "outcome": outcome, "exit_code": exit_code}
         self._in_loop(self._workers.announced.set)
 
     def wait_until_acknowledged(self, timeout: float) -> None:
@@ -220,6 +198,7 @@ class ControlServer:
         return {
             **self._registry.state(brief=brief),
             "incarnation": self.incarnation,
+            "is_live": True,
             "phase": self.phase,
             "sentence": self.sentence,
             "job": self.jobs.shown,
@@ -230,57 +209,20 @@ class ControlServer:
             "at": timestamp(),
         }
 
-    def _in_loop(self, call: Callable[[], None]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(call)
-
     def _end_answers(self) -> None:
-        """End all handlers in time: Python would cancel each with a traceback."""
         self._closing.set()
         self._workers.announced.set()
-        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._hang_up)
 
-    def _hang_up(self) -> None:
-        for connection in list(self._server.server_state.connections):
-            connection.transport.abort()
-
-    def _serve(self) -> None:
-        import_module("entrypoint.cluster.request_format")  # 0.2 s for pydantic, while Ray starts
-        asyncio.run(self._run_server())
-
-    async def _run_server(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        await self._server.serve(sockets=[self._socket])
-
-    def _app(self, token: str) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/healthz", self._health),
-                Route("/metrics", self._metrics),
-                Route("/v1/state", self._state),
-                Route("/v1/stop", self._stop, methods=["POST"]),
-                *self._views.routes(),
-                *self._workers.routes(),
-                *self.jobs.routes(),
-            ],
-            middleware=[
-                Middleware(browser.StrictHeaders),
-                Middleware(Authentication, token=token),
-                Middleware(GZipMiddleware, minimum_size=SMALL_BYTES, compresslevel=4),
-            ],
-            exception_handlers={
-                OSError: self._not_now,
-                lease.SupersededError: self._not_now,
-                HTTPException: explain,
-            },
-        )
-
-    def _not_now(self, request: Request, error: Exception) -> Response:
-        """Answer 503 if storage fails, so that the client retries."""
-        why = str(error)
-        if isinstance(error, OSError):
-            why = f"{error.filename or self._run.root}: {error.strerror or error}"
-        return JSONResponse({"error": why}, status_code=503)
+    def _routes(self) -> list[Route]:
+        return [
+            Route("/healthz", self._health),
+            Route("/metrics", self._metrics),
+            Route("/v1/state", self._state),
+            Route("/v1/stop", self._stop, methods=["POST"]),
+            *self._views.routes(),
+            *self._workers.routes(),
+            *self.jobs.routes(),
+        ]
 
     async def _health(self, request: Request) -> Response:
         """Answer anyone: the answer says only that the head runs."""
@@ -289,8 +231,13 @@ class ControlServer:
     async def _state(self, request: Request) -> Response:
         """Answer with the state; `?until=outcome` has it wait for the outcome, for a while.
 
-        With `?brief=1` without the nodes about which there is nothing to say.
+        With `?brief=1` without the nodes about which there is nothing to say. `?job=` names a job:
+        the state of one that does not run is read from its directory.
         """
+        job = request.query_params.get("job")
+        if job and job != self.jobs.shown:
+            look = partial(kept_state.read, self.jobs.files_of(request), job)
+            return JSONResponse(await self._reads.ask(look))
         if request.query_params.get("until") == "outcome" and self._workers.outcome is None:
             await hangs_up_before(self._workers.announced, request, QUESTION_SECONDS)
         is_brief = bool(request.query_params.get("brief"))

@@ -1,24 +1,29 @@
-"""The control port's paths for the page: the page itself, the journal's events, the curves."""
+"""Paths for the page: the page itself, the list of runs, and a run's events, curves and logs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from sse_starlette import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow
 from entrypoint.cluster.gpu_history import GpuHistory
-from entrypoint.cluster.job_routes import JobRoutes
+from entrypoint.cluster.serving import refused
 from entrypoint.run import log_files
-from entrypoint.run.curves import Curves
+from entrypoint.run.curves import LINES, Curves
+from entrypoint.run.flight_record import read_run, run_end
+from entrypoint.run.run_list import RunList
 from entrypoint.run.storage_reads import StorageReads
 
 MOST_LAST = 10_000
@@ -28,12 +33,26 @@ MOST_CURVES = 16
 """Runs whose curves are kept. A page asks every 10 s, and to read them again takes seconds."""
 
 
+class Runs(Protocol):
+    """The runs that the page can show: those of a head, or those below a directory."""
+
+    def files_of(self, request: Request) -> RunFiles:
+        """Return the files of the run that `?job=` names. Raises HTTPException and OSError."""
+        ...
+
+    def listed(self) -> Mapping[str, RunFiles]:
+        """Return the runs of the list by what `?job=` says for them. Raises OSError."""
+        ...
+
+
 @dataclass(slots=True)
 class ViewRoutes:
-    jobs: JobRoutes
+    runs: Runs
     reads: StorageReads
     closing: asyncio.Event
     gpus: GpuHistory
+    page: str = browser.PAGE
+    _list: RunList = field(init=False, default_factory=RunList)
     _curves: OrderedDict[Path, Curves] = field(init=False, default_factory=OrderedDict)
     """File of metrics → its curves, of the runs that were asked for last."""
 
@@ -44,10 +63,13 @@ class ViewRoutes:
             Route("/v1/curves", self._rows),
             Route("/v1/gpus", self._gpus),
             Route("/v1/samples", self._samples),
+            Route("/v1/runs", self._runs),
+            Route("/v1/logs", self._logs),
+            Route("/v1/logs/{name}", self._log),
         ]
 
     async def _page(self, request: Request) -> Response:
-        return HTMLResponse(browser.PAGE)
+        return HTMLResponse(self.page)
 
     async def _events(self, request: Request) -> Response:
         """Answer with the events after the header Last-Event-ID, which a browser sends again."""
@@ -56,18 +78,19 @@ class ViewRoutes:
         without = tuple(query.get("without", "").split(","))
         newest = None if after or last is None else min(last, MOST_LAST)
         asked = Asked(after or 0, without, newest)
-        journal = self.jobs.files_of(request).journal
+        journal = self.runs.files_of(request).journal
         return EventSourceResponse(follow(journal, self.reads, self.closing, asked))
 
     async def _rows(self, request: Request) -> Response:
-        path = self.jobs.files_of(request).metrics
+        run = self.runs.files_of(request)
+        path = run.metrics
         curves = self._curves.get(path) or Curves(path)
         self._curves[path] = curves
         self._curves.move_to_end(path)
         if len(self._curves) > MOST_CURVES:
             self._curves.popitem(last=False)
         after, version = request.query_params.get("after"), request.query_params.get("version", "")
-        look = partial(curves.rows, _count(after) or 0, version)
+        look = partial(_points, run, curves, _count(after) or 0, version)
         return JSONResponse(await self.reads.ask(look))
 
     async def _gpus(self, request: Request) -> Response:
@@ -75,8 +98,39 @@ class ViewRoutes:
         return JSONResponse(self.gpus.rows(_count(after) or 0, version))
 
     async def _samples(self, request: Request) -> Response:
-        look = partial(log_files.last_rows, self.jobs.files_of(request).samples, MOST_SAMPLES)
+        look = partial(log_files.last_rows, self.runs.files_of(request).samples, MOST_SAMPLES)
         return JSONResponse({"samples": await self.reads.ask(look)})
+
+    async def _runs(self, request: Request) -> Response:
+        """Answer with the rows of runs that are read by now, and the colours of their curves."""
+        found = await self.reads.ask(lambda: self._list.rows(self.runs.listed()))
+        return JSONResponse({**found, "colours": LINES})
+
+    async def _logs(self, request: Request) -> Response:
+        names = await self.reads.ask(partial(log_files.names, self.runs.files_of(request).logs))
+        return JSONResponse({"logs": names})
+
+    async def _log(self, request: Request) -> Response:
+        """Answer with a piece of a log: its text, and the offset of the next piece."""
+        directory, name = self.runs.files_of(request).logs, request.path_params["name"]
+        try:
+            offset = int(request.query_params.get("offset", "0"))
+        except ValueError:
+            return refused(400, "offset is not a whole number")
+        if not await self.reads.ask(partial(log_files.is_there, directory, name)):
+            return refused(404, f"there is no log {name}")
+        piece = await self.reads.ask(partial(log_files.read, directory, name, offset))
+        return JSONResponse(piece._asdict())
+
+
+def _points(run: RunFiles, curves: Curves, after: int, version: str) -> dict[str, Any]:
+    """Return the new points; of a run that is over and has no metrics, those of its journal."""
+    found = curves.rows(after, version)
+    if found["steps"] or run.metrics.exists() or not run_end.read(run):
+        return found
+    now = f"journal-{run.journal.stat().st_size}"
+    rest = {} if version == now else read_run.told(run).rows()
+    return {**found, **rest, "version": now}
 
 
 def _count(text: str | None) -> int | None:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -194,6 +195,14 @@ def address(text: str) -> str:
     )
 
 
+def port(text: str) -> int:
+    """Return a port's number. Raises ArgumentTypeError."""
+    try:
+        return parsers.port(text)
+    except ParseError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
 def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
     what = f"{JOB}; none: {otherwise}" if otherwise else JOB
     parser.add_argument("job", nargs="?", type=job, metavar="JOB", help=what)
@@ -249,6 +258,9 @@ def _wait(parser: argparse.ArgumentParser) -> None:
 
 def _open(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    what = "a run's directory, or one with runs: the page reads it; none: the page of the head"
+    add("path", nargs="?", type=Path, metavar="RUN", help=what)
+    add("--port", type=port, default=0, help="of the page of RUN, on 127.0.0.1; none: a free one")
     add("--control", action="store_true", help="with a key that lets the page stop the run")
     add("--key", action="store_true", help="print the read-only key alone, as for Prometheus")
     add("--no-browser", action="store_true", help="only print the link")

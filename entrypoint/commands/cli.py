@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "list": "the jobs of a cluster, oldest first",
     "status": "what the head knows of the run or of a job: nodes, progress, outcome, the page",
     "wait": "wait for the end of the run or of a job, and end with its exit code",
-    "open": "print the link of the run's page, and open it in a browser",
+    "open": "the page of the head, of a run that is over, or of all runs in a directory: open RUN",
     "logs": "the end of every log of the run, or single logs: logs -f NODE",
     "events": "the journal of the run or of a job",
     "report": "the flight record of a run: report RUN",

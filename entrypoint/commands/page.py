@@ -1,4 +1,7 @@
-"""`open`: the link of the run's page, which a browser of this machine also opens."""
+"""`open`: the link of the run's page, which a browser of this machine also opens.
+
+`open RUN` serves the page of a run that is over, or of several, until Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,91 @@ import argparse
 import json
 import os
 import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.files import stored_json
+from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
+from entrypoint.commands.arguments import GIVE_A_RUN
 from entrypoint.commands.head_client import NoAnswerError, ask, token_of, url_of
 from entrypoint.config.settings import Settings
+from entrypoint.run import run_list
 from entrypoint.run import token as run_token
+from entrypoint.run.flight_record.record import RUNNING
 
 
 def open_page(settings: Settings, options: argparse.Namespace) -> int:
     """Print the link, and open it if a person with a browser asks. Raises NoAnswerError."""
+    if options.path is not None:
+        return _open_kept(settings, options)
     token = token_of(settings)
     if options.control and run_token.is_read_only(token):
         sentence = "--control needs the run's token, and ROLLCALL_TOKEN is its read-only key"
         raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
     ask(settings, "GET", "/v1/state")  # says why a browser would get no answer
     link = page_link(url_of(settings), token, controls=options.control)
-    if options.json:
-        print(json.dumps({"url": link, "read_only": not options.control}))
-    elif options.key:
+    if options.key:
         print(run_token.read_only(token))
     else:
-        print(link, flush=True)
-        if has_browser() and not options.no_browser:
-            import webbrowser
-
-            webbrowser.open(link)
+        _show(link, options)
     return ExitCode.FINISHED
+
+
+def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
+    """Serve the page of run directories until Ctrl-C. Raises NoAnswerError and OSError."""
+    if options.control or options.key:
+        sentence = "--control and --key are of a head's page: what is read from RUN has no control"
+        raise NoAnswerError(sentence, ExitCode.USAGE)
+    path: Path = options.path
+    os.scandir(path).close()  # raises OSError if it cannot be read
+    run = RunFiles(path)
+    if run.journal.exists():
+        run_list.check(run)
+        if run_list.state_of(run)[0] == RUNNING and (own := _live(settings, path)):
+            print(f"{path} has a head that lives: this is its page", file=sys.stderr)
+            return open_page(own, argparse.Namespace(**{**vars(options), "path": None}))
+    elif not run_list.find(path):
+        sentence = (
+            f"{path} is not a run and has none: no directory in it, down to {run_list.DEEPEST} "
+            f"folders, has a {run.journal.name}; {GIVE_A_RUN}, or a directory above it"
+        )
+        raise NoAnswerError(sentence, ExitCode.RUN_DIR)
+    try:
+        server = KeptRunsServer(path, options.port)
+    except OSError as error:
+        sentence = f"--port {options.port}: {LOOPBACK} does not give it: {error.strerror}"
+        raise NoAnswerError(sentence, ExitCode.USAGE) from None
+    with server:
+        _show(server.link, options)
+        print("the page is there until Ctrl-C", file=sys.stderr)
+        threading.Event().wait()
+    return ExitCode.FINISHED
+
+
+def _live(settings: Settings, path: Path) -> Settings | None:
+    """Return the settings by which the head of this very run answers; None if it does not."""
+    own = replace(settings, run_dir=path)
+    with suppress(NoAnswerError, OSError):
+        told = ask(own, "GET", "/v1/state")["run"].get("id")
+        if told == (stored_json.json_object(RunFiles(path).run) or {}).get("run_id"):
+            return own
+    return None
+
+
+def _show(link: str, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({"url": link, "read_only": not options.control}), flush=True)
+        return
+    print(link, flush=True)
+    if has_browser() and not options.no_browser:
+        import webbrowser
+
+        webbrowser.open(link)
 
 
 def has_browser() -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
-from contract.metrics import CHARTS, Chart, chart_of, charts_of
+from contract.metrics import CHARTS, COMPARED, Chart, chart_of, charts_of
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -62,6 +62,12 @@ class Points:
         self.stride = 1
         """Steps of one point."""
         self._points: dict[int, Sums] = {}
+        self._best: dict[str, float] = {}
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """The run's main metric and its best value in one row; None without such a metric."""
+        return next(((name, self._best[name]) for name in COMPARED if name in self._best), None)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a row that are drawn; a row without a step is left out."""
@@ -73,6 +79,9 @@ class Points:
             if chart_of(name) and stored_json.is_number(value)
         }
         _merge(self._points.setdefault(step // self.stride, {}), values)
+        for name in values.keys() & COMPARED.keys():
+            value = values[name][0]
+            self._best[name] = COMPARED[name](value, self._best.get(name, value))
         if len(self._points) > MOST_POINTS:
             self._halve()
 
@@ -125,6 +134,11 @@ class Curves:
             version = f"{self._file}-{self._begun}-{self._points.stride}"
             found = self._points.rows(after if of == version else 0)
             return {"version": version, "more": more, **found}
+
+    def best(self) -> tuple[str, float] | None:
+        """Return the main metric, and its best value in the rows that were read."""
+        with self._lock:
+            return self._points.best
 
     def _begin(self, file: int | None) -> None:
         self._file = file

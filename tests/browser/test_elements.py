@@ -84,7 +84,7 @@ def test_no_word_of_the_roll_is_broken(head: Head, tab: Page) -> None:
     registry.poll_opened("worker-1")
     tab.set_viewport_size({"width": 1280, "height": 900})
     opened(head, tab)
-    cells = tab.locator("#nodes td:nth-child(2), thead th")
+    cells = tab.locator("#nodes td:nth-child(2), #of-nodes thead th")
     expect(cells).to_have_count(7)
     assert set(cells.evaluate_all(ROWS_OF_WORDS)) == {1}
 

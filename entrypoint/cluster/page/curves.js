@@ -2,19 +2,27 @@
 "use strict";
 
 const NONE = {version: "", steps: [], series: {}, charts: []};
-const charts = new Charts(by("charts"), group => make("section", {}, make("h3", {}, group), make("div", {className: "charts"})));
+const groupOfCharts = group => make("section", {}, make("h3", {}, group), make("div", {className: "charts"}));
+const charts = new Charts(by("charts"), groupOfCharts);
 let curves = NONE, gpus = NONE;
 
 /** Ask for the points that are new, and draw them. */
 async function refreshCurves(job) {
-  const after = curves.steps.at(-1) ?? 0;
-  const query = new URLSearchParams({after, version: curves.version, ...(job ? {job} : {})});
-  const answer = await ask(`v1/curves?${query}`);
-  if (!answer.ok) return;
-  const news = await answer.json();
-  curves = news.version === curves.version ? joined(curves, news) : news;
+  const now = await newer(curves, job);
+  if (job !== shownJob) return;
+  curves = now;
   drawCurves();
-  if (news.more) await refreshCurves(job);
+  if (now.more) await refreshCurves(job);
+}
+
+/** The curves of a run that are known, with some of what is new. */
+async function newer(known, job) {
+  const after = known.steps.at(-1) ?? 0;
+  const query = new URLSearchParams({after, version: known.version, ...(job ? {job} : {})});
+  const answer = await ask(`v1/curves?${query}`);
+  if (!answer.ok) return {...known, more: false};
+  const news = await answer.json();
+  return news.version === known.version ? joined(known, news) : news;
 }
 
 /** Ask for the newest use of the cluster's GPUs. Its points have times, in seconds, for steps. */
@@ -29,7 +37,7 @@ async function refreshGpus() {
 
 /** Pure: the points that were known up to the first new one, and the new ones. */
 function joined(known, news) {
-  if (!news.steps.length) return known;
+  if (!news.steps.length) return {...known, more: news.more};
   const kept = known.steps.filter(step => step < news.steps[0]).length;
   const steps = [...known.steps.slice(0, kept), ...news.steps], series = {};
   for (const name of new Set([...Object.keys(known.series), ...Object.keys(news.series)]))

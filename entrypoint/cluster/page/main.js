@@ -8,10 +8,14 @@ const seconds = since => (performance.now() - since) / 1000;
 async function refresh() {
   if (answering || (document.hidden && state && seconds(heard) < HIDDEN_SECONDS)) return;
   answering = true;
+  const job = picked();
   try {
+    by("back").hidden = LIST === undefined ? job === null : isList();
+    if (isList()) return await refreshList();
     const isSlow = seconds(slowAt) >= SLOW_SECONDS;
     const isBrief = state?.expected_workers > MANY_NODES && !isSlow;
-    const answer = await ask(`v1/state${isBrief ? "?brief=1" : ""}`);
+    const answer = await ask(`v1/state?${new URLSearchParams({...(isBrief ? {brief: 1} : {}), ...(job === null ? {} : {job})})}`);
+    if (job !== picked()) return;
     isRefused = answer.status === 401;
     if (isRefused) return tick();
     const news = await answer.json();
@@ -30,7 +34,8 @@ async function refresh() {
     shownJob = news.job;
     whole = isBrief && whole ? {...news, nodes: merged(whole.nodes, news.nodes)} : news;
     show(news);
-    showNodes(whole);
+    by("of-nodes").hidden = !news.is_live;
+    if (news.is_live) showNodes(whole);
     refreshDetails(isSlow, news.progress?.step);
   } catch {
     troubled = ""; // the banner says since when
@@ -38,6 +43,29 @@ async function refresh() {
   } finally {
     answering = false;
   }
+}
+
+/** Show the list of runs, now and then, in place of a run. */
+async function refreshList() {
+  document.body.classList.add("list");
+  by("runs-title").className = "spoken"; // the first heading says it
+  if (seconds(slowAt) < SLOW_SECONDS) return;
+  slowAt = performance.now();
+  document.title = `Runs in ${LIST}`;
+  by("name").textContent = `Runs in ${LIST}`;
+  await refreshRuns();
+  [heard, by("lost").hidden] = [performance.now(), true];
+}
+
+/** Begin with another run, or with the list. */
+function turn() {
+  answering = false; // the answer about the other run is passed over
+  [state, shownJob, whole, slowAt, asked, failedLog] = [null, undefined, null, -Infinity, performance.now(), ""];
+  document.body.classList.toggle("list", isList());
+  by("runs-title").className = "";
+  source?.close();
+  by("runs").hidden = !isList();
+  refresh();
 }
 
 /** Ask for what comes from storage, which may be slow. The state does not wait for it. */
@@ -49,6 +77,7 @@ async function refreshDetails(isSlow, step) {
       slowAt = performance.now();
       await refreshCurves(shownJob);
       await refreshGpus();
+      await refreshRuns();
     }
     await refreshSamples(shownJob, step);
     await refreshLogs(shownJob);
@@ -70,8 +99,8 @@ function show(news) {
   if (by("state").textContent !== word) by("state").textContent = word;
   by("state").className = `chip ${colour}`;
   by("state").dataset.mark = mark;
-  const name = news.job ?? news.run.name;
-  by("name").textContent = `${name} on ${news.head}`;
+  const name = nameOf(news);
+  by("name").textContent = news.is_live ? `${name} on ${news.head}` : name;
   document.title = `${mark} ${word}: ${name}`;
   const p = news.progress;
   by("bar").hidden = !p?.total_steps;
@@ -107,6 +136,7 @@ function showVerdict(news) {
 /** Say how old the answer is. */
 function tick() {
   if (isRefused && !state?.outcome) return sayRefused();
+  if (isList() || state?.is_live === false) return tickKept();
   if (!state) {
     if (seconds(asked) > LOST_SECONDS) say(troubled ? `The head answers, but cannot read the run: ${troubled}.` : "The head has not answered yet.");
     return;
@@ -129,6 +159,14 @@ function tick() {
   by("state").dataset.mark = "✕";
   document.title = `✕ Head lost: ${state.head}`;
   say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. Start the head again with the same run directory, and the run continues.`);
+}
+
+/** Say how old is what was read of run directories. */
+function tickKept() {
+  const age = seconds(heard), isLate = age > LOST_SECONDS + (isList() ? SLOW_SECONDS : 0) && seconds(asked) > LOST_SECONDS;
+  by("updated").textContent = `read from the run's directory ${duration(age)} ago`;
+  if (!isLate || document.hidden) return;
+  say(troubled ? `The run cannot be read: ${troubled}.` : "Nobody answers any more: open the page by a new link of rollcall open.");
 }
 
 /** Say that another run, or this one with another token, answers here: the head is not lost. */
@@ -178,6 +216,7 @@ by("confirm").addEventListener("close", async () => {
 });
 by("filter").addEventListener("input", () => whole && showNodes(whole));
 by("routine").addEventListener("change", () => listen(shownJob));
+addEventListener("hashchange", turn);
 document.addEventListener("visibilitychange", () => {
   asked = performance.now();
   refresh();

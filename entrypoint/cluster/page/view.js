@@ -20,6 +20,7 @@ const heldOut = value => value == null || value >= 0 && value <= 1
   ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", value.toFixed(3)];
 const percent = value => `${(100 * value).toFixed(1)} %`;
 
+const FAILED = ["Failed", "bad", "✕"];
 const ENDS = {
   finished: ["Finished", "good", "✓"],
   stopped: ["Stopped", "warn", "■"],
@@ -30,15 +31,20 @@ const PHASES = {
   "roll call": ["Waiting for nodes", "busy", "…"],
   "collective check": ["Checking the network", "busy", "…"],
   starting: ["Starting", "busy", "…"],
+  running: ["Running", "good", "▶"],
+  head_lost: ["Head lost", "bad", "✕"],
 };
 
 /** Pure: the word, the colour and the mark of a state. */
 function headline(state) {
-  if (state.outcome) return ENDS[state.outcome.outcome] ?? ["Failed", "bad", "✕"];
+  if (state.outcome) return ENDS[state.outcome.outcome] ?? FAILED;
   if (state.is_starting) return [`Attempt ${state.attempt}: starting, no step yet`, "busy", "▶"];
   const word = state.phase.charAt(0).toUpperCase() + state.phase.slice(1);
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }
+
+/** Pure: the name of what is shown: a job's id on its cluster, else the run's name. */
+const nameOf = ({is_live, job, run}) => (is_live && job) || run.name;
 
 /** Pure: how many nodes there are, and the names of some. */
 const several = nodes => `${nodes.length} nodes (${nodes.slice(0, 3).map(node => node.node).join(", ")}, …)`;
@@ -46,7 +52,7 @@ const several = nodes => `${nodes.length} nodes (${nodes.slice(0, 3).map(node =>
 /** Pure: what a person must look at, the worst first, each with its colour. */
 function attention(state) {
   const found = [];
-  if (state.outcome) return found;
+  if (state.outcome || !state.is_live) return found;
   const silent = state.nodes.filter(node => !node.present);
   const longest = Math.max(...silent.map(node => node.silent_seconds));
   if (silent.length < MANY)
@@ -87,10 +93,11 @@ const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, sai
 const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") - (other !== "bad"));
 
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase, is_starting}, found) {
+function verdict({outcome, phase, is_starting, is_live}, found) {
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}. ${outcome.remedy}` : outcome.remedy];
+  if (!is_live) return phase === "head_lost" ? ["bad", "Start the head again."] : ["busy", "This is what its directory says."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
@@ -105,8 +112,9 @@ const said = (node, check) => node.findings[check] ?? `the check ${check} did no
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, rows = [["Run", state.job ?? state.run.name], ["Model", state.run.model], ["Recipe", state.run.recipe]];
-  rows.push(["Workers", `${state.present} of ${state.expected_workers}`], ["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
+  const p = state.progress, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];
+  rows.push(["Workers", state.is_live ? `${state.present} of ${state.expected_workers}` : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
+  rows.push(["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Time left", !state.outcome && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],

@@ -199,7 +199,12 @@ def _curves(run: RunFiles) -> Row:
     curves = Curves(run.metrics)
     while (found := curves.rows())["more"]:
         pass
-    return found if found["steps"] else _told(read_events(run.journal)).rows()
+    return found if found["steps"] else told(run).rows()
+
+
+def told(run: RunFiles) -> Points:
+    """Return the numbers that the journal has of the steps that count. Raises OSError."""
+    return _told(read_events(run.journal))
 
 
 def _told(events: Iterable[Row]) -> Points:

@@ -45,6 +45,16 @@ class Ended:
             "result": dict(self.result),
         }
 
+    def told(self) -> dict[str, Any]:
+        """Return the outcome as a head tells it to workers and to the page."""
+        return {
+            "outcome": self.outcome,
+            "exit_code": self.result.get("exit_code"),
+            "remedy": self.to_do,
+            "cause": self.cause,
+            "log": self.log.stem if self.log else "",
+        }
+
     def lines(self) -> Iterator[str]:
         code = self.result.get("exit_code")
         told = self.outcome if code is None else f"{self.outcome}, exit code {code}"

@@ -15,7 +15,7 @@ import pytest
 
 from contract.journal import append_event
 from contract.progress import Progress
-from entrypoint.cluster import server
+from entrypoint.cluster import serving
 from entrypoint.cluster.client import RefusedError, WrongTokenError
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.net.wait import NotYetError
@@ -350,7 +350,7 @@ def test_what_is_open_at_the_end_is_answered_and_leaves_no_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page, one that reads nothing, and a worker's question."""
-    monkeypatch.setattr(server, "CLOSE_SECONDS", 5.0)  # a busy machine needs some for 6 MB
+    monkeypatch.setattr(serving, "CLOSE_SECONDS", 5.0)  # a busy machine needs some for 6 MB
     head.client().check_in(node_info("a"))
     url = f"http://127.0.0.1:{head.port}/v1/events"
     asks = {"Authorization": f"Bearer {TOKEN}"}
@@ -366,5 +366,5 @@ def test_what_is_open_at_the_end_is_answered_and_leaves_no_traceback(
         text = pool.submit(page.read)
         head.control.__exit__()
         assert b"the job has finished" in text.result(20)
-    assert not head.control._thread.is_alive()
+    assert not head.control._serving._thread.is_alive()
     assert "Traceback" not in caplog.text + capfd.readouterr().err

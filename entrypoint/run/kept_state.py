@@ -1,0 +1,34 @@
+"""The state of a run that no head tells, from its directory, in the shape of the head's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contract.journal import timestamp
+from contract.progress import Progress
+from contract.run_dir import RunFiles
+from entrypoint.run import run_attempts, run_facts
+from entrypoint.run.flight_record import run_end
+from entrypoint.run.run_list import state_of
+
+
+def read(run: RunFiles, job: str | None = None) -> dict[str, Any]:
+    """Return the state without what only a head knows, such as the nodes.
+
+    `job`: by what the page asks for this run. `phase` is `ended`, or the run's state. Raises
+    OSError.
+    """
+    end = run_end.read(run)
+    state, sentence = state_of(run)
+    attempts = run_attempts.read(run.journal, Progress.read(run.progress), trains=False)
+    return {
+        "is_live": False,
+        "phase": "ended" if end else state,
+        "sentence": sentence,
+        "job": job,
+        **attempts.as_dict(),
+        "outcome": end and end.told(),
+        "run": run_facts.read(run),
+        "may_stop": False,
+        "at": timestamp(),
+    }
