@@ -7,6 +7,7 @@ UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 SEED ?= 0
 MINUTES ?= 5
+CASES ?= 5000
 NAME ?=
 TEXT ?=
 PYTHON312 ?= python3.12
@@ -17,7 +18,7 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults planted chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
+.PHONY: help setup demo test units faults planted fuzz chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
@@ -57,6 +58,9 @@ faults: setup  ## inject the slow faults and run the longest tests; renew the ta
 # The faults are in tests/data/planted_faults.toml.
 planted: setup  ## plant faults of one line in the source, one at a time: do the unit tests catch each? TEXT=clamp for some
 	$(PYTHON) -m tests.support.planted_faults $(TEXT)
+
+fuzz: setup  ## try hostile input on every parser: CASES=5000 for each of 34; what fails is kept in tests/data/fuzz
+	FUZZ_CASES=$(CASES) $(PYTHON) -m pytest -q -n 2 --timeout 3000 tests/fuzz
 
 chaos: setup  ## inject random faults: SEED=0 MINUTES=5
 	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)

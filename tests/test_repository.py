@@ -67,7 +67,13 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_unit_tests_lie_as_the_source_lies() -> None:
     folders = {path.parent.relative_to(TESTS) for path in tracked("tests/*/test_*.py")}
-    assert {folder.parts[0] for folder in folders} <= {*PACKAGES, *LEVELS, "scenarios", "program"}
+    assert {folder.parts[0] for folder in folders} <= {
+        *PACKAGES,
+        *LEVELS,
+        "scenarios",
+        "program",
+        "fuzz",
+    }
     units = {folder for folder in folders if folder.parts[0] in PACKAGES}
     assert sorted(str(folder) for folder in units if not (ROOT / folder).is_dir()) == []
 

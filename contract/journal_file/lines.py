@@ -31,8 +31,14 @@ NEWEST_EPOCH = 10**9
 
 
 def line_of(event: Mapping[str, Any]) -> bytes:
-    """Return the event as a line of JSON, with its checksum as the last field."""
+    """Return the event as a line of JSON, with its checksum as the last field.
+
+    A lone surrogate, as of a file name that is no UTF-8, becomes `?`: no reader takes it.
+    """
     body = json.dumps(event).encode()
+    if b"\\ud" in body:
+        whole = json.dumps(event, ensure_ascii=False).encode(errors="replace")
+        body = json.dumps(json.loads(whole)).encode()
     return b'%s, "crc": "%08x"}' % (body[:-1], zlib.crc32(body))
 
 

@@ -293,7 +293,11 @@ SHARED, HEAD = "shared", "head"
 def storage(raw: str) -> str:
     if raw in (SHARED, HEAD):
         return raw
-    parts = urlsplit(raw)
+    try:
+        parts = urlsplit(raw)
+    except ValueError:
+        problem = "is not a URL of a store"
+        raise ParseError(problem, "give one such as s3://BUCKET/PREFIX") from None
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*://.*", raw):
         known = f"{SHARED}, {HEAD} or a URL such as s3://BUCKET/PREFIX"
         raise ParseError("is not a place for checkpoints", f"give {known}")

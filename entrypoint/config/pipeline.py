@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contract.files import yaml_text
 from contract.options import ParseError, did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.config import runtime_env as environments
@@ -49,15 +50,10 @@ def parsed(text: str, directory: Path = Path()) -> list[Stage]:
 
     Files of requirements are read; their relative paths begin there.
     """
-    import yaml  # only for a pipeline: other commands start faster
-
     try:
-        content = yaml.safe_load(text)
-        nodes = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise PipelineError([f"this is not a YAML{where}"]) from None
+        content, nodes = yaml_text.parsed(text), yaml_text.composed(text)
+    except yaml_text.NotYamlError as error:
+        raise PipelineError([f"the text {error}"]) from None
     if not isinstance(content, dict):
         raise PipelineError([f"there are no stages: {EXAMPLE}"])
     found = [_unknown("the file", key, ("stages",)) for key in content if key != "stages"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from contract.files import yaml_text
 from contract.options import ParseError, did_you_mean
 
 FIELDS = (
@@ -28,15 +29,11 @@ def parsed(text: str, directory: Path = Path()) -> dict[str, Any]:
 
     `directory`: where its relative paths begin.
     """
-    import yaml  # only if there is one: a node starts faster
-
     remedy = 'give an object in JSON or YAML, such as {"pip": ["einops"]}'
     try:
-        row = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise ParseError(f"is neither JSON nor YAML{where}", remedy) from None
+        row = yaml_text.parsed(text)
+    except yaml_text.NotYamlError as error:
+        raise ParseError(str(error), remedy) from None
     if not isinstance(row, dict):
         raise ParseError("is not an object of fields", remedy)
     row = with_files(row, directory)
@@ -59,13 +56,12 @@ def with_files(row: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 def _content(name: str, path: Path) -> Any:
     """Return the packages that a file names, as Ray takes them. Raises ParseError."""
-    import yaml
-
     try:
         text = path.read_text()
-        return text.splitlines() if path.suffix == ".txt" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        return text.splitlines() if path.suffix == ".txt" else yaml_text.parsed(text)
+    except (OSError, ValueError) as error:
+        is_read = isinstance(error, yaml_text.NotYamlError)
+        reason = f"it {error}" if is_read else getattr(error, "strerror", None) or "it is not text"
         problem = f"has {name}: {path}, which cannot be read ({reason})"
         raise ParseError(problem, "name a file of requirements, or give a list") from None
 
@@ -76,6 +72,8 @@ def faults(row: Mapping[str, Any]) -> Iterator[str]:
         if name not in FIELDS:
             remedy = did_you_mean(str(name), FIELDS, f"the fields are {', '.join(FIELDS)}")
             yield f"the runtime environment has no field {name}: {remedy}"
+    if not all(isinstance(key, str) for key in _keys(row)):
+        yield "the runtime environment has a key that is no text: put it in quotes"
     variables = row.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(_are_texts(variables.items())):
         yield 'env_vars is not an object of texts: give {"NAME": "VALUE"}, numbers in quotes'
@@ -91,6 +89,16 @@ def faults(row: Mapping[str, Any]) -> Iterator[str]:
     if row.get("pip") and row.get("uv"):
         yield "the runtime environment has pip and uv: give one of the two"
     yield from _code_faults(row)
+
+
+def _keys(value: Any) -> Iterator[Any]:
+    """Yield the keys of an object, and of all objects in it."""
+    if isinstance(value, Mapping):
+        yield from value
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(inner, Iterable) and not isinstance(inner, str | bytes):
+        for one in inner:
+            yield from _keys(one)
 
 
 def _are_texts(items: Any) -> Iterator[bool]:

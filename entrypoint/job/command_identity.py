@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from contract.files import yaml_text
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 
@@ -60,13 +61,11 @@ def _config_files(words: Sequence[str]) -> Iterator[Path]:
 
 def _flags(content: bytes, path: Path) -> Any:
     """Return the flags of a file; the text of a file that cannot be parsed."""
-    import yaml  # only if there is a file: a node starts faster
-
     text = content.decode(errors="replace")
     try:
-        flags = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        flags = tomllib.loads(text) if path.suffix == ".toml" else yaml_text.parsed(text)
         json.dumps(flags, sort_keys=True, default=str)
-    except (ValueError, TypeError, yaml.YAMLError):
+    except (ValueError, TypeError, RecursionError):
         return text
     return flags
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.files import yaml_text
 from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName, nearest
 from trainer.config.schema import flags_of, once_for_each
 
@@ -191,14 +192,9 @@ def _load(path: Path) -> Any:
     text = path.read_text()
     if path.suffix == ".toml":
         return tomllib.loads(text)
-    import yaml  # only if a file is given: --help answers at once
-
-    try:
-        if twice := _key_twice(yaml.compose(text)):
-            raise ValueError(f"the key {twice} is there twice")
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+    if twice := _key_twice(yaml_text.composed(text)):
+        raise ValueError(f"the key {twice} is there twice")
+    return yaml_text.parsed(text) or {}
 
 
 def _key_twice(node: Any) -> str | None:

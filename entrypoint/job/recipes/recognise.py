@@ -130,6 +130,8 @@ def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:
 
     `given`: ROLLCALL_RECIPE of the head, which counts if that recipe knows the words, too.
     """
+    if not words:
+        return given
     typed = TypedCommand(tuple(words))
     matches = {name: load(name).recognises(typed) for name in RECIPES}
     best = max(matches, key=matches.__getitem__)

@@ -130,9 +130,9 @@ def test_a_word_that_yaml_reads_as_no_text_belongs_in_quotes(job: str) -> None:
         ("", "there are no stages"),
         ("[]", "there are no stages"),
         ("stages: {}", "there are no stages"),
-        ("stages: [", "this is not a YAML in line 1"),
-        ("stages: &all [*all]", "stage 1 is not an object"),
-        ("? [a]\n: b", "this is not a YAML in line 1"),
+        ("stages: [", "the text is not YAML in line 1"),
+        ("stages: &all [*all]", "has an alias inside of what it names"),
+        ("? [a]\n: b", "the text is not YAML in line 1"),
     ],
 )
 def test_a_file_without_stages_is_refused(text: str, said: str) -> None:

@@ -41,7 +41,7 @@ def test_a_file_of_requirements_is_read_beside_the_file_that_names_it(tmp_path: 
     ("text", "said"),
     [
         ("[1]", "is not an object of fields"),
-        ("pip: [", "is neither JSON nor YAML in line 1"),
+        ("pip: [", "is not YAML in line 1"),
         ('{"workingdir": "."}', "no field workingdir: did you mean working_dir?"),
         ('{"env_vars": {"LEVEL": 2}}', "env_vars is not an object of texts"),
         ('{"env_vars": {"RAY_AUTH_TOKEN": "x"}}', "env_vars sets RAY_AUTH_TOKEN, which Rollcall"),

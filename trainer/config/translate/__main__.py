@@ -26,6 +26,7 @@ from contract.exit_codes import ExitCode
 from trainer.config.translate import command as commands
 from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place
+from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.command import TRAINERS, Command, TranslateError
 from trainer.config.translate.config_file import with_file
 from trainer.config.translate.rows import UNSET
@@ -114,7 +115,7 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
     if str(options.script) == "-":
         text, place = sys.stdin.read(), Place()
     else:
-        text, place = options.script.read_text(), Place(str(options.script))
+        text, place = options.script.read_text(errors=BYTES), Place(str(options.script))
     return commands.of_script(text, variables, trainer, options.number, place)
 
 

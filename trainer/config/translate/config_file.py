@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from contract.files import yaml_text
 from trainer.config.translate.command import TRL, Command, TranslateError
 
 FLAG = "config"
@@ -29,16 +30,16 @@ def with_file(command: Command) -> Command:
 
 
 def _flags(path: Path) -> dict[str, Any]:
-    import yaml  # only if a file is given
-
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml_text.parsed(path.read_text())
     except OSError as error:
         raise TranslateError(
             f"--config {path}: {error.strerror}. It has flags of the command: copy it to here"
         ) from None
-    except (UnicodeDecodeError, yaml.YAMLError):
-        raise TranslateError(f"--config {path}: is not a YAML") from None
+    except UnicodeDecodeError:
+        raise TranslateError(f"--config {path}: is not text") from None
+    except yaml_text.NotYamlError as error:
+        raise TranslateError(f"--config {path}: {error}") from None
     if not isinstance(found, dict):
         raise TranslateError(f"--config {path}: give a YAML file of NAME: VALUE, as TRL reads it")
     return {str(name): value for name, value in found.items()}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.translate.bash.open_text import is_open
+from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.shell import Place, Script, ScriptSyntaxError, read_whole
 
 TEXT = "-c"
@@ -37,7 +38,7 @@ def _read(argv: Sequence[str]) -> Script:
     if argv[0] == TEXT:
         text, place, arguments = argv[1], Place(next(iter(argv[2:3]), "bash")), argv[3:]
     else:
-        text, place, arguments = Path(argv[0]).read_text(), Place(argv[0]), argv[1:]
+        text, place, arguments = Path(argv[0]).read_text(errors=BYTES), Place(argv[0]), argv[1:]
     return read_whole(text, os.environ, arguments, place)
 
 

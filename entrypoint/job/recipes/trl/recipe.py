@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from contract.files import yaml_text
 from contract.launch import ranks
 from contract.launch.command_lines import variables_before
 from contract.launch.launcher_flags import PYTHON, LaunchError, parse, telling_steps
@@ -245,8 +244,9 @@ def _file(settings: Settings) -> Mapping[str, Any]:
     """Return the arguments of TRL's --config file; an unreadable one is for TRL to refuse."""
     path = command_line.option(settings.job, CONFIG)
     try:
-        row = yaml.safe_load(working_dir.content(settings.runtime_env, Path(path))) if path else {}
-    except (*UNREADABLE, yaml.YAMLError):
+        content = working_dir.content(settings.runtime_env, Path(path)) if path else b""
+        row = yaml_text.parsed(content.decode())
+    except (*UNREADABLE, ValueError):
         return {}
     return row if isinstance(row, dict) else {}
 

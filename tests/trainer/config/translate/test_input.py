@@ -43,7 +43,7 @@ def test_trl_s_config_file_is_read_and_typed_flags_count_more(
     [
         (None, "No such file or directory. It has flags of the command: copy it to here"),
         ("- a\n", "give a YAML file of NAME: VALUE"),
-        ("a: [", "is not a YAML"),
+        ("a: [", "is not YAML in line 1"),
     ],
 )
 def test_a_config_file_that_cannot_be_read_ends_with_64(

@@ -13,6 +13,8 @@ from typing import Any
 
 Node = dict[str, Any]
 PROGRAM = "shfmt"
+BYTES = "surrogateescape"
+"""How a script's bytes that are no UTF-8 become text, and bytes again: bash takes any."""
 FAULT = re.compile(r"(?m)^(?:<standard input>:)?(\d+):\d+: (.*)")
 PLACEHOLDER = re.compile(r"(?<![<$&\w)])<([A-Za-z_](?:[\w./ -]*[\w.])?)>(?=[\s:/\"',;)]|$)")
 """`<address>` in a guide, which a shell would read as two redirections."""
@@ -49,7 +51,7 @@ class Source:
 
     def of(self, node: Node) -> str:
         """Return a node's text."""
-        text = self.text[node["Pos"]["Offset"] : node["End"]["Offset"]].decode()
+        text = self.text[node["Pos"]["Offset"] : node["End"]["Offset"]].decode(errors=BYTES)
         return text.translate(SHOWN)
 
 
@@ -61,11 +63,11 @@ def parsed(text: str) -> Source:
     """Return a script's tree. Raises ScriptSyntaxError."""
     text = text.replace("\r\n", "\n")
     text = SLIP.sub("\\\n", PLACEHOLDER.sub(lambda found: found[0].translate(HIDDEN), text))
-    source = text.encode()
+    source = text.encode(errors=BYTES)
     try:
         statements = _tree(source)
     except ScriptSyntaxError:
-        source, before = with_brackets_hidden(text).encode(), source
+        source, before = with_brackets_hidden(text).encode(errors=BYTES), source
         if source == before:
             raise
         statements = _tree(source)
@@ -178,8 +180,9 @@ def _tree(source: bytes) -> list[Node]:
     except FileNotFoundError:
         raise ScriptSyntaxError(f"{PROGRAM} is missing: run `pip install shfmt-py`") from None
     if done.returncode:
-        found = FAULT.search(done.stderr.decode())
-        said = f"line {found[1]}: {found[2]}" if found else done.stderr.decode().strip()
+        told = done.stderr.decode(errors="replace")
+        found = FAULT.search(told)
+        said = f"line {found[1]}: {found[2]}" if found else told.strip()
         raise ScriptSyntaxError(f"{said}: the script cannot be read")
     return json.loads(done.stdout).get("Stmts") or []
 
