@@ -114,11 +114,13 @@ class Client:
         *,
         working_dir: str | Path | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> Job:
         """Bring a job; return it as the head has taken it into its queue.
 
         `command`: as after `rollcall submit --`. `working_dir`: a local directory, which is
-        uploaded, or one on the cluster. `runtime_env`: Ray's runtime environment.
+        uploaded, or one on the cluster. `runtime_env`: Ray's runtime environment. `name`: of
+        the run.
         """
         words = shlex.split(command) if isinstance(command, str) else list(command)
         environment = dict(runtime_env or {})
@@ -127,7 +129,8 @@ class Client:
         self._ask("GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
         if directories.is_local(environment):
             environment = jobs.uploaded(self._settings, environment)
-        body = {"job": words, "runtime_env": environment, "key": uuid.uuid4().hex}
+        named = {"name": name} if name else {}
+        body = {"job": words, "runtime_env": environment, "key": uuid.uuid4().hex, **named}
         return _job(self._ask("POST", "/v1/jobs", json=body, timeout=jobs.SUBMIT_SECONDS))
 
     def runs(self) -> list[Job]:
@@ -202,10 +205,10 @@ class AsyncClient:
         *,
         working_dir: str | Path | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> Job:
-        return await asyncio.to_thread(
-            self._client.submit, command, working_dir=working_dir, runtime_env=runtime_env
-        )
+        submit = partial(self._client.submit, working_dir=working_dir, name=name)
+        return await asyncio.to_thread(submit, command, runtime_env=runtime_env)
 
     async def runs(self) -> list[Job]:
         return await asyncio.to_thread(self._client.runs)

@@ -20,11 +20,11 @@ class JobQueueProtocol(Protocol):
     """Every method may be called from any thread. `submit…` and `stop` wait for storage."""
 
     def submit(
-        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
+        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = "", name: str = ""
     ) -> dict[str, Any]:
         """Take a job into the queue; return its row. Raises SubmissionError and OSError.
 
-        With the `key` of an earlier job, returns that job's row.
+        `name`: the run's name. With the `key` of an earlier job, returns that job's row.
         """
         ...
 

@@ -77,7 +77,9 @@ class JobRoutes:
         desk = self._taken()
         try:
             asked = request_format.submission(await body_of(request, MOST_BYTES))
-            row = await asyncio.to_thread(desk.submit, asked.job, asked.runtime_env, asked.key)
+            row = await asyncio.to_thread(
+                desk.submit, asked.job, asked.runtime_env, asked.key, asked.name
+            )
         except SubmissionError as error:
             return refused(400, *error.faults)
         except ValueError as error:

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.config.parsers import NODE_NAME, host
+from entrypoint.config.parsers import NODE_NAME, RUN_NAME, host
 from entrypoint.config.pipeline import Stage
 
 MOST_BYTES = 256 * 1024
@@ -25,6 +25,7 @@ MOST_SHOWN = 500
 """Characters of an error message: the name of a wrong field may have any length."""
 
 NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
+RunName = Annotated[str, StringConstraints(pattern=f"^(?:{RUN_NAME})?$")]
 Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
 Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^\P{Cc}*$")]
 """Text without control characters, because consoles show it."""
@@ -70,6 +71,7 @@ class Submission(BaseModel):
     job: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
     runtime_env: dict[str, Any] = {}
     key: Line = ""
+    name: RunName = ""
 
 
 class StageSubmission(BaseModel):

@@ -21,6 +21,7 @@ from entrypoint.job.recipes.base import UnknownFlag
 
 JOB = "the id of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
+NAME_OF_RUN = "the run's name on its page, in the report and in lists"
 GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
 """What to do about a path that is not a run's."""
 EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
@@ -195,6 +196,14 @@ def address(text: str) -> str:
     )
 
 
+def run_name(text: str) -> str:
+    """Return a run's name. Raises ArgumentTypeError."""
+    try:
+        return parsers.run_name(text)
+    except ParseError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
 def port(text: str) -> int:
     """Return a port's number. Raises ArgumentTypeError."""
     try:
@@ -222,6 +231,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait-for-jobs", action="store_true", help="no job yet: `rollcall submit` brings jobs"
     )
+    parser.add_argument("--name", type=run_name, help=NAME_OF_RUN)
     parser.add_argument(
         "--no-code",
         action="store_true",
@@ -277,6 +287,7 @@ def _events(parser: argparse.ArgumentParser) -> None:
 
 
 def _submit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", type=run_name, help=NAME_OF_RUN)
     parser.add_argument("--no-wait", action="store_true", help="print the job's id, and end")
     parser.add_argument("--working-dir", metavar="DIR", help="brought to all nodes of the cluster")
     environment = parser.add_mutually_exclusive_group()

@@ -42,6 +42,8 @@ WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
 NO_CODE = "--no-code"
 """Flag of `up` and `plan`: the user's code is not tried before the job starts."""
+NAME, NAME_VARIABLE = "--name", "ROLLCALL_NAME"
+"""Flag of `up` and `plan`: the run's name, and the variable that it stands for."""
 OWN_ARGUMENTS = ("init", "demo", "report", "bundle")
 """Commands whose modules parse their arguments."""
 REMOTE = ("submit", "pipeline", "list", "status", "wait", "open", "logs", "events", "stop")
@@ -179,15 +181,38 @@ def _reader(command: str, rest: tuple[str, ...]) -> Invocation:
 
 def _start(command: str, job: tuple[str, ...]) -> Invocation:
     """Return `up` or `plan` of a job, or of a cluster that waits for jobs. Raises UsageError."""
-    if job and job[0].startswith("-") and NO_CODE in job:
-        call = _start(command, tuple(word for word in job if word != NO_CODE))
-        return replace(call, variables={"ROLLCALL_CHECK_CODE": "0"})
+    job, variables = _without_own(job)
+    if variables:
+        return replace(_start(command, job), variables=variables)
     if not job or not job[0].startswith("-") or WAIT not in job:
         return Invocation(command, job)
     if others := [word for word in job if word != WAIT]:
         problem = f"{command} {WAIT} does not take {' '.join(others)}"
         raise UsageError(f"{problem}: `rollcall submit` brings the jobs of such a cluster")
     return Invocation(command, waits_for_jobs=True)
+
+
+def _without_own(job: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the job without the flags of `up`, and the variables that these stand for.
+
+    After the name of a program, all words are the program's.
+    """
+    kept: list[str] = []
+    variables: dict[str, str] = {}
+    words = list(job)
+    while words and (words[0].startswith("-") or (kept and kept[0].startswith("-"))):
+        name, equals, value = words[0].partition("=")
+        if name == NAME:
+            if not equals and len(words) < 2:
+                raise UsageError(f"{NAME} has no value, as in {NAME} first-try")
+            variables[NAME_VARIABLE] = value if equals else words.pop(1)
+            words.pop(0)
+        elif words[0] == NO_CODE:
+            variables["ROLLCALL_CHECK_CODE"] = "0"
+            words.pop(0)
+        else:
+            kept.append(words.pop(0))
+    return (*kept, *words), variables
 
 
 COLUMNS = "--assume-columns"

@@ -29,11 +29,13 @@ from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.files import private_dir
 from contract.launch.programs import Program
+from contract.options import ParseError
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.commands import demo_plot
-from entrypoint.commands.arguments import Parser
+from entrypoint.commands.arguments import NAME_OF_RUN, Parser, run_name
+from entrypoint.config import parsers
 from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
@@ -73,6 +75,8 @@ class Layout:
     root: Path
     ports: int
     """First of the ports that the demo uses."""
+    name: str = ""
+    """The run's name; that of the directory if empty."""
 
     @property
     def run(self) -> RunFiles:
@@ -93,6 +97,7 @@ class Layout:
         return {
             "ROLLCALL_RUN_DIR": str(self.run.root),
             "ROLLCALL_NODE_NAME": name,
+            "ROLLCALL_NAME": self.name or _name_of(self.root),
             "ROLLCALL_NODE_ADDRESS": f"127.0.0.{2 + number}",
             "ROLLCALL_HEAD_ADDRESS": "127.0.0.2",
             "ROLLCALL_RAY_PORT": str(self.ports),
@@ -130,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.RETRY
     try:
         with ports as first:
-            layout = Layout(root, first)
+            layout = Layout(root, first, options.name or "")
             try:
                 layout.run.root.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -151,8 +156,17 @@ def parser() -> Parser:
     made.add_argument("--crash", action="store_true", help="kill the driver and a worker")
     made.add_argument("--seed", type=int, default=0, help="of data, model and training")
     made.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
+    made.add_argument("--name", type=run_name, help=f"{NAME_OF_RUN} (default: that of --dir)")
     made.add_argument("--dir", type=Path, help=HELP_DIR)
     return made
+
+
+def _name_of(root: Path) -> str:
+    """Return the name of a directory, if a run may have it; else ""."""
+    try:
+        return parsers.run_name(root.name)
+    except ParseError:
+        return ""
 
 
 def _count(text: str) -> int:

@@ -37,7 +37,8 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
     if working_dir.is_local(environment):
         environment = uploaded(settings, environment)
     # With the key, a submission whose answer was lost can be repeated.
-    body = {"job": options.words, "runtime_env": environment, "key": uuid.uuid4().hex}
+    named = {"name": options.name} if options.name else {}  # a head of an older version takes none
+    body = {"job": options.words, "runtime_env": environment, "key": uuid.uuid4().hex, **named}
     post = partial(ask, settings, "POST", "/v1/jobs", json=body, timeout=SUBMIT_SECONDS)
     row = submitted(settings, post)
     job = str(row["id"])
@@ -72,7 +73,8 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
         print("no job was submitted yet: rollcall submit -- python train.py")
     for row in rows:
         words = " ".join(row["words"])
-        stage = f"{row['stage']}: " if row["stage"] else ""
+        name = row.get("name") or row["stage"]
+        stage = f"{name}: " if name else ""
         shown = words if len(words) <= WIDEST else f"{words[:WIDEST]}…"
         code = "" if row["exit_code"] is None else f" {row['exit_code']}"
         at = datetime.fromisoformat(row["submitted"]).astimezone().strftime(DATE_FORMAT)

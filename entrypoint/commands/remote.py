@@ -189,8 +189,11 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     shown = {node["node"] for node in state["nodes"]}
     others = (worker for worker in state["missing"] if worker["node"] not in shown)
     lines += [f"  missing: {worker['sentence']}" for worker in others]
-    if state.get("job"):
-        lines.append(f"{state['job']} runs")
+    job, name = state.get("job"), state.get("run", {}).get("name", "")
+    if job:
+        lines.append(f"{job} runs{f' ({name})' if name not in ('', job) else ''}")
+    elif name:
+        lines.append(f"run {name}")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
     lines += _attempts(state)
     lines += [f"warning: {warning}" for warning in _warnings(state)]

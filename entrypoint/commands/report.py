@@ -14,7 +14,7 @@ from contract.exit_codes import ExitCode
 from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
-from entrypoint.run import known_secrets
+from entrypoint.run import known_secrets, run_facts
 from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         own = _own(run, secrets, needed=not jobs)
         if options.html:
             shown = [*([own] if own else []), *jobs]
-            _write(options.html, html.page(run.root.resolve().name, shown))
+            _write(options.html, html.page(run_facts.read(run)["name"], shown))
     except NothingToReportError as error:
         return fail(f"{run.root}: {error}", ExitCode.RUN_DIR, as_json=options.json)
     except OSError as error:

@@ -280,6 +280,18 @@ def node_name(raw: str) -> str:
     return raw
 
 
+RUN_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9 ._+=-]{0,62}[A-Za-z0-9._+=-])?"
+
+
+def run_name(raw: str) -> str:
+    if not re.fullmatch(RUN_NAME, raw):
+        raise ParseError(
+            "is no name of a run",
+            "give up to 64 letters, digits, spaces and any of . _ + = -, a letter or digit first",
+        )
+    return raw
+
+
 def absolute_path(raw: str) -> Path:
     if "\0" in raw or not raw.startswith("/"):
         raise ParseError("is not an absolute path", "give a path that begins with /")

@@ -121,6 +121,14 @@ class Settings:
         default={},
         secret=True,
     )
+    name: str = variable(
+        "ROLLCALL_NAME",
+        "The run's name on its page, in the report and in lists, as `--name` of `up`, `demo` and"
+        " `submit` gives it; in W&B, too, if the job names none (`WANDB_NAME`).",
+        parse=parse.run_name,
+        default="",
+        shown="the run directory's name",
+    )
     check_code: bool = variable(
         "ROLLCALL_CHECK_CODE", "0: `plan` and `up` do not try the user's code.", default=True
     )

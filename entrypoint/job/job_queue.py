@@ -59,10 +59,12 @@ class JobQueue:
         self._newest = max(map(entries.number, names), default=0)
 
     def submit(
-        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = ""
+        self, words: Sequence[str], runtime_env: Mapping[str, Any], key: str = "", name: str = ""
     ) -> dict[str, Any]:
         words = words_to_run(words, runtime_env, self._settings.recipe)
-        job = Job(f"job-{self._newest + 1}", words, dict(runtime_env), timestamp(), key=key)
+        job = Job(
+            f"job-{self._newest + 1}", words, dict(runtime_env), timestamp(), key=key, name=name
+        )
         # Without the lock, which the main thread takes: the job's files may be on stalled storage.
         faults = self._faults(job) or self._unplaceable(job)
         with self._lock:
@@ -150,6 +152,7 @@ class JobQueue:
         return replace(
             settings_for(self._settings, job.words),
             runtime_env=dict(job.runtime_env),
+            name=job.name or job.stage,
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
         )
 

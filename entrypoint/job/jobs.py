@@ -53,6 +53,8 @@ class Job:
     """The client's own name of the submission, so that a retried submission is one job."""
     stage: str = ""
     """Its name in a pipeline."""
+    name: str = ""
+    """The run's name, as the user gave it."""
     after: str = ""
     """The id of an earlier job: this one begins only if that one has finished."""
 

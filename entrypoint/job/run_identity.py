@@ -35,8 +35,14 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
             "versions": versions(settings),
             "created": timestamp(),
         }
-        write_atomically(run.run, json.dumps(row, indent=1) + "\n")
+        _write(run, {**row, "name": settings.name})
+    elif settings.name not in ("", row.get("name")):
+        _write(run, {**row, "name": settings.name})  # a start with another name gives it
     return row
+
+
+def _write(run: RunFiles, row: Mapping[str, Any]) -> None:
+    write_atomically(run.run, json.dumps(row, indent=1) + "\n")
 
 
 def _begun(run: RunFiles) -> dict[str, Any] | None:

@@ -214,7 +214,7 @@ class Supervisor:
             resume_from=resume_from or 0,
         )
         command = run.recipe.command(job, resume_from)
-        of_attempt = {
+        of_attempt = self._name_of_tracker() | {
             "ROLLCALL_ATTEMPT": str(number),
             **lease.environment(run.journal.claim),
             **discover.of_driver(run.settings),
@@ -222,6 +222,13 @@ class Supervisor:
         command = replace(command, env={**command.env, **of_attempt})
         workers = self.rendezvous.present or ()
         return AttemptPlan(submission, number, resume_from or 0, command, workers)
+
+    def _name_of_tracker(self) -> dict[str, str]:
+        """Return the variable that names the run in W&B, unless the user has set it."""
+        settings = self.run.settings
+        of_job = settings.runtime_env.get("env_vars", {})
+        is_set = "WANDB_NAME" in settings.environ or "WANDB_NAME" in of_job
+        return {"WANDB_NAME": settings.name} if settings.name and not is_set else {}
 
     def _files_gone(self) -> str | None:
         try:

@@ -15,7 +15,7 @@ def read(run: RunFiles) -> dict[str, str]:
     except FileNotFoundError:
         row = {}
     facts = {
-        "name": run.root.name,
+        "name": row.get("name") or run.root.name,
         "id": row.get("run_id"),
         "recipe": row.get("recipe"),
         "created": row.get("created"),

@@ -18,6 +18,7 @@ from playwright.sync_api import Page, expect
 from contract.journal import EventSource, append_event
 from contract.progress import Progress
 from entrypoint.cluster.access import page_link
+from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import report
 from entrypoint.machine.gpus.use import GpuUse
@@ -149,3 +150,30 @@ def test_a_picture_of_the_report(tab: Page, name: str, tmp_path: Path) -> None:
         tab.evaluate("document.querySelectorAll('h2')[1].scrollIntoView()")
     shown = tab.locator(".charts").first.screenshot() if name == "curve" else tab.screenshot()
     keep(name, shown, tmp_path)
+
+
+def test_a_picture_of_a_run_after_its_end(tab: Page, tmp_path: Path) -> None:
+    run = reported_runs.with_faults(tmp_path / "run-7")
+    tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    with KeptRunsServer(run.root) as server:
+        tab.goto(server.link)
+        expect(tab.get_by_role("img", name=re.compile("^Reward"))).to_be_visible()
+        keep("page-ended", tab.screenshot(), tmp_path)
+
+
+def test_a_picture_of_two_runs_over_each_other(tab: Page, tmp_path: Path) -> None:
+    for name, rate in (("run-7", 1.0), ("run-8", 0.7)):
+        run = reported_runs.with_faults(tmp_path / "runs" / name)
+        rows = [
+            {key: value * (rate if "/" in key else 1) for key, value in row.items()}
+            for row in reported_runs.learns(60)
+        ]
+        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    reported_runs.tells_loss(tmp_path / "runs" / "sft")
+    tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    with KeptRunsServer(tmp_path / "runs") as server:
+        tab.goto(server.link)
+        for name in ("run-7", "run-8"):
+            tab.get_by_label(f"Curves of {name}").check()
+        expect(tab.get_by_role("img", name=re.compile("^KL from"))).to_be_visible()
+        keep("page-runs", tab.screenshot(), tmp_path)

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from contract.run_dir import RunFiles
+from entrypoint.cluster.client import DeclinedError
 from entrypoint.cluster.kept_runs import KeptRunsServer
+from entrypoint.job.job_queue import JobQueue
 from entrypoint.net.http import tls
 from tests.support import reported_runs
 from tests.support.job_head import JobHead, finishes, soon, until_stopped
@@ -99,6 +101,22 @@ def test_two_servers_have_two_keys_and_a_taken_port_is_an_error(tmp_path: Path) 
     assert urlsplit(one.link).query != urlsplit(other.link).query
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         KeptRunsServer(run.root, taken.getsockname()[1])
+
+
+def test_a_job_has_the_name_with_which_it_was_submitted(tmp_path: Path) -> None:
+    with JobHead(tmp_path, true=finishes) as job_head:
+        client = job_head.head.client()
+        body = {"job": ["true"], "name": "low rate"}
+        job = str(client.command("POST", "/v1/jobs", json=body)["id"])
+        soon(lambda: job_head.state(job) == "finished")
+        (found,) = job_head.queue.rows()
+        assert found["name"] == "low rate"
+        of_job = JobQueue(
+            job_head.settings, job_head.journal, job_head.inbox, job_head.head.control._registry
+        )  # as the next head reads it
+        assert [row["name"] for row in of_job.rows()] == ["low rate"]
+        with pytest.raises(DeclinedError, match="name"):
+            client.command("POST", "/v1/jobs", json={**body, "name": "a\nb"})
 
 
 def test_a_head_lists_the_jobs_of_its_queue_and_shows_one_that_is_over(tmp_path: Path) -> None:

@@ -285,3 +285,26 @@ def test_the_hint_at_a_flag_of_the_node_depends_on_no_word_of_the_fault() -> Non
         "--jsno: unknown flag. Did you mean --json?",
         "--jsno: unknown flag. See --help",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "name"),
+    [
+        ("up --name first-try --pretrain m", "--pretrain m", "first-try"),
+        ("--pretrain m --name=first-try", "--pretrain m", "first-try"),
+        ("up --no-code --name a python x.py --name b", "python x.py --name b", "a"),
+        ("up python x.py --name b", "python x.py --name b", None),
+        ("plan --nodes 2 --name a --pretrain m", "--pretrain m", "a"),
+        ("up --wait-for-jobs --name a", "", "a"),
+    ],
+)
+def test_the_name_of_a_run_is_no_word_of_its_job(words: str, job: str, name: str | None) -> None:
+    call = cli.parse(words.split())
+    assert call.arguments == tuple(job.split())
+    assert call.variables.get("ROLLCALL_NAME") == name
+    assert call.waits_for_jobs == ("--wait-for-jobs" in words)
+
+
+def test_a_name_without_a_value_is_refused() -> None:
+    with pytest.raises(cli.UsageError, match="--name has no value, as in --name first-try"):
+        cli.parse(["up", "--name"])

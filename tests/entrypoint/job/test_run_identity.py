@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from contract.options import ConfigError
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.job.run_identity import differences, identify, record_difference
+from entrypoint.run import run_facts
 from entrypoint.run.journal import Journal
 from tests.support.damage import damaged
 
@@ -120,3 +122,18 @@ def test_options_are_told_apart_from_their_values() -> None:
     assert differences(["a", "--x", "1", "2"], ["a", "--x=1", "2"]) == {}
     assert differences(["--x"], ["--x", "1"]) == {"x": "--x was bare and is 1"}
     assert differences(["--x", "1"], []) == {"x": "--x 1 is not given any more"}
+
+
+def test_the_name_of_a_run_is_kept_and_a_later_start_may_give_another(run: RunFiles) -> None:
+    begin(run, *BEGUN)
+    assert run_facts.read(run)["name"] == run.root.name
+    begin(run, *BEGUN, ROLLCALL_NAME="low rate")
+    begin(run, *BEGUN)
+    assert run_facts.read(run)["name"] == "low rate"
+    assert begin(run, *BEGUN, ROLLCALL_NAME="high rate") == []  # it is the same command
+    assert run_facts.read(run)["name"] == "high rate"
+
+
+def test_a_name_that_no_page_could_show_is_refused(run: RunFiles) -> None:
+    with pytest.raises(ConfigError, match=r"ROLLCALL_NAME=.* is no name of a run: give up to 64"):
+        begin(run, *BEGUN, ROLLCALL_NAME="a\x1b[2Jb")

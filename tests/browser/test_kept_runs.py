@@ -1,0 +1,98 @@
+"""The page of runs that are over: one run, a list of them, and curves over each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from entrypoint.cluster.kept_runs import KeptRunsServer
+from tests.support import reported_runs
+from tests.support.flight_events import Clock
+
+pytestmark = pytest.mark.browser
+BOTH = re.compile("low-rate: .*; high-rate: |high-rate: .*; low-rate: ")
+PHONE = {"width": 390, "height": 844}
+WIDER = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+def is_for_everyone(tab: Page) -> None:
+    """Neither axe-core finds a fault, nor is the page wider than a phone, in light and dark."""
+    tab.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+        assert Axe().run(tab).response["violations"] == []
+        assert not tab.evaluate(WIDER)
+
+
+def test_a_run_that_is_over_says_how_it_ended_and_asks_for_no_head(
+    tab: Page, tmp_path: Path
+) -> None:
+    run = reported_runs.with_faults(tmp_path / "a")
+    with KeptRunsServer(run.root) as server:
+        tab.goto(server.link)
+        expect(tab.locator("#state")).to_have_text("Finished")
+        expect(tab.locator("#verdict")).to_have_text("The run has finished: nothing to do.")
+        expect(tab.locator("#attempts li").first).to_contain_text("Attempt 2")
+        expect(tab.locator("#charts figure").first).to_be_visible()
+        for absent in ("#of-nodes", "#controls", "#attention", "#runs", "#back"):
+            expect(tab.locator(absent)).to_be_hidden()
+        is_for_everyone(tab)
+    expect(tab.locator("#lost")).to_contain_text("open the page by a new link of rollcall open")
+
+
+def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path) -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.begins(1)
+    clock.steps(1, 1, 2, 3)
+    run = reported_runs.written(tmp_path / "a", clock)
+    run.leases.mkdir()
+    (run.leases / "1").write_text("{}")
+    with KeptRunsServer(run.root) as server:
+        tab.goto(server.link)
+        expect(tab.locator("#state")).to_have_text("Running")
+        expect(tab.locator("#state")).to_have_text("Head lost")
+        expect(tab.locator("#verdict")).to_have_text("Start the head again.")
+
+
+def test_two_runs_lie_over_each_other_in_one_colour_each(tab: Page, tmp_path: Path) -> None:
+    reported_runs.with_faults(tmp_path / "low-rate")
+    reported_runs.with_faults(tmp_path / "high-rate")
+    reported_runs.tells_loss(tmp_path / "sft")
+    with KeptRunsServer(tmp_path) as server:
+        tab.goto(server.link)
+        expect(tab.locator("#run-rows tr")).to_have_count(3)
+        expect(tab.get_by_role("heading", level=1)).to_contain_text(f"Runs in {tmp_path.name}")
+        tab.get_by_label("Curves of low-rate").check()
+        tab.get_by_label("Curves of high-rate").check()
+        rewards = tab.get_by_role("img", name="Reward: reward")
+        expect(rewards).to_have_accessible_name(BOTH)
+        colours = tab.locator("#together .u-legend .u-series:nth-child(2) .u-marker")
+        shown = colours.evaluate_all("all => all.map(one => getComputedStyle(one).borderColor)")
+        assert len(shown) > 5  # charts
+        assert len(set(shown)) == 1
+        is_for_everyone(tab)
+        tab.get_by_label("Curves of low-rate").uncheck()
+        tab.get_by_label("Curves of high-rate").uncheck()
+        expect(tab.locator("#together figure")).to_have_count(0)
+
+
+def test_the_list_leads_to_a_run_and_back(tab: Page, tmp_path: Path) -> None:
+    reported_runs.with_faults(tmp_path / "first")
+    reported_runs.tells_loss(tmp_path / "second")
+    with KeptRunsServer(tmp_path) as server:
+        tab.goto(server.link)
+        tab.get_by_label("Find").fill("supervised")
+        expect(tab.locator("#run-rows tr")).to_have_count(1)
+        tab.get_by_role("link", name="second").click()
+        expect(tab.locator("#name")).to_have_text("second")
+        expect(tab.get_by_role("img", name="Loss")).to_be_visible()
+        tab.get_by_role("link", name="All runs").click()
+        expect(tab.locator("#name")).to_contain_text("Runs in")
+        expect(tab.locator("#state")).to_be_hidden()
+        tab.go_back()
+        expect(tab.locator("#name")).to_have_text("second")
