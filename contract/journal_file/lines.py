@@ -30,12 +30,40 @@ NEWEST_EPOCH = 10**9
 """Largest number of a lease."""
 
 
+LONGEST_SENTENCE = 2**13
+"""Characters. A browser needs a minute to lay out a sentence of 3 MB."""
+LONGEST_TEXT = 2**16
+"""Characters of any other text of an event."""
+
+
+def bounded(value: Any, most: int = LONGEST_TEXT) -> Any:
+    """Return a JSON value whose texts have at most about `most` characters.
+
+    A longer text loses its middle. The field `sentence` has a limit of its own.
+    """
+    if isinstance(value, str):
+        return value if len(value) <= most else _without_middle(value, most)
+    if isinstance(value, Mapping):
+        limits = {"sentence": min(most, LONGEST_SENTENCE)}
+        return {name: bounded(item, limits.get(name, most)) for name, item in value.items()}
+    return [bounded(item, most) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _without_middle(text: str, most: int) -> str:
+    half = most // 2
+    return f"{text[:half]} […{len(text) - 2 * half} characters…] {text[-half:]}"
+
+
 def line_of(event: Mapping[str, Any]) -> bytes:
     """Return the event as a line of JSON, with its checksum as the last field.
 
-    A lone surrogate, as of a file name that is no UTF-8, becomes `?`: no reader takes it.
+    A lone surrogate, as of a file name that is no UTF-8, becomes `?`: no reader takes it. Long
+    texts are shortened.
     """
     body = json.dumps(event).encode()
+    if len(body) > LONGEST_SENTENCE:
+        event = bounded(event)
+        body = json.dumps(event).encode()
     if b"\\ud" in body:
         whole = json.dumps(event, ensure_ascii=False).encode(errors="replace")
         body = json.dumps(json.loads(whole)).encode()
@@ -45,7 +73,8 @@ def line_of(event: Mapping[str, Any]) -> bytes:
 def event_of(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line; None if the line is damaged or has other fields.
 
-    Its details have None for NaN and infinity. An earlier version wrote no checksum.
+    Its details have None for NaN and infinity. Texts that another program wrote too long are
+    shortened. An earlier version wrote no checksum.
     """
     if seal := SEAL.search(line):
         line = line[: seal.start()] + b"}"
@@ -55,7 +84,10 @@ def event_of(line: bytes) -> dict[str, Any] | None:
         event = stored_json.parsed(line, finite=True)
     except ValueError:
         return None
-    return event if _is_event(event) else None
+    if not _is_event(event):
+        return None
+    found: dict[str, Any] = bounded(event) if len(line) > LONGEST_SENTENCE else event
+    return found
 
 
 MOST_NAMED = 5

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from contract.journal_file.lines import bounded
 from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow
@@ -29,6 +30,8 @@ from entrypoint.run.storage_reads import StorageReads
 MOST_LAST = 10_000
 """Most events for which the end of the journal is read at once. All of them come in parts."""
 MOST_SAMPLES = 8
+LONGEST_SAMPLE_TEXT = 2**14
+MOST_TURNS = 100
 MOST_CURVES = 16
 """Runs whose curves are kept. A page asks every 10 s, and to read them again takes seconds."""
 
@@ -99,7 +102,7 @@ class ViewRoutes:
 
     async def _samples(self, request: Request) -> Response:
         look = partial(log_files.last_rows, self.runs.files_of(request).samples, MOST_SAMPLES)
-        return JSONResponse({"samples": await self.reads.ask(look)})
+        return JSONResponse({"samples": [*map(_sample, await self.reads.ask(look))]})
 
     async def _runs(self, request: Request) -> Response:
         """Answer with the rows of runs that are read by now, and the colours of their curves."""
@@ -131,6 +134,22 @@ def _points(run: RunFiles, curves: Curves, after: int, version: str) -> dict[str
     now = f"journal-{run.journal.stat().st_size}"
     rest = {} if version == now else read_run.told(run).rows()
     return {**found, **rest, "version": now}
+
+
+def _sample(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row as the page reads it, whatever another program has written there."""
+    turns = [
+        {**turn, "tool_calls": _rows(turn.get("tool_calls"))} for turn in _rows(row.get("turns"))
+    ]
+    metrics = row.get("metrics")
+    shown = {**row, "turns": turns, "metrics": metrics if isinstance(metrics, dict) else {}}
+    found: Mapping[str, Any] = bounded(shown, LONGEST_SAMPLE_TEXT)
+    return found
+
+
+def _rows(value: object) -> list[dict[str, Any]]:
+    rows = value if isinstance(value, list) else []
+    return [row for row in rows[:MOST_TURNS] if isinstance(row, dict)]
 
 
 def _count(text: str | None) -> int | None:

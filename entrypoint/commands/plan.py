@@ -26,6 +26,7 @@ from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
+from entrypoint.run import token as run_token
 
 KEYS = (
     "role",
@@ -62,6 +63,8 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
         return _row(faults=settings.faults)
     given = _given(settings)
     try:
+        if settings.token is not None:
+            run_token.given(settings.token)
         decided = role.decide(settings)
     except ConfigError as error:
         return _row(**given, faults=error.faults)

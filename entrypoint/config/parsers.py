@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,27 @@ class ServiceOn(StrEnum):
 
     HEAD = "head"
     EVERY = "every"
+
+
+OF_THE_SYSTEM = frozenset(
+    {
+        *("/", "/bin", "/boot", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib64", "/opt"),
+        *("/proc", "/root", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/local", "/var"),
+        "/var/tmp",
+    }
+)
+"""Directories that no run may have for itself."""
+OF_THE_KERNEL = ("/dev", "/proc", "/sys")
+
+
+def run_dir(raw: str) -> Path:
+    path = Path(os.path.normpath(absolute_path(raw)))
+    of_kernel = any(path.is_relative_to(top) for top in OF_THE_KERNEL)
+    if str(path).replace("//", "/") in OF_THE_SYSTEM or (
+        of_kernel and not path.is_relative_to("/dev/shm")
+    ):
+        raise ParseError("is a directory of the system", "give the run a directory of its own")
+    return path
 
 
 def secret(raw: str) -> Secret:

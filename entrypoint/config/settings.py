@@ -162,6 +162,7 @@ class Settings:
     run_dir: Path = variable(
         "ROLLCALL_RUN_DIR",
         "The run directory, on storage that all nodes share; see `ROLLCALL_STORAGE`.",
+        parse=parse.run_dir,
         default=Path("/checkpoints"),
     )
     storage: str = variable(

@@ -201,7 +201,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.USAGE: Failure(
         evidence=(
             "exit code 64; in a run without a step also import errors, unknown arguments, "
-            "missing files"
+            "missing files, and a shell's 126 and 127 for a program that it cannot run"
         ),
         answer="stop at once, exit 64",
         reason="the job cannot run as it is configured; another try would end the same way",
@@ -211,6 +211,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
         is_final=True,
         patterns=(
             r"^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|FileNotFoundError):",
+            r"^\S*(python|pypy)[\d.]*: (can't (open file|find '__main__')|No module named )",
+            r"^\S*exec: .*: not found$",
             r"error: (unrecognized arguments|the following arguments are required|argument \S+:)",
             r"(GatedRepo|RepositoryNotFound)Error",
             r"is not a valid model identifier",

@@ -61,8 +61,8 @@ def for_page(token: str) -> str:
 
 def for_services(settings: Settings, token: str) -> str:
     """The key of the reward and retrieval servers: the given one, else one of the run's token."""
-    given = settings.service_key
-    return given.reveal() if given else f"rollcall-service-{derived(token, 'service')}"
+    own = settings.service_key
+    return own.reveal() if own else f"rollcall-service-{derived(token, 'service')}"
 
 
 def derived(token: str, purpose: str) -> str:
@@ -70,7 +70,7 @@ def derived(token: str, purpose: str) -> str:
     return hmac.digest(token.encode(), f"rollcall {purpose}".encode(), "sha256")[:24].hex()
 
 
-def _given(token: Secret) -> str:
+def given(token: Secret) -> str:
     """The text of ROLLCALL_TOKEN. Raises ConfigError if it is a key of the page."""
     if is_read_only(token.reveal()) or OF_PAGE.fullmatch(token.reveal()):
         problem = "is a key of the run's page, which starts no node"
@@ -86,7 +86,7 @@ def for_head(settings: Settings) -> str:
     Raises OSError if the run directory does not take the file.
     """
     if settings.token is not None:
-        return _given(settings.token)
+        return given(settings.token)
     path = RunFiles(settings.run_dir).token
     try:
         if token := _token_in(path):
@@ -113,7 +113,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
     HeadUnfitError if the head does not start.
     """
     if settings.token is not None:
-        return _given(settings.token)
+        return given(settings.token)
     run = RunFiles(settings.run_dir)
     path, head_starts = run.token, partial(unfit_head_note.check, run, time.time())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
+from contract.files import stored_json
 from contract.options import boolean, plain
 
 MANY = 1_000_000
@@ -28,7 +29,10 @@ class JsonObject:
 
     @property
     def values(self) -> dict[str, Any]:
-        read: dict[str, Any] = json.loads(self.text)
+        try:
+            read: dict[str, Any] = json.loads(self.text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         return read
 
     def __str__(self) -> str:
@@ -72,6 +76,14 @@ def convert(kind: Any, texts: Sequence[str]) -> Any:
     return _kind(kind).parse(text)
 
 
+def whole_number(text: str) -> int:
+    """Return a number that every program reads exactly from JSON. Raises ValueError."""
+    number = int(text)
+    if abs(number) > stored_json.LARGEST:
+        raise ValueError(text)
+    return number
+
+
 class _Kind(NamedTuple):
     """How values of a type are written and read."""
 
@@ -84,7 +96,7 @@ class _Kind(NamedTuple):
 
 KINDS: Mapping[Any, _Kind] = {
     bool: _Kind("", "true or false", boolean),
-    int: _Kind("INT", "a whole number", int),
+    int: _Kind("INT", "a whole number up to 2^53", whole_number),
     float: _Kind("NUMBER", "a number", float),
     Path: _Kind("PATH", "a path", lambda text: Path(text).absolute()),
     PurePath: _Kind("PATH", "a path", PurePath),

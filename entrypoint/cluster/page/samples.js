@@ -17,12 +17,12 @@ async function refreshSamples(job, step) {
 /** One sample. Its texts may say anything: they stay text. */
 function sample(row) {
   const reward = typeof row.reward === "number" ? row.reward.toFixed(3) : `none: ${row.error ?? "it failed"}`;
-  const parts = Object.entries(row.metrics ?? {}).map(([name, value]) => `${name} ${value}`);
+  const parts = Object.entries(row.metrics).map(([name, value]) => `${name} ${value}`);
   const title = [`Step ${row.step}`, `reward ${reward}`, ...parts, row.stop && `ended by ${row.stop}`].filter(Boolean).join(" · ");
   const text = (label, words) => [make("h4", {}, label), make("pre", {}, String(words))];
-  const turns = (row.turns ?? []).flatMap(turn => [
+  const turns = row.turns.flatMap(turn => [
     ...(turn.turns_left_out ? [make("p", {}, `${turn.turns_left_out} turns are left out`)] : text("The policy wrote", turn.reply)),
-    ...(turn.tool_calls ?? []).flatMap(call => text(`It called ${call.name}`, call.error ?? call.arguments)),
+    ...turn.tool_calls.flatMap(call => text(`It called ${call.name}`, call.error ?? call.arguments)),
     ...(turn.answer === undefined ? [] : text("The environment answered", turn.answer)),
   ]);
   const label = row.label === null || row.label === undefined ? [] : text("The label", row.label);

@@ -98,6 +98,9 @@ EXIT_CODES: dict[int, FailureClass] = {
     row.driver_code: failure for failure, row in FAILURES.items() if row.driver_code is not None
 }
 
+NO_PROGRAM = (126, 127)
+"""Exit codes of a shell for a program that may not be executed, and for one that is not there."""
+
 BEFORE_THE_DRIVER = frozenset({"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_START_ERROR"})
 """Errors that Ray reports before the driver ran, such as of a log file, a fork or a call to GCS.
 The user's command did not cause them: a shell runs it, without a runtime environment."""
@@ -141,7 +144,8 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
     for failure in NEAREST_THE_CAUSE:
         if failure in seen:
             return failure
-    usage = FailureClass.USAGE in seen and result.step == 0 and not result.unfinished
+    told = FailureClass.USAGE in seen or result.exit_code in NO_PROGRAM
+    usage = told and result.step == 0 and not result.unfinished
     return FailureClass.USAGE if usage else FailureClass.UNKNOWN
 
 

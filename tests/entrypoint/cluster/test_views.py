@@ -189,3 +189,26 @@ def test_the_samples_are_the_newest(head: Head) -> None:
     head.run.samples.write_text("".join(json.dumps(row) + "\n" for row in rows) + "damaged\n")
     found = [row["step"] for row in head.get("/v1/samples").json()["samples"]]
     assert found == [6, 7, 8, 9, 10, 11]  # of the last 256 KiB
+
+
+@pytest.mark.parametrize("turns", [7, None, [7], [{"tool_calls": 7}], {"reply": "x"}])
+def test_a_sample_that_another_program_wrote_has_the_shape_that_the_page_reads(
+    turns: object, head: Head
+) -> None:
+    row = {"step": 1, "prompt": "p" * 100_000, "turns": turns, "metrics": 7}
+    head.run.samples.write_text(json.dumps(row) + "\n")
+    (shown,) = head.get("/v1/samples").json()["samples"]
+    assert shown["metrics"] == {}
+    assert all(turn["tool_calls"] == [] for turn in shown["turns"])
+    assert len(shown["prompt"]) < 20_000
+
+
+def test_a_sentence_of_megabytes_reaches_no_page(head: Head) -> None:
+    append_event(head.run.journal, "note", "s" * 3_000_000, {"text": "t" * 3_000_000})
+    assert head.run.journal.stat().st_size < 100_000
+    long = {**json.loads(head.run.journal.read_text()), "sentence": "s" * 3_000_000}
+    del long["crc"]
+    head.run.journal.write_bytes(json.dumps(long).encode() + b"\n")  # as another program would
+    (sentence,) = sentences(head, 1)
+    assert "…2991808 characters…" in sentence
+    assert len(sentence) < 10_000

@@ -24,6 +24,7 @@ from entrypoint.config.settings import (
     declared,
     variable_names,
 )
+from entrypoint.run import token as run_token
 from tests.support import doc_pages
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
@@ -96,6 +97,11 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_REWARD_COMMAND", "python s.py > log", "has the shell syntax >"),
         ("ROLLCALL_RETRIEVER_COMMAND", "python s.py &", "has the shell syntax &"),
         ("ROLLCALL_RUN_DIR", "checkpoints", "is not an absolute path"),
+        *(
+            ("ROLLCALL_RUN_DIR", path, "is a directory of the system")
+            for path in ("/", "//", "/etc/", "/usr/../root", "/proc/self/fd", "/dev/run", "/tmp")
+        ),
+        ("ROLLCALL_RUNTIME_ENV", "[" * 3000, "nested"),
         ("ROLLCALL_REWARD_URL", "head:5000", "is not an http or https URL"),
         ("ROLLCALL_REWARD_URL", "http://head:99999/", "is not an http or https URL"),
         ("ROLLCALL_REWARD_URL", "http://a:1,http://b:2", "URL"),
@@ -392,3 +398,9 @@ def test_a_debugger_that_is_switched_off_by_name_stays_off() -> None:
     given = {"ROLLCALL_RECIPE": "command", "RAY_DEBUG": "legacy"}
     assert read_settings(given, job).debug_ray is DebugRay.LEGACY
     assert read_settings(given | {"DEBUG_RAY": "0"}, job).debug_ray is DebugRay.OFF
+
+
+def test_a_key_of_the_page_starts_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    told = read_settings({"ROLLCALL_TOKEN": run_token.read_only(SECRET), "ROLLCALL_JOB": "true"})
+    assert plan.main(told, as_json=False) == 64
+    assert "is a key of the run's page, which starts no node" in capsys.readouterr().err

@@ -64,6 +64,14 @@ def test_a_flag_without_its_value_is_a_fault_beside_all_others() -> None:
     assert "--run_dir: is required" in said
 
 
+def test_a_number_that_json_does_not_hold_and_an_object_that_is_too_deep_are_faults() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(["--max_steps", "1" + "0" * 20, "--environment_args", "[" * 3000])
+    said = str(caught.value)
+    assert "--max_steps: must be a whole number up to 2^53" in said
+    assert "--environment_args: must be a JSON object" in said
+
+
 def test_a_flag_at_fault_is_named_as_it_was_spelt() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(["--train.batch_size", "many", "--algo.advantage.estimator", "grpo"])
