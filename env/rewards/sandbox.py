@@ -54,6 +54,8 @@ class Limits:
     """Processes and threads at a time."""
     output_bytes: int = 2**20
     """Size of each file that is written; standard output is one."""
+    written_bytes: int = 2**26
+    """Size of all files together but standard output, which lie in memory."""
 
     @property
     def kernel(self) -> dict[str, int]:
@@ -145,6 +147,8 @@ def _launch(directory: Path, limits: Limits) -> dict[str, Any]:
             "OPENBLAS_NUM_THREADS": "1",
         },
         "limits": limits.kernel,
+        "written_bytes": limits.written_bytes,
+        "shown": sorted({sys.prefix, sys.base_prefix}),
         "wall_seconds": limits.wall_seconds,
     }
     launcher = subprocess.Popen(

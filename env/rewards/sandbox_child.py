@@ -2,8 +2,9 @@
 
 The launcher is told what to do on its standard input. It stays outside of the limits, waits, and
 ends every process that the program has left: orphans become its children. The program itself has
-its own process group, its own user, namespaces if the kernel allows them, resource limits and a
-filter of system calls.
+its own process group, its own user, namespaces and a file system if the kernel allows them,
+resource limits, rules for files (Landlock) and a filter of system calls. Tools such as bubblewrap
+and nsjail need namespaces, which most containers refuse; Landlock and the filter need no right.
 """
 
 from __future__ import annotations
@@ -47,6 +48,26 @@ DENIED = {
     ),
 }
 """Architecture's number for the kernel, and the system calls that fail with EPERM."""
+CLONE = {"x86_64": 56, "aarch64": 220}
+CLONE3 = 435
+"""Its flags are in memory, where no filter sees them; without it, the C library calls `clone`."""
+NEW_ANY = 0x7E020000
+"""Every flag of `clone` for a new namespace: in one of users, the program would be root."""
+SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "opt", "nix")
+"""Directories of the machine that hold programs and libraries, and nothing of a run."""
+DEVICES = ("null", "zero", "full", "random", "urandom")
+SHARED = ("tmp", "var/tmp", "dev/shm")
+"""Where every user may write."""
+MOST_FILES = 4096
+READ_ONLY, NO_SETUID, NO_DEVICES, REMOUNT, BIND, RECURSIVE, PRIVATE = (
+    *(1, 2, 4, 32, 4096, 1 << 14, 1 << 18),
+)
+"""Flags of mount(2)."""
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""System calls of Landlock, on every architecture."""
+RIGHTS_BY_VERSION = (0, 13, 14, 15)
+"""How many rights each version of Landlock knows; version 3 added the last that is used here."""
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY, TRUNCATE = 1, 2, 4, 8, 1 << 14
 
 
 def main() -> None:
@@ -163,12 +184,13 @@ def _become(
     """Turn this process into the program. Write to `failure` why that is impossible."""
     try:
         os.setsid()
-        if "mount" in namespaces and "pid" in namespaces:
-            _own_proc()
         _redirect(job)
+        own_files = "mount" in namespaces and _own_files(job, user, has_pids="pid" in namespaces)
         _limit(job["limits"])
         if user is not None:
             _change_user(job["directory"], user)
+        LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        _restrict_files(job, own_files=own_files)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         filtered = _filter_system_calls()
         if not filtered and "network" not in namespaces:
@@ -184,11 +206,92 @@ def _become(
         os._exit(127)
 
 
-def _own_proc() -> None:
-    """Show the program its own processes alone, if the kernel allows it."""
-    private, recursive = 1 << 18, 1 << 14
-    if LIBC.mount(None, b"/", None, private | recursive, None) == 0:
-        LIBC.mount(b"proc", b"/proc", b"proc", 0, None)
+def _own_files(job: Mapping[str, Any], user: int | None, *, has_pids: bool) -> bool:
+    """Give the program a file system of its own. Return whether the kernel allows it.
+
+    It has the machine's programs and libraries, and one tmpfs for all that the program writes.
+    Nothing of a run is in it, and of other processes only those of its own namespace.
+    """
+    root, program = Path(job["directory"]), Path(job["directory"], "program.py").read_bytes()
+    size = f"size={job['written_bytes']},nr_inodes={MOST_FILES},mode=0755".encode()
+    flags = NO_SETUID | NO_DEVICES
+    if LIBC.mount(None, b"/", None, PRIVATE | RECURSIVE, None) != 0:
+        return False
+    if LIBC.mount(b"tmpfs", os.fsencode(root), b"tmpfs", flags, size) != 0:
+        if has_pids:
+            LIBC.mount(b"proc", b"/proc", b"proc", 0, None)
+        return False
+    for name in SYSTEM:
+        _show(Path("/", name), root)
+    for path in map(Path, job["shown"]):
+        if not any(path.is_relative_to(f"/{name}") for name in SYSTEM):
+            _show(path, root)
+    for name in SHARED:
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name).chmod(0o1777)
+    for name in DEVICES:
+        (root / "dev" / name).touch()
+        _bind(Path("/dev", name), root / "dev" / name)
+    (root / "proc").mkdir()
+    if has_pids:
+        LIBC.mount(b"proc", os.fsencode(root / "proc"), b"proc", 0, None)
+    inside = root / root.relative_to("/")
+    inside.mkdir(parents=True, exist_ok=True)
+    (inside / "program.py").write_bytes(program)
+    if user is not None:
+        os.chown(inside, user, user)
+    os.chroot(root)
+    os.chdir(job["directory"])
+    return True
+
+
+def _show(path: Path, root: Path) -> None:
+    """Show a directory of the machine, or a link of its root, below `root`."""
+    there = root / path.relative_to("/")
+    if path.is_symlink() and path.parent == Path("/"):
+        there.symlink_to(path.readlink())
+    elif path.is_dir():
+        there.mkdir(parents=True, exist_ok=True)
+        _bind(path, there)
+
+
+def _bind(path: Path, there: Path) -> None:
+    """Raises OSError."""
+    at = os.fsencode(there)
+    if LIBC.mount(os.fsencode(path), at, None, BIND | RECURSIVE, None) != 0:
+        raise OSError(ctypes.get_errno(), "a directory of the sandbox cannot be mounted", str(path))
+    if path.is_dir():  # in a namespace of users the kernel may refuse: then modes alone protect it
+        LIBC.mount(None, at, None, BIND | REMOUNT | READ_ONLY | NO_SETUID, None)
+
+
+def _restrict_files(job: Mapping[str, Any], *, own_files: bool) -> None:
+    """Refuse, if the kernel has Landlock, all files but programs, libraries and what is its own."""
+    version = LIBC.syscall(CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        return
+    every = (1 << RIGHTS_BY_VERSION[min(version, len(RIGHTS_BY_VERSION) - 1)]) - 1
+    handled = ctypes.create_string_buffer(struct.pack("Q", every), 8)
+    rules = LIBC.syscall(CREATE_RULESET, handled, 8, 0)
+    if rules < 0:
+        return
+    reads = EXECUTE | READ_FILE | READ_DIRECTORY
+    writes_device = (READ_FILE | WRITE_FILE | TRUNCATE) & every
+    granted = {
+        **{f"/{name}": reads for name in SYSTEM},
+        **dict.fromkeys(job["shown"], reads),
+        "/proc" if own_files else "/proc/self": READ_FILE | READ_DIRECTORY,
+        **{f"/dev/{name}": writes_device for name in DEVICES},
+        **({f"/{name}": every for name in SHARED} if own_files else {}),
+        job["directory"]: every,
+    }
+    for path, rights in granted.items():
+        with contextlib.suppress(OSError):
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, opened), 12)
+            LIBC.syscall(ADD_RULE, rules, 1, rule, 0)
+            os.close(opened)
+    LIBC.syscall(RESTRICT_SELF, rules, 0)
+    os.close(rules)
 
 
 def _redirect(job: Mapping[str, Any]) -> None:
@@ -230,17 +333,23 @@ def _filter_system_calls() -> bool:
     if platform.machine() not in DENIED:
         return False
     architecture, *denied = DENIED[platform.machine()]
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    kill, refuse, allow = 0x80000000, 0x00050000 | 1, 0x7FFF0000
+    load, equal, at_least, has_any, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    kill, refuse, unknown, allow = 0x80000000, 0x00050000 | 1, 0x00050000 | 38, 0x7FFF0000
+    last = 5  # rules between the denied calls and `refuse`
     rules = [
         (load, 0, 0, 4),
         (equal, 1, 0, architecture),
         (give, 0, 0, kill),
         (load, 0, 0, 0),
-        (at_least, len(denied) + 1, 0, 0x40000000),  # x86's third way to call
-        *((equal, len(denied) - place, 0, call) for place, call in enumerate(denied)),
+        (at_least, len(denied) + last, 0, 0x40000000),  # x86's third way to call
+        *((equal, len(denied) - place - 1 + last, 0, call) for place, call in enumerate(denied)),
+        (equal, last, 0, CLONE3),
+        (equal, 0, 2, CLONE[platform.machine()]),
+        (load, 0, 0, 16),  # its flags
+        (has_any, 1, 0, NEW_ANY),
         (give, 0, 0, allow),
         (give, 0, 0, refuse),
+        (give, 0, 0, unknown),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
     program = struct.pack("HP", len(rules), ctypes.addressof(code))

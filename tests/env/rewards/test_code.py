@@ -147,11 +147,14 @@ def test_limits_end_a_program(program: str, end: End) -> None:
     assert time.monotonic() - began < 20
 
 
+AWAY = "os.path.exists('stdout') and os.remove('stdout')"
+
+
 @pytest.mark.parametrize("place", ["os.symlink({file!r}, 'stdout')", "os.mkfifo('stdout')"])
 def test_only_what_the_program_has_printed_is_its_output(tmp_path: Path, place: str) -> None:
     file = tmp_path / "kept"
     file.write_text("a secret")
-    program = f"import os\nprint('own', flush=True)\nos.remove('stdout')\n{place}\nprint('more')"
+    program = f"import os\nprint('own', flush=True)\n{AWAY}\n{place}\nprint('more')"
     run = sandbox.run(program.format(file=str(file)), "", QUICK)
     assert (run.end, run.output) == (End.FINISHED, "own\nmore\n")
 
@@ -191,6 +194,70 @@ def test_a_program_reaches_no_network_no_process_no_secret_and_no_file_of_root(
         assert said[5] in {"PermissionError", "FileNotFoundError"}
     names = "['HOME', 'LANG', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONHASHSEED'"
     assert said[6].startswith(names)
+
+
+WRITES = """
+import ctypes, os, sys, threading
+def attempt(act):
+    try:
+        return act()
+    except OSError as error:
+        return type(error).__name__
+def fill():
+    for number in range(200):
+        open(f"{number}", "wb").write(b"x" * 1_000_000)
+for directory in ("/tmp", "/var/tmp", "/dev/shm"):
+    path = f"{directory}/rollcall-planted-{MARK}"
+    print("wrote", attempt(lambda: open(path, "w").write("x")))
+print("run", attempt(lambda: open("{KEPT}").read()))
+print("own", attempt(lambda: open("here", "w").write("x")))
+threads = [threading.Thread(target=print, args=("thread",))]
+threads[0].start()
+threads[0].join()
+clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+print("clone", ctypes.CDLL(None).syscall(clone, 0x10000000 | 17, 0, 0, 0, 0))
+print("filled", attempt(fill), flush=True)
+"""
+SANDBOXED = """
+import sys
+from env.rewards import sandbox
+run = sandbox.run(sys.stdin.read(), "", sandbox.Limits())
+print(run.end, "mount" in run.namespaces, run.output, sep="\\n")
+"""
+WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+"""As root in a container, who may make no namespace."""
+
+
+@pytest.mark.parametrize("around", [(), WITHOUT_RIGHTS], ids=["with namespaces", "without"])
+def test_a_program_leaves_no_file_sees_no_path_of_the_run_and_makes_no_namespace(
+    around: tuple[str, ...], tmp_path: Path
+) -> None:
+    if around and os.geteuid() != 0:
+        pytest.skip("only root can give up a right")
+    mark = f"{os.getpid()}-{len(around)}"
+    with tempfile.TemporaryDirectory() as run_dir:
+        Path(run_dir).chmod(0o755)
+        (kept := Path(run_dir) / "token").write_text("a secret")
+        kept.chmod(0o644)  # as a user might leave it: no mode protects it
+        asked = WRITES.replace("{MARK}", mark).replace("{KEPT}", str(kept))
+        argv = [*around, sys.executable, "-c", SANDBOXED]
+        done = subprocess.run(
+            argv, cwd=ROOT, input=asked, capture_output=True, text=True, timeout=120, check=True
+        )
+    end, mounted, *said = done.stdout.splitlines()
+    assert end == "finished", done.stdout
+    assert [*planted("/tmp", mark), *planted("/var/tmp", mark), *planted("/dev/shm", mark)] == []
+    assert said[3] in ("run FileNotFoundError", "run PermissionError")
+    assert said[4:7] == ["own 1", "thread", "clone -1"]
+    if mounted == "True":
+        assert said[:3] == ["wrote 1"] * 3
+        assert said[7] == "filled OSError"  # no space left, after 64 MB
+    else:
+        assert said[:3] == ["wrote PermissionError"] * 3
+
+
+def planted(place: str, mark: str) -> list[Path]:
+    return list(Path(place).glob(f"rollcall-planted-{mark}"))
 
 
 LEAVES = """
