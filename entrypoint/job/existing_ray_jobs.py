@@ -24,6 +24,8 @@ LATE_SECONDS = 30.0
 
 
 class ExistingRayJobs(JobClient):
+    starts_here = False
+
     def __init__(self, dashboard: str, token: str, settings: Settings) -> None:
         super().__init__(dashboard, token, NO_FILES, settings.secrets)
         self._logs = distant_log.LogsApi(dashboard, token)

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from contract.files.log_copy import Copy
+from contract.run_dir import write_atomically
 from entrypoint.job import job_log
 from entrypoint.job.job_log import Telling
 from entrypoint.job.recipes.base import JobCommand
@@ -54,6 +55,9 @@ class JobRefusedError(Exception):
 class JobClient:
     """Ray's jobs API at `dashboard` (http://host:port)."""
 
+    starts_here = True
+    """Whether drivers start on this machine, and so can read a file of this user."""
+
     def __init__(
         self, dashboard: str, token: str, ray_dir: Path, secrets: Iterable[str] = ()
     ) -> None:
@@ -86,7 +90,9 @@ class JobClient:
         body: dict[str, Any] = {"submission_id": submission_id}
         environment = dict(command.runtime_env)
         directory = None if "working_dir" in environment else Path.cwd()
-        body["entrypoint"] = command_line(command.argv, command.env, directory)
+        has_own = command.env and self.starts_here
+        env = self._keep(submission_id, command.env) if has_own else command.env
+        body["entrypoint"] = command_line(command.argv, env, directory)
         package = Path(environment.get("working_dir", ""))
         if package.is_absolute():
             environment["working_dir"] = f"gcs://{package.name}"
@@ -106,6 +112,20 @@ class JobClient:
                 raise JobRefusedError(_last_line(answer.text))
 
         wait.until("Ray to take the job", post, timeout=SUBMIT_TIMEOUT_SECONDS, stop=stop)
+
+    def _keep(self, submission_id: str, env: Mapping[str, str]) -> Path:
+        """Return a file of this user alone with the driver's variables, as a shell reads them.
+
+        Ray logs a driver's command, and every user of the machine sees it while the driver starts.
+        """
+        path = self._ray_dir.parent / "variables" / submission_id
+        lines = (f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items()))
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, "".join(lines), mode=0o600)
+        except OSError as error:
+            raise JobRefusedError(f"{path} cannot be written: {error.strerror}") from None
+        return path
 
     def _upload(self, package: Path) -> None:
         """Give Ray the archive, unless Ray has it. A new Ray has none.
@@ -182,15 +202,20 @@ class JobClient:
             return False
 
 
-def command_line(argv: Sequence[str], env: Mapping[str, str], directory: Path | None) -> str:
+def command_line(argv: Sequence[str], env: Mapping[str, str] | Path, directory: Path | None) -> str:
     """Return one shell command that runs `argv` with `env` in `directory`; None: where Ray starts.
+
+    `env`: the variables, or a file that sets them, which the command deletes.
 
     The variables reach the driver alone, so that no runtime environment is needed. `exec` makes the
     driver, not a shell, receive the signals and give the exit code.
     """
+    there = f"cd {shlex.quote(str(directory))} && " if directory else ""
+    if isinstance(env, Path):
+        file = shlex.quote(str(env))
+        return f"{there}. {file} && rm {file} && exec {shlex.join(argv)}"
     assignments = [f"{name}={value}" for name, value in sorted(env.items())]
     command = shlex.join(["env", *assignments, *argv] if assignments else argv)
-    there = f"cd {shlex.quote(str(directory))} && " if directory else ""
     return f"{there}exec {command}"
 
 

@@ -353,6 +353,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # Otherwise titles such as ray::DashboardAgent overwrite the node's mark.
         "SPT_NOENV": "1",
     }
+    if settings.debug_ray is DebugRay.OFF:
+        # At "info" Ray's agents log the variables of each job, and its debuggers their address.
+        defaults["RAY_LOGGER_LEVEL"] = "warning"
     if _has_standby_ranks(settings):
         defaults["RAY_preload_python_modules"] = Program.STANDBY_IMPORTS
     if _has_bare_workers(settings):

@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import resource
+import shlex
 import signal
 import stat
 import sys
@@ -27,7 +28,7 @@ from contract.files import fd_store
 from tests.cluster.attacks import local_uid
 from tests.cluster.attacks.target import Head
 from tests.support.connections import is_closed
-from tests.support.node_cluster import HEAD, Cluster
+from tests.support.node_cluster import HEAD, JOB, Cluster
 
 WORKER = 1
 DESCRIPTORS = 700
@@ -212,7 +213,7 @@ def open_to_others(path: Path) -> Path | None:
 def short_token(head: Head) -> Iterator[str]:
     """A node that is given a token of one character."""
     for token, expected in ((head.token, 0), ("x", 64)):
-        done = head.cluster.ask("plan", "--", "true", ROLLCALL_TOKEN=token)
+        done = head.cluster.ask("plan", "--", "true", ROLLCALL_TOKEN=token, ROLLCALL_JOB="")
         if done.returncode != expected:
             yield f"a token of {len(token)} characters ends with {done.returncode}"
 
@@ -250,7 +251,9 @@ ATTACKS: tuple[Callable[[Head], Iterator[str]], ...] = (
 def attacked(root: Path) -> list[str]:
     """What all attacks find on a head with one worker, in this directory."""
     variables = {"env_vars": {local_uid.CANARY_VARIABLE: local_uid.CANARY}}
-    cluster = Cluster(root, workers=1, ROLLCALL_RUNTIME_ENV=json.dumps(variables))
+    job = (f"{local_uid.CANARY_VARIABLE}_OF_DRIVER={local_uid.CANARY}", sys.executable, str(JOB))
+    given = {"ROLLCALL_JOB": shlex.join(job), "ROLLCALL_RUNTIME_ENV": json.dumps(variables)}
+    cluster = Cluster(root, workers=1, job=(), **given)
     cluster.own[HEAD] = {"ROLLCALL_PREEMPT_FILE": str(local_uid.preempt_file(cluster))}
     try:
         cluster.start(HEAD, WORKER)

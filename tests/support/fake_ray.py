@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -115,4 +116,6 @@ def client(url: str, ray_dir: Path = NOWHERE) -> JobClient:
 
 
 def submit(ray: FakeRay, stop: threading.Event = NEVER) -> None:
-    client(ray.url).submit("one", JobCommand(("python", "train.py"), {"STEP": "7"}), stop)
+    command = JobCommand(("python", "train.py"), {"STEP": "7"})
+    with TemporaryDirectory() as home:  # the driver's variables lie there
+        client(ray.url, Path(home, "ray")).submit("one", command, stop)

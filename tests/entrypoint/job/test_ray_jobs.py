@@ -29,7 +29,7 @@ def test_a_submission_is_tried_again_until_ray_has_an_agent(ray: FakeRay) -> Non
     submit(ray)
     (body,) = ray.submitted
     assert body["submission_id"] == "one"
-    assert body["entrypoint"].endswith("&& exec env STEP=7 python train.py")
+    assert body["entrypoint"].endswith("/variables/one && exec python train.py")
     assert ray.tokens == {f"Bearer {TOKEN}"}
 
 
@@ -88,9 +88,19 @@ def test_a_stop_is_passed_on_and_does_not_fail_where_ray_is_gone(
     client("http://127.0.0.1:9").stop("one")
 
 
-def test_the_command_runs_here_with_its_variables_as_the_very_process_that_was_started() -> None:
+@pytest.mark.parametrize("in_file", [False, True])
+def test_the_command_runs_here_with_its_variables_as_the_very_process_that_was_started(
+    in_file: bool, ray: FakeRay, tmp_path: Path
+) -> None:
     code = "import json, os; print(json.dumps([os.getpid(), os.environ['NOTE'], os.getcwd()]))"
-    line = command_line([sys.executable, "-c", code], {"NOTE": "a 'b' $c"}, Path.cwd())
+    command = JobCommand((sys.executable, "-c", code), {"NOTE": "a 'b' $c"})
+    line = command_line(command.argv, command.env, Path.cwd())
+    if in_file:
+        client(ray.url, tmp_path / "ray").submit("one", command, NEVER)
+        line = json.loads(json.dumps(ray.submitted[0]))["entrypoint"]
+        (file,) = (tmp_path / "variables").iterdir()
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert "a 'b'" not in line
     shell = subprocess.Popen(["/bin/sh", "-c", line], cwd="/", stdout=subprocess.PIPE, text=True)
     output, _ = shell.communicate(timeout=20)
     assert json.loads(output) == [shell.pid, "a 'b' $c", os.getcwd()]  # noqa: PTH109
@@ -104,17 +114,18 @@ def test_a_working_directory_is_brought_to_each_new_ray_once_and_is_where_the_jo
     environment = {"working_dir": str(package), "env_vars": {"LEVEL": "2"}}
     command = JobCommand(("python", "train.py"), {"STEP": "7"}, environment)
     for submission in ("one", "two"):
-        client(ray.url).submit(submission, command, NEVER)
+        client(ray.url, tmp_path / "ray").submit(submission, command, NEVER)
     assert ray.packages == {package.name: b"PK"}
     assert ray.brought == [package.name]
     body = json.loads(json.dumps(ray.submitted[0]))
-    assert body["entrypoint"] == "exec env STEP=7 python train.py"
+    file = tmp_path / "variables" / "one"
+    assert body["entrypoint"] == f". {file} && rm {file} && exec python train.py"
     assert body["runtime_env"] == {
         "working_dir": f"gcs://{package.name}",
         "env_vars": {"LEVEL": "2"},
     }
     ray.packages.clear()  # as of a Ray that was restarted
-    client(ray.url).submit("three", command, NEVER)
+    client(ray.url, tmp_path / "ray").submit("three", command, NEVER)
     assert len(ray.brought) == 2
 
 

@@ -205,3 +205,9 @@ def test_all_living_nodes_are_counted_however_many_and_none_of_the_dead(dashboar
 def test_who_cannot_ask_does_not_know_yet(dashboard: str) -> None:
     with pytest.raises(NotYetError, match="401"):
         alive_nodes(dashboard, "wrong")
+
+
+def test_rays_agents_log_no_variables_of_jobs_unless_a_debugger_or_the_user_asks_for_more() -> None:
+    assert environment()["RAY_LOGGER_LEVEL"] == "warning"
+    assert "RAY_LOGGER_LEVEL" not in environment(DEBUG_RAY="1")
+    assert environment(RAY_LOGGER_LEVEL="info")["RAY_LOGGER_LEVEL"] == "info"
