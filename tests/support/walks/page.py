@@ -7,9 +7,9 @@ takes some minutes. With a directory of records it renews the page from them.
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from tests.support.walks.run import record
 
 PAGE = ROOT / "docs" / "code-walks.md"
 BEGIN, END = "<!-- walks: from here -->\n", "<!-- walks: to here -->\n"
-ITEM = re.compile(r"^\d+\. `([\w/]+\.py)`, `([\w.]+)`", re.MULTILINE)
+STAGE = re.compile(r"^- In .+?, from\s`([\w.]+)`:\s((?:`[\w/]+\.py`,?\s)+)", re.MULTILINE)
+"""What one process does: its first function, and the files."""
 PROCESSES = {
     r"-m rollcall up --": "the head",
     r"-m rollcall up": "a worker node",
@@ -177,14 +178,21 @@ def shown(walk: Walk, record: Sequence[Call]) -> str:
     for call in within:
         firsts.setdefault(call.file, call)
     lines = [f"## {walk.title}\n", f"{walk.text} {len(firsts)} files.\n"]
-    count = itertools.count(1)
     for process in dict.fromkeys(call.process for call in within):
         own = [call for call in firsts.values() if call.process == process]
         if own:
-            lines.append(f"In {process}:\n")
-            lines += [f"{next(count)}. `{call.file}`, `{call.function}`" for call in own]
-            lines.append("")
-    return "\n".join(lines)
+            files = ", ".join(f"`{call.file}`" for call in own)
+            lines.append(stage(process, own[0].function, files))
+    return "\n".join(lines) + "\n"
+
+
+def stage(process: str, function: str, files: str) -> str:
+    """Return the item of a list with the files that one process uses."""
+    text = f"- In {process}, from `{function}`: {files}"
+    indent = "  "
+    return textwrap.fill(
+        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def ends(walk: Walk, record: Sequence[Call]) -> tuple[float, float]:
