@@ -39,7 +39,7 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
     ExitCode.FINISHED: Meaning("the run finished", ""),
     ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
     ExitCode.UNREACHABLE: Meaning(
-        "at the deadline the head or a service was unreachable, or workers were missing; of a "
+        "at the deadline the head or a service was unreachable, or workers were missing. Of a "
         "command: no head answers, or the head failed on the request",
         f"Start the missing nodes, or look at the network and the services. {RESUMES}",
     ),
@@ -48,19 +48,19 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         f"Read the failure and the last attempt's log, and repair the cause. {RESUMES}",
     ),
     ExitCode.RUN_DIR: Meaning(
-        "the run directory cannot be used, or a living head holds it; of a command: a file or its "
+        "the run directory cannot be used, or a living head holds it. Of a command: a file or its "
         "output cannot be written",
         STORAGE,
     ),
     ExitCode.RETRY: Meaning(
-        "a temporary error, such as a Ray that does not stay up, or a port that another program "
-        "has: start this node again",
+        "a temporary error, such as a Ray that does not stay up, or a taken port: start this node "
+        "again",
         "Start it again with the same run directory. If it ends so again, read the log that the "
         "first line names, and the head's.",
     ),
     ExitCode.UNFIT: Meaning(
-        "this node is not fit: preflight failed, the head refuses the node's versions, or a file "
-        "or a right is missing outside the run directory",
+        "this node is not fit: preflight failed, or the head refuses the node's versions. Or a "
+        "file or a right is missing outside the run directory",
         f"Replace the node that is not fit; rollcall doctor says why. {RESUMES}",
     ),
     ExitCode.NOT_ALLOWED: Meaning("wrong token"),

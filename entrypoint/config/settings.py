@@ -124,7 +124,7 @@ class Settings:
     name: str = variable(
         "ROLLCALL_NAME",
         "The run's name on its page, in the report and in lists, as `--name` of `up`, `demo` and"
-        " `submit` gives it; in W&B, too, if the job names none (`WANDB_NAME`).",
+        " `submit` gives it. In W&B, too, if the job names none (`WANDB_NAME`).",
         parse=parse.run_name,
         default="",
         shown="the run directory's name",
@@ -141,13 +141,13 @@ class Settings:
     checkpoints: str | None = variable(
         "ROLLCALL_CHECKPOINTS",
         "The checkpoints of a `command` or `torchrun` job: a path with `{step}`, absolute or below "
-        "the run directory, and behind it a file that is in each complete one:"
+        "the run directory. Behind it stands a file that is in each complete one:"
         " `out/checkpoint-{step}/trainer_state.json`.",
         parse=job_parsers.checkpoint_pattern,
     )
     resume_args: tuple[str, ...] = variable(
         "ROLLCALL_RESUME_ARGS",
-        "What is added to a `command` or `torchrun` job when there is a checkpoint; `{checkpoint}` "
+        "What is added to a `command` or `torchrun` job when there is a checkpoint. `{checkpoint}` "
         "is its path, `{step}` its step.",
         parse=job_parsers.resume_arguments,
         default=(),
@@ -167,8 +167,8 @@ class Settings:
     )
     storage: str = variable(
         "ROLLCALL_STORAGE",
-        "Who has the run directory: `shared`: all nodes; `head`: the head, to which the others send"
-        " what they save; `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
+        "Who has the run directory: `shared`: all nodes. `head`: the head, to which the others send"
+        " what they save. `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
         " [Details](checkpoints.md#without-shared-storage).",
         parse=parse.storage,
         default=parse.SHARED,
@@ -225,7 +225,7 @@ class Settings:
     )
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
-        "The job is hung if no step ends for this long; a `command` without steps, if its log is"
+        "The job is hung if no step ends for this long. A `command` without steps is, if its log is"
         " silent for this long. [Details](recovery.md#a-hang).",
         parse=parse.duration,
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "

@@ -104,8 +104,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.HOST_OOM: Failure(
         evidence=(
-            "the log; the kernel's count of OOM kills in each node's container, which a "
-            "worker reports to the head (event `oom-kill`)"
+            "the log, or the kernel's count of OOM kills in a node's container (event `oom-kill`)"
         ),
         answer="resume once with advice, then stop",
         remedy=f"Change what the first line says. {RESUMES}",
@@ -123,13 +122,12 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.STORAGE: Failure(
         evidence=(
-            "exit code 73, disk full, read-only, stale handle; wrong use while a file that "
+            "exit code 73, disk full, read-only, stale handle. Or wrong use, while a file that "
             "the job names is gone or still being written"
         ),
         answer=(
-            "wait until the run directory takes a write and the job's files are there "
-            "(`ROLLCALL_REWARD_TIMEOUT` for each), resume; exit 73 after the deadline or the "
-            "last restart"
+            "wait until the run directory takes a write and the job's files are there, resume. "
+            "Exit 73 after `ROLLCALL_REWARD_TIMEOUT` for each, or after the last restart"
         ),
         reason="storage failed",
         remedy=STORAGE,
@@ -200,8 +198,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.USAGE: Failure(
         evidence=(
-            "exit code 64; in a run without a step also import errors, unknown arguments, "
-            "missing files, and a shell's 126 and 127 for a program that it cannot run"
+            "exit code 64. In a run without a step also import errors, unknown arguments and "
+            "missing files, and a shell's 126 and 127"
         ),
         answer="stop at once, exit 64",
         reason="the job cannot run as it is configured; another try would end the same way",
@@ -222,7 +220,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.HANG: Failure(
         evidence=(
-            "no sign of life for longer than this phase of a step ever takes; the message "
+            "no sign of life for longer than this phase of a step ever takes. The message "
             "names the last phase seen"
         ),
         answer="record the stacks of every process, stop the job, resume",
