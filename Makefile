@@ -18,13 +18,13 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults planted fuzz chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check
+.PHONY: help setup demo test units faults planted fuzz chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check dist publish-package publish-image
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort \
-	  | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
+	  | while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done
 
 # pip installs torch apart from the rest: it finds a CPU build if PIP_FIND_LINKS or
 # PIP_EXTRA_INDEX_URL names one. The index's own build works too, and is larger.
@@ -46,7 +46,7 @@ test: setup  ## lint, then run the tests that this machine can run, without thos
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm or slow) and not faults"
 
 # The unit tests run while podman builds the images.
-units: lint .platforms/.done .docs/.done .trackers/.done .triton/.done  ## lint, then run the tests that start no node
+units: lint .platforms/.done .docs/.done .release/.done .trackers/.done .triton/.done  ## lint, then run the tests that start no node
 	$(PYTHON) -m pytest -q
 
 # docs/faults.md describes both targets.
@@ -111,6 +111,23 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 	  -r requirements/triton.lock
 	touch $@
 
+dist: .release/.done  ## build the sdist and the wheel in dist/, the same bytes from the same commit
+	release/dist.sh
+
+# release/package.sh and image.sh say which variables have the credentials.
+publish-package: .release/.done  ## build, list in an SBOM, sign and upload the package: DRY_RUN=1
+	release/package.sh
+
+publish-image: .release/.done  ## build, list in an SBOM, push and sign the image: IMAGE=REGISTRY/NAME:TAG FLAVOUR=cuda DRY_RUN=1
+	release/image.sh
+
+# What builds, signs and lists what is published.
+.release/.done: requirements/release.lock $(VENV)/.done
+	rm -rf .release
+	python3 -m venv .release
+	$(UV) pip install --quiet --python .release --no-deps --require-hashes -r requirements/release.lock
+	touch $@
+
 # mkdocs and its theme, in an environment of their own.
 .docs/.done: requirements/docs.lock $(VENV)/.done
 	rm -rf .docs
@@ -150,6 +167,7 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  -o requirements/platforms.lock
 	$(COMPILE) requirements/triton.in --no-deps --universal --python-version 3.11 -o requirements/triton.lock
 	$(COMPILE) requirements/trackers.in --universal --python-version 3.11 -o requirements/trackers.lock
+	$(COMPILE) requirements/release.in --universal --python-version 3.11 -o requirements/release.lock
 	$(COMPILE) requirements/docs.in --universal --python-version 3.11 -o requirements/docs.lock
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
 	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
@@ -167,4 +185,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .trackers .triton build dist *.egg-info
+	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .release .trackers .triton build dist *.egg-info

@@ -96,7 +96,7 @@ def _do(call: cli.Invocation) -> int:
                 raise cli.UsageError(why) from None
         case "prepare":
             _become(Program.PREPARE, *call.arguments)
-        case "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
+        case "demo" | "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
             raise cli.UsageError(why)
         case "serve-retriever":
             _become(Program.RETRIEVER, *call.arguments)
@@ -133,6 +133,8 @@ def _do(call: cli.Invocation) -> int:
         return _ask(call, environ)
     from entrypoint.commands import node_shell
 
+    if call.command != "doctor" and (why := packages.lacking("up")):
+        raise cli.UsageError(why)
     settings = read_settings(environ, call.arguments, recipe)
     if said:
         print(said, file=sys.stderr)

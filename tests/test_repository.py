@@ -104,7 +104,9 @@ def test_every_extra_resolves_beside_the_trainer() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lock = (ROOT / "requirements/trackers.lock").read_text()
     pinned = dict(re.findall(r"^([\w-]+)==(\S+)", lock, re.MULTILINE))
-    for text in (*project["dependencies"], *project["optional-dependencies"]["trainer"]):
+    extras = project["optional-dependencies"]
+    of_trainer = (*extras["page"], *extras["node"], *extras["eval"], *extras["trainer"])
+    for text in (*project["dependencies"], *of_trainer):
         wanted = Requirement(text)
         if wanted.name in pinned:
             assert pinned[wanted.name] in wanted.specifier, text
@@ -131,9 +133,32 @@ def test_the_locks_agree_with_the_declared_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     locked = (ROOT / "requirements/dev.lock").read_text().lower()
-    for requirement in [*project["dependencies"], *extras["trainer"], *extras["dev"]]:
+    of_trainer = [*extras["page"], *extras["node"], *extras["eval"], *extras["trainer"]]
+    for requirement in [*project["dependencies"], *of_trainer, *extras["dev"]]:
         name = re.split(r"[\[<>=]", requirement)[0].lower()
-        assert name == "torch" or f"\n{name}==" in f"\n{locked}", requirement
+        assert name in ("torch", "rollcall") or f"\n{name}==" in f"\n{locked}", requirement
+
+
+def test_the_versions_of_the_extra_gpu_are_those_of_the_cuda_image() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = (ROOT / "requirements/cuda.lock").read_text()
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+)", locked, re.MULTILINE))
+    named = [*extras["optional-dependencies"]["gpu"], *extras["optional-dependencies"]["vllm"]]
+    wanted = [one for one in map(Requirement, named) if one.name != "rollcall"]
+    assert {one.name for one in wanted} == {"liger-kernel", "vllm"}
+    assert all(pinned[one.name] in one.specifier for one in wanted)
+
+
+def test_an_extra_that_a_message_a_page_or_another_extra_names_is_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra.strip()
+        for path in tracked("*.py", "*.md", "pyproject.toml")
+        for extras in re.findall(r"\brollcall(?:-\S+\.whl)?\[([a-z0-9, -]+)\]", path.read_text())
+        for extra in extras.split(",")
+    }
+    assert {"eval", "node", "otlp", "page", "trainer", "vllm"} <= named
+    assert named <= declared["optional-dependencies"].keys()
 
 
 MOST_PARAMETERS = 5

@@ -1,21 +1,32 @@
-"""What a command needs beside the packages that every node has."""
+"""What a command needs beside the packages of an installation without extras."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
+PAGE = ("prometheus_client", "sse_starlette", "starlette", "uvicorn")
+NODE = (*PAGE, "ray")
+"""What every node needs: packages of the extra `node`."""
 NEEDED = {
-    "serve-retriever": ("numpy", "tantivy", "xxhash"),
-    "serve-reward": ("numpy", "tokenizers", "torch", "transformers"),
+    "up": ("node", NODE),
+    "open": ("page", PAGE),  # RUN: the link of a live run needs nothing
+    "demo": ("trainer", (*NODE, "datasets", "deepspeed", "torch", "transformers")),
+    "serve-retriever": ("trainer", ("numpy", "starlette", "tantivy", "uvicorn", "xxhash")),
+    "serve-reward": (
+        "trainer",
+        ("numpy", "starlette", "tokenizers", "torch", "transformers", "uvicorn"),
+    ),
 }
+"""An extra of pyproject.toml, and the packages of it without which the command cannot begin."""
 
 
 def lacking(command: str) -> str:
     """A sentence if this Python cannot run the command; "" if it can."""
-    missing = [name for name in NEEDED.get(command, ()) if find_spec(name) is None]
+    extra, packages = NEEDED.get(command, ("", ()))
+    missing = [name for name in packages if find_spec(name) is None]
     if not missing:
         return ""
     return (
-        f"{command}: {', '.join(missing)} not installed here: run the image, or `pip install "
-        "'.[trainer]'` in a copy of Rollcall's repository"
+        f"{command}: {', '.join(missing)} not installed here: run the image, or "
+        f"`pip install 'rollcall[{extra}]'`"
     )

@@ -18,7 +18,7 @@ from contract.exit_codes import ExitCode
 from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
-from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
+from entrypoint.commands import packages
 from entrypoint.commands.arguments import GIVE_A_RUN
 from entrypoint.commands.head_client import NoAnswerError, ask, token_of, url_of
 from entrypoint.config.settings import Settings
@@ -49,6 +49,10 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
     if options.control or options.key:
         sentence = "--control and --key are of a head's page: what is read from RUN has no control"
         raise NoAnswerError(sentence, ExitCode.USAGE)
+    if why := packages.lacking("open"):
+        raise NoAnswerError(why, ExitCode.USAGE)
+    from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
+
     path: Path = options.path
     os.scandir(path).close()  # raises OSError if it cannot be read
     run = RunFiles(path)

@@ -15,9 +15,8 @@ from entrypoint.preflight.verdict import Finding, Verdict
 def ray(context: Context) -> Finding:
     version, wanted = installed("ray"), pinned("ray")
     if not version:
-        return Finding(
-            Verdict.FAIL, "Ray is not installed", "use the product's image or `make setup`"
-        )
+        remedy = "use the image, or `pip install 'rollcall[node]'`"
+        return Finding(Verdict.FAIL, "Ray is not installed", remedy)
     evidence = f"Ray {version}, Python {platform.python_version()}"
     if wanted and version != wanted:
         # The head decides: it refuses a node whose Ray differs from its own.
@@ -44,7 +43,7 @@ def torch(context: Context) -> Finding:
         return Finding(Verdict.PASS, f"torch {version}")
     if not RECIPES[context.settings.recipe].own_trainer:
         return Finding(Verdict.SKIP, "torch is not installed; this recipe may not need it")
-    remedy = "use the image, or `pip install '.[trainer]'` in a copy of Rollcall's repository"
+    remedy = "use the image, or `pip install 'rollcall[trainer]'`"
     return Finding(Verdict.FAIL, "torch is not installed, and the trainer needs it", remedy)
 
 

@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return os.EX_USAGE
     except ModuleNotFoundError as error:
         print(
-            f"prepare: the package {error.name} is not installed here: run the image, or `pip "
-            "install '.[trainer]'` in a copy of Rollcall's repository",
+            f"prepare: the package {error.name} is not installed here: run the image, or "
+            "`pip install 'rollcall[trainer]'`",
             file=sys.stderr,
         )
         return os.EX_USAGE

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from env.verifiers_package import PREFIX
 from trainer.config import own_functions, reward_models
 from trainer.config.config import Config
 
+PACKAGES = ("PIL", "datasets", "numpy", "pyarrow", "transformers")
+"""Of the extra `eval`: what reads the rows and runs the code."""
 ROWS = 4
 """Rows of the data that are tried."""
 SECONDS = 30.0
@@ -262,6 +265,9 @@ def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -
     flags = [own_reward, combination_of(config), environment, *formulas_of(config)]
     if not any(flags):
         return CodeCheck()
+    flag = next(filter(None, flags))
+    if not_tried := _lacking(with_torch=any(formulas_of(config))):
+        return of([Trouble(flag, not_tried, refuses=False)])
     with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:
         results, output = Path(made) / "found.jsonl", Path(made) / "output"
         argv = [sys.executable, "-P", "-m", Program.TRY_CODE, str(results), f"{seconds:g}", *words]
@@ -279,9 +285,20 @@ def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -
                 process.wait()
         found = read(results)
         if not found or found[-1] is not None:
-            flag = next(filter(None, flags))
             found.append(_unfinished(flag, code, seconds, output))
     return of([one for one in found if one is not None])
+
+
+def _lacking(*, with_torch: bool) -> str:
+    """A sentence if packages that the code is run with are not installed; "" if all are."""
+    packages = {"eval": PACKAGES, "trainer": ("torch",) if with_torch else ()}
+    missing = {name: extra for extra in packages for name in packages[extra] if not find_spec(name)}
+    if not missing:
+        return ""
+    return (
+        f"it was not tried: {', '.join(missing)} not installed here; "
+        f"`pip install 'rollcall[{list(missing.values())[-1]}]'` brings all that it needs"
+    )
 
 
 def _unfinished(flag: str, code: int | None, seconds: float, output: Path) -> Trouble:

@@ -35,7 +35,7 @@ def missing_packages() -> str | None:
         return None
     return (
         f"The trainer's packages are not installed here ({', '.join(missing)}): "
-        "run the image, or `pip install '.[trainer]'` in a copy of Rollcall's repository"
+        "run the image, or `pip install 'rollcall[trainer]'`"
     )
 
 

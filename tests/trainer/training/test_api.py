@@ -152,7 +152,7 @@ def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatc
         train(reward="arithmetic")
     assert str(raised.value) == (
         "The trainer's packages are not installed here (no_such_package): "
-        "run the image, or `pip install '.[trainer]'` in a copy of Rollcall's repository"
+        "run the image, or `pip install 'rollcall[trainer]'`"
     )
 
 
