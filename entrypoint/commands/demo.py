@@ -393,4 +393,5 @@ def _report(layout: Layout) -> None:
     for what, path in paths.items():
         print(f"{what:<12}{path}")
     print(f"{'report':<12}{_typed()} report {shlex.quote(str(layout.run.root))}")
+    print(f"{'page':<12}{_typed()} open {shlex.quote(str(layout.run.root))}")
     print(layout.run.result)

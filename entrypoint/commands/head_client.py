@@ -98,10 +98,10 @@ def _lost_head(settings: Settings) -> str:
         return ""
     with suppress(OSError):
         if over := run_end.read(RunFiles(settings.run_dir)):
+            path = shlex.quote(str(settings.run_dir))
             return (
                 f". The run in {settings.run_dir} has ended ({over.outcome}), and its head with "
-                f"it: rollcall report {shlex.quote(str(settings.run_dir))} tells of it, with "
-                "--html FILE as a page"
+                f"it: rollcall report {path} tells of it, and rollcall open {path} shows its page"
             )
         leases = RunFiles(settings.run_dir).leases
         newest, silent = lease.newest(leases), lease.silence(leases)

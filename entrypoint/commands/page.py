@@ -84,7 +84,7 @@ def _live(settings: Settings, path: Path) -> Settings | None:
     own = replace(settings, run_dir=path)
     with suppress(NoAnswerError, OSError):
         told = ask(own, "GET", "/v1/state")["run"].get("id")
-        if told == (stored_json.json_object(RunFiles(path).run) or {}).get("run_id"):
+        if told and told == (stored_json.json_object(RunFiles(path).run) or {}).get("run_id"):
             return own
     return None
 

@@ -67,6 +67,22 @@ def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -
     assert len(set(world.jobs.ids)) == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ROLLCALL_NAME": "low rate"}, "low rate"),
+        ({"ROLLCALL_NAME": "low rate", "WANDB_NAME": "mine"}, None),  # the job inherits it
+        ({}, None),
+    ],
+)
+def test_wandb_gets_the_name_of_the_run_unless_the_user_has_one_for_it(
+    tmp_path: Path, given: dict[str, str], told: str | None
+) -> None:
+    world = World(tmp_path, ends(FINISHED, at_step=9), workers=0, minimum=0, **given)
+    assert world.lives().name == "finished"
+    assert world.jobs.submitted[0].get("WANDB_NAME") == told
+
+
 def test_what_the_nodes_hold_in_memory_is_told_of_also_when_ray_has_ended(tmp_path: Path) -> None:
     def ray_ends(world: World) -> JobInfo:
         ends(DIED, at_step=44, in_memory=43, says=["Step 44 of 100: reward 0.1."])(world)

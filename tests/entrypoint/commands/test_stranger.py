@@ -91,6 +91,7 @@ def test_status_says_of_each_worker_once_what_is_wrong(
     assert [re.sub(r"[\d.]+ s", "N s", line) for line in lines] == [
         "  gone at 127.0.0.3: silent for N s",
         "  starts at 127.0.0.3: is starting Ray",
+        f"run {head.run.root.name}",
     ]
 
 
