@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
-SECRET_NAME = re.compile(
-    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK(?:_URL)?|OTLP_(?:[A-Z]+_)?HEADERS)$",
-    re.IGNORECASE,
+NAMES = (
+    r"key|token|secret|password|passwd|webhook(?:_url)?"
+    r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)"
 )
-OPTION = r"[\w.+/-]*(?:key|token|secret|password|passwd|webhook(?:_url)?|use_wandb)"
+"""Matches the end of a secret's name. A word such as `compass` is none."""
+SECRET_NAME = re.compile(rf"(?:{NAMES}|OTLP_(?:[A-Z]+_)?HEADERS)$", re.IGNORECASE)
+OPTION = rf"[\w.+/-]*(?:{NAMES}|use_wandb)"
 QUOTE = r"""\\*["']"""
 """Backslashes precede the quote if the text is part of a JSON text."""
 SECRET_OPTION = re.compile(
@@ -47,6 +49,9 @@ ISSUED = re.compile(
       )(?![A-Za-z0-9])
     | (?<=hooks\.slack\.com/)[\w/-]+
     | (?<=[Bb]earer[ ])[A-Za-z0-9._~+/-]{16,}=*
+    | (?<=(?i:uthorization:[ ]bearer)[ ])[A-Za-z0-9._~+/-]{4,}=*
+    | (?<=(?i:uthorization:[ ]basic)[ ])[A-Za-z0-9+/]{4,}=*
+    | (?<=[Bb]earer[ ])(?=[A-Za-z._~+/-]*[0-9])[A-Za-z0-9._~+/-]{6,}=*
     """,
     re.VERBOSE,
 )
@@ -56,9 +61,7 @@ ISSUED_PARTS = (
     *("xox", "AKIA", "rollcall-page-"),
 )
 """How the secrets begin that ISSUED matches at the begin of a word."""
-OPTION_END = re.compile(
-    r"""(?:key|token|secret|passw(?:or)?d|webhook(?:_url)?|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])"""
-)
+OPTION_END = re.compile(rf"""(?:{NAMES}|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])""")
 """Matches, in lower case, where the name of a secret option ends. The group matches if only space
 follows: then the name has a hyphen, or the next word is not a secret."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
@@ -122,13 +125,14 @@ def _suspects(text: str, secrets: Iterable[str]) -> Iterator[int]:
             yield from _places(text, known)
     for part in ISSUED_PARTS:
         yield from (at for at in _places(text, part) if not WORD.match(text, max(0, at - 1), at))
-    for part in ("hooks.slack.com/", "earer "):
-        yield from _places(text, part)
+    yield from _places(text, "hooks.slack.com/")
     yield from (at for at in _places(text, "://") if USER.match(text, at + 3))
     lower = text.lower()
     if len(lower) != len(text) or "ſ" in text:  # then the places differ, or `re` takes it for an s
         yield from (line.start() for line in LINE.finditer(text) if line[0])
         return
+    for part in ("bearer ", "authorization: basic "):
+        yield from _places(lower, part)
     for found in OPTION_END.finditer(lower):
         if found[1] is None or "-" in lower[1 + lower.rfind(" ", 0, found.start()) : found.end()]:
             yield found.start()

@@ -14,7 +14,7 @@ INTERRUPTED = 128 + signal.SIGINT
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 try:
     from pathlib import Path
-    from typing import NoReturn
+    from typing import NoReturn, TextIO, cast
 
     from contract.exit_codes import ExitCode
     from contract.files.os_errors import to_a_reader
@@ -70,6 +70,10 @@ def _do(call: cli.Invocation) -> int:
     environ: Mapping[str, str] = {**os.environ, **call.variables}
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
+    if call.command in (*cli.REMOTE, "report") and sys.stdout.isatty():
+        from entrypoint.commands.terminal import Terminal
+
+        sys.stdout = cast(TextIO, Terminal(sys.stdout))
     said, recipe = "", None
     if call.command in ("up", "plan"):
         from entrypoint.commands import typed_job

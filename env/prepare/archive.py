@@ -17,6 +17,39 @@ FILE_BYTES = 64 << 20
 TOTAL_BYTES = 64 << 30
 """Most bytes of all images together, so that no archive fills the disk."""
 SECONDS_BETWEEN_LINES = 10.0
+HEADER_BYTES = 64 << 10
+"""Largest extended header of a file: its name and a few attributes. tarfile reads it as a whole."""
+LONGEST_NAME = 1024
+DEEPEST = 32
+"""Directories above a file."""
+MOST_RATIO = 100
+"""Bytes of an archive for each that it has on the disk; images are compressed already."""
+LEAST_BYTES = 64 << 20
+"""So much of an archive is read whatever its ratio is."""
+EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose headers are bounded before they are read.
+
+    Python's own filters look at members after their headers are parsed, which may need a GB.
+    """
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"{self.name[:LONGEST_NAME]} is sparse")
+        if self.type in EXTENDED and not 0 <= self.size <= HEADER_BYTES:
+            raise tarfile.ReadError(f"it has a header of {self.size} bytes")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
+
+    def _refuse_sparse(self, *_: object) -> None:
+        raise tarfile.ReadError(f"{self.name[:LONGEST_NAME]} is sparse")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 def extract_images(archive: Path, out: Path) -> set[str]:
@@ -29,8 +62,9 @@ def extract_images(archive: Path, out: Path) -> set[str]:
     total = 0
     spoke_at = time.monotonic()
     try:
-        with tarfile.open(archive, "r:*") as tar:
-            for member in _images(tar, archive):
+        most = max(LEAST_BYTES, MOST_RATIO * archive.stat().st_size)
+        with tarfile.open(archive, "r:*", tarinfo=_Member) as tar:
+            for member in _images(tar, archive, most):
                 total += member.size
                 if total > TOTAL_BYTES:
                     raise PrepareError(f"{archive}: its images have over {TOTAL_BYTES >> 30} GiB")
@@ -41,9 +75,19 @@ def extract_images(archive: Path, out: Path) -> set[str]:
                     spoke_at = time.monotonic()
                     print(f"{archive.name}: {len(found)} images, {total / 1e9:.2f} GB", flush=True)
             # The checksum stands behind all members, where tarfile does not read.
-            while tar.fileobj and tar.fileobj.read(1 << 20):
-                pass
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            rest = most
+            while rest > 0 and tar.fileobj and (part := tar.fileobj.read(1 << 20)):
+                rest -= len(part)
+            if rest <= 0:
+                raise tarfile.ReadError(f"it has over {most} bytes")
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        RecursionError,
+        OSError,
+    ) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk; gzip and bz2 raise it without a number for damaged data
         raise PrepareError(
@@ -53,10 +97,20 @@ def extract_images(archive: Path, out: Path) -> set[str]:
     return found
 
 
-def _images(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the images of an archive, and leave out everything else. Raises PrepareError."""
+def _images(tar: tarfile.TarFile, archive: Path, most: int) -> Iterator[tarfile.TarInfo]:
+    """Yield the images of an archive, and leave out everything else.
+
+    `most`: bytes of the archive when it is not compressed. Raises PrepareError and TarError.
+    """
     for member in tar:
+        tar.members.clear()  # type: ignore[attr-defined]  # else every member stays in memory
+        if member.offset_data + member.size > most:  # before its content is skipped
+            raise tarfile.ReadError(
+                f"it has over {most} bytes, {MOST_RATIO} times as many as its file"
+            )
         path = PurePosixPath(member.name)
+        if len(member.name) > LONGEST_NAME or len(path.parts) > DEEPEST:
+            raise PrepareError(f"{archive}: {member.name[:80]}… is too long or too deep for a path")
         if path.suffix.lower() not in SUFFIXES or path.name.startswith("._"):
             continue
         if path.is_absolute() or ".." in path.parts or not member.isreg():

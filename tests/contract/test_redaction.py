@@ -13,7 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contract.files.log_copy import Copy
-from contract.redaction import LINE, MASK, named_secrets, redact, redact_all, redact_lines
+from contract.redaction import (
+    LINE,
+    MASK,
+    named_secrets,
+    redact,
+    redact_all,
+    redact_lines,
+    secret_texts,
+)
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -25,6 +33,13 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
         ("--use_wandb abcd --seed 1", f"--use_wandb {MASK} --seed 1"),
         ("--logger.wandb.key=abcd", f"--logger.wandb.key={MASK}"),
         ("--hf-token 'a b' x", f"--hf-token {MASK} x"),
+        ("--creds abcd --auth=abcd", f"--creds {MASK} --auth={MASK}"),
+        ("DB_PASS=abcd SMTP_CREDENTIALS=abcd", f"DB_PASS={MASK} SMTP_CREDENTIALS={MASK}"),
+        ("--compass abcd bypass=abcd", "--compass abcd bypass=abcd"),
+        ("Authorization: Bearer abcd", f"Authorization: Bearer {MASK}"),
+        ("AUTHORIZATION: BEARER abcd", f"AUTHORIZATION: BEARER {MASK}"),
+        ("authorization: basic dTpw", f"authorization: basic {MASK}"),
+        ("a bearer abc123 and a bearer token", f"a bearer {MASK} and a bearer token"),
         ("--use_wandb --seed 1", "--use_wandb --seed 1"),
         ("--chosen_key good --rejected_key bad", "--chosen_key good --rejected_key bad"),
         ("--data.image_key pic --messages-key m", "--data.image_key pic --messages-key m"),
@@ -187,3 +202,26 @@ def test_output_that_comes_in_any_pieces_is_masked_as_the_whole(
         at += size
     copy.close()
     assert path.read_bytes() == redact_lines(whole.decode(), [SECRET]).encode()
+
+
+WORDS = ("key", "TOKEN", "_PASS", "-pass", "creds", "_CREDENTIALS", "auth", "-auth", "bypass")
+FORMS = ("--{}{} {}", "{}{}={}", '"{}{}": "{}"', "Authorization: Bearer {2}", "x {0}{1} basic {2}")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(FORMS), st.sampled_from(("", "a", "db")), st.sampled_from(WORDS)),
+        max_size=4,
+    )
+)
+def test_lines_with_any_secrets_name_are_masked_as_each_line_alone(
+    lines: list[tuple[str, str, str]],
+) -> None:
+    text = "\n".join(form.format(begin, word, "s3cret-value") for form, begin, word in lines)
+    assert redact_lines(text) == "\n".join(map(redact, text.split("\n")))
+
+
+@pytest.mark.parametrize("name", ["DB_PASS", "SMTP_CREDENTIALS", "REGISTRY_AUTH", "GIT_CREDS"])
+def test_variables_with_a_secrets_name_are_masked_wherever_they_are_quoted(name: str) -> None:
+    hidden = secret_texts({name: "s3cret-value", "COMPASS": "north-east"})
+    assert redact("it said s3cret-value, north-east", hidden) == f"it said {MASK}, north-east"
