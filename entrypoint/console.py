@@ -37,7 +37,7 @@ DUMB_TERMINALS = ("dumb", "unknown")
 """Values of TERM; such a terminal cannot go back to the start of a row."""
 
 REPEATED_SECONDS = 60.0
-REPEATING = ("asyncio", "uvicorn.error", "env.http.connections")
+REPEATING = ("asyncio", "uvicorn.error")
 """Loggers of what anyone who reaches the control port can make it say."""
 
 

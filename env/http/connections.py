@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("uvicorn.error")  # of the server that this extends
 
 PROVE = "rollcall.prove"
 """Name of the scope's extension to call once a request has shown a key."""
