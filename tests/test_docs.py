@@ -137,6 +137,12 @@ def test_the_server_example_answers_the_client_example(tmp_path: Path, free_port
         server.wait(30)
 
 
+def test_the_tutorial_of_a_model_that_searches_is_read_in_minutes() -> None:
+    """tests/cluster/test_search_tutorial.py runs its commands."""
+    words = (ROOT / "docs" / "tutorial-search.md").read_text().split()
+    assert len(words) <= 900
+
+
 def test_there_are_examples_to_run() -> None:
     assert blocks("default")
     assert blocks("cluster")

@@ -9,30 +9,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import yaml
+
 from env.prepare.__main__ import main as prepare
+from tests.support.examples import EXAMPLES
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.supervised.__main__ import main as supervised
 
+DATA = ("pretrain", "prompt_data", "eval_dataset", "input_key", "label_key")
 FLAGS: dict[str, Any] = {
-    "environment": "search",
-    "remote_rm_url": "exact-match",
-    "max_turns": 3,
-    "prompt_max_len": 16,
-    "generate_max_len": 12,
-    "max_obs_length": 32,
-    "max_len": 96,
-    "advantage_estimator": "group_norm",
-    "init_kl_coef": 0,
-    "n_samples_per_prompt": 8,
-    "rollout_batch_size": 32,
-    "train_batch_size": 256,
-    "micro_train_batch_size": 256,
-    "micro_rollout_batch_size": 256,
-    "actor_learning_rate": 1e-3,
-    "lr_scheduler": "constant",
-    "max_steps": 24,
+    name: value
+    for name, value in yaml.safe_load((EXAMPLES / "search.yaml").read_text()).items()
+    if name not in DATA
 }
-"""Of docs/environments.md."""
+"""As examples/search.yaml has them."""
 WARM_UP = {"max_epochs": 3, "max_len": 64, "learning_rate": 4e-3}
 SMALL = ("--passages", "3000", "--train-size", "1000", "--eval-size", "64")
 

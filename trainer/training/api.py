@@ -81,10 +81,10 @@ class Result:
 
         By default the reward, and the held-out accuracy if there is one.
         """
-        from matplotlib.figure import Figure
+        from trainer.training.curve import Curve
 
         rows = self.metrics()
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        figure = Curve(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for name in names or PLOTTED:
             points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]

@@ -13,7 +13,10 @@ from entrypoint.commands import cli, plan
 from entrypoint.config import pipeline
 from entrypoint.config.parsers import STAGES
 from entrypoint.config.read import read_settings
-from tests.support import qwen
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
+from tests.support import chats, examples, qwen
+from tests.support.examples import EXAMPLES, IMAGES, NOTEBOOK, README, TRAINED
 from tests.support.repository import ROOT
 from trainer.supervised import batches
 from trainer.supervised.parse import unchecked
@@ -21,6 +24,7 @@ from trainer.supervised.parse import unchecked
 PAGE = ROOT / "docs" / "quickstart-gpu.md"
 CLUSTERS = {
     "gsm8k-0.5b-one-gpu.yaml": "--nodes 1 --gpus 1 --gpu-memory 24GB",
+    "gsm8k-0.5b-three-nodes.yaml": "--nodes 3 --gpus 1 --gpu-memory 24GB",
     "gsm8k-7b-eight-gpus.yaml": "--nodes 1 --gpus 8 --gpu-memory 80GB",
     "gsm8k-7b-three-nodes.yaml": "--nodes 3 --gpus 8 --gpu-memory 80GB",
 }
@@ -42,10 +46,12 @@ def prompts(root: Path) -> str:
     return str(path)
 
 
-def test_every_example_is_planned() -> None:
+def test_every_example_is_planned_or_run() -> None:
     of_stages = {"pipeline.yaml", "sums.yaml"}  # tests/scenarios/test_pipeline.py: to a head
-    names = {path.name for path in (ROOT / "examples").glob("*.yaml")}
-    assert names == CLUSTERS.keys() | of_stages
+    by_hand = {"ppo_by_hand.py"}  # tests/trainer/training
+    searches = {"search.yaml", "ask.py"}  # tests/cluster/test_search_tutorial.py
+    trains = {*TRAINED, IMAGES, NOTEBOOK}
+    assert examples.names() == CLUSTERS.keys() | of_stages | by_hand | searches | trains
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
@@ -133,3 +139,64 @@ def test_assumed_columns_hide_no_other_fault(tmp_path: Path) -> None:
     row = planned(ELSEWHERE, SEVEN_BILLION, "--prompt_data", here, "--eval_dataset", here)
     assert not any(warning.startswith("not seen: ") for warning in row["warnings"])
     assert row["faults"] == []
+
+
+ONE_GPU = "gsm8k-0.5b-one-gpu.yaml"
+ON_GPUS = {
+    "lora.yaml": (ONE_GPU, ["--config", "examples/lora.yaml", "--actor_learning_rate", "1e-5"]),
+    "async.yaml": ("gsm8k-7b-eight-gpus.yaml", ["--config", "examples/async.yaml"]),
+    "own_reward.py": (ONE_GPU, ["--remote_rm_url", "examples/own_reward.py:reward"]),
+}
+"""What the example says of GPUs: the file in place of tiny.yaml, and further flags."""
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_an_example_for_a_cpu_is_planned_for_gpus_as_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    base, flags = ON_GPUS[name]
+    text = (ROOT / "examples" / name).read_text()
+    assert f"{base} in place of tiny.yaml" in text
+    data = prompts(tmp_path)
+    job = ["--config", f"examples/{base}", *flags, "--prompt_data", data, "--eval_dataset", data]
+    row = planned(CLUSTERS[base], *job)
+    assert row["faults"] == []
+    assert row["layout"]["idle"] is None
+
+
+def test_the_example_of_a_tool_is_planned_with_a_chat_template_that_has_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found = re.search(r"^rollcall (.+\n.+)$", (EXAMPLES / "tools.py").read_text(), re.M)
+    assert found
+    words = shlex.split(found[1].replace("\\\n", ""))
+    data, model = prompts(tmp_path), tmp_path / "model"
+    write_model(TinyModel(hidden_size=16, layers=1, heads=2, max_length=4096), None, model)
+    chats.tokenizer("qwen2_5").save_pretrained(model)
+    over = ["--pretrain", str(model), "--prompt_data", data, "--eval_dataset", data]
+    row = planned(CLUSTERS[ONE_GPU], *words, *over)
+    assert row["faults"] == []
+
+
+def test_the_page_of_examples_has_the_command_of_each() -> None:
+    page = README.read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    missing = {name for name in examples.names() if not any(f"]({name})" in row for row in rows)}
+    assert missing == set()
+    commands = {examples.command(name) for name in examples.names()} - {None}
+    assert {command for command in commands if f"| `{command}` |" not in page} == set()
+
+
+def test_the_notebook_is_valid_and_has_no_outputs() -> None:
+    cells = [cell for cell in examples.notebook().cells if cell.cell_type == "code"]
+    assert cells
+    assert {(len(cell.outputs), cell.execution_count) for cell in cells} == {(0, None)}
+
+
+def test_the_notebook_makes_the_data_of_the_page() -> None:
+    source = "\n".join(cell.source for cell in examples.notebook().cells)
+    (script,) = examples.scripts(README)
+    shown = [line for line in script.splitlines() if "data/sees" not in line]
+    assert [line for line in shown if line not in source] == []
