@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ PRELOADED = [
 """Not what imports Ray: its library reads a worker's job when it is loaded."""
 OF_SERVER = {
     "PYTHONPATH": str(ROOT),
+    "OPENBLAS_NUM_THREADS": "1",  # its threads start with the import
     "PYTHONUNBUFFERED": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch looks for a GPU without opening it
 }
@@ -87,8 +89,12 @@ def environment(home: Path) -> str:
     """Make a virtual environment like this one, but for `python` and `ray`; returns its Python."""
     ours = Path(sys.executable).parent
     (home / "bin").mkdir()
-    for name in ("lib", "pyvenv.cfg"):
-        (home / name).symlink_to(ours.parent / name)
+    (home / "pyvenv.cfg").symlink_to(ours.parent / "pyvenv.cfg")
+    # With a link to all packages in place of this line, each compiled file would have another path.
+    packages = sysconfig.get_path("purelib")
+    site = home / Path(packages).relative_to(ours.parent)
+    site.mkdir(parents=True)
+    (site / "ours.pth").write_text(f"import site; site.addsitedir({packages!r})\n")
     for program in ours.iterdir():
         if not program.name.startswith("python") and program.name != "ray":
             (home / "bin" / program.name).symlink_to(program)
