@@ -31,8 +31,8 @@ from env.rewards import (
     question_answering,
 )
 from env.rewards.guard import guard, guard_each, with_labels
-from env.rewards.python_file import RewardFileError, load_reward_file
-from env.rewards.trl_function import load_trl_function
+from env.rewards.python_file import FileReward, RewardFileError, load_reward_file
+from env.rewards.trl_function import TrlReward, load_trl_function
 from env.rewards.weighted import WeightedReward, named
 from env.types import IN_PYTHON, RewardFunction
 from env.user_code import Raised
@@ -155,13 +155,45 @@ def keep_servers_in(file: Path) -> None:
 
 
 @contextmanager
-def given_in_python(reward: RewardFunction) -> Iterator[str]:
-    """Give a function of this process the name IN_PYTHON among the rewards, in the block."""
-    REWARDS[IN_PYTHON] = Registered(lambda: guard(reward), pure=False, reads_label=False)
+def given_in_python(reward: Callable[..., Any] | Sequence[Any]) -> Iterator[str]:
+    """Give functions of this process the name IN_PYTHON among the rewards, in the block.
+
+    Several are summed, as TRL sums its `reward_funcs`; a text among them is a spec.
+    """
+    if callable(reward):
+        made = guard(_adapted(reward))
+    else:
+        several = [
+            (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__), one)
+            for one in reward
+        ]
+        made = WeightedReward(
+            named(
+                [
+                    (name, 1.0, reward_function(one) if one is name else guard(_adapted(one)))
+                    for name, one in several
+                ]
+            )
+        )
+    REWARDS[IN_PYTHON] = Registered(lambda: made, pure=False, reads_label=False)
     try:
         yield IN_PYTHON
     finally:
         del REWARDS[IN_PYTHON]
+
+
+def _adapted(function: Callable[..., Any]) -> RewardFunction:
+    """Return a function as a RewardFunction. The names of its parameters say whose kind it is.
+
+    TRL's have `completions`, OpenRLHF's `queries`; all others take requests.
+    """
+    try:
+        names = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a program in C
+        return function
+    if "completions" in names:
+        return TrlReward(function)
+    return FileReward(function) if "queries" in names else function
 
 
 class Kind(StrEnum):

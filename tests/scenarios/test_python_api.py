@@ -93,6 +93,40 @@ def test_a_function_scores_and_the_result_says_what_came_of_it(
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+def of_trl(completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+    return [float(len(text) + len(label)) for text, label in zip(completions, answer, strict=True)]
+
+
+def of_openrlhf(queries: list[str], prompts: list[str], labels: list[str]) -> list[float]:
+    return [float(query.startswith(prompt)) for query, prompt in zip(queries, prompts, strict=True)]
+
+
+def test_functions_of_trl_and_openrlhf_score_as_they_are_and_several_are_summed(
+    flags: dict[str, Any],
+) -> None:
+    result = train(**flags, reward=[of_trl, of_openrlhf, "arithmetic"], max_steps=1)
+    assert result.reward_first is not None
+    (row,) = [row for row in result.metrics() if "train/reward" in row]
+    parts = [row[f"train/reward_{name}"] for name in ("of_trl", "of_openrlhf", "arithmetic")]
+    assert parts[0] > 1
+    assert parts[1] == 1
+    assert sum(parts) == pytest.approx(result.reward_first)
+
+
+def test_a_function_with_another_columns_name_is_refused_before_ray_starts(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(placement, "join", asked.append)
+
+    def reward(completions: list[str], solution: list[str]) -> list[float]:
+        return [1.0 for _ in completions]
+
+    with pytest.raises(RunError, match="solution"):
+        train(**flags, reward=reward, max_steps=1)
+    assert asked == []
+
+
 class OneMore(Environment):
     """Two replies; the score is how many."""
 

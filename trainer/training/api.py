@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from env.episodes.environment import Environment
     from env.types import RewardFunction
+
+    Reward: TypeAlias = str | RewardFunction | Callable[..., Any]
 
 
 PLOTTED = ("train/reward", "eval/accuracy")
@@ -100,7 +102,7 @@ class Result:
 
 def train(
     *,
-    reward: str | Sequence[str] | RewardFunction | None = None,
+    reward: Reward | Sequence[Reward] | None = None,
     environment: str | Callable[..., Environment] | None = None,
     callbacks: Sequence[Callback] = (),
     **flags: object,
@@ -110,8 +112,9 @@ def train(
     `flags`: the flags of `python -m trainer`, without dashes. True and False are switches, a
     sequence is several values, a mapping is JSON, and None leaves a flag out. `config` names a file
     of flags. `reward` and `environment`: as the flags name them, or an object of this process: a
-    function from requests to scores, and a class or a function that makes an environment.
-    `callbacks`: called after steps, checkpoints and evaluations.
+    function that scores, and a class or a function that makes an environment. A function takes what
+    TRL's take (`completions`, columns), what OpenRLHF's take (`queries`, `prompts`, `labels`), or
+    requests; several are summed. `callbacks`: called after steps, checkpoints and evaluations.
 
     Trains in the Ray that this process is in, else in that of RAY_ADDRESS, else in a local one,
     which ends with the run. Raises TypeError for an invalid callback; ConfigError for wrong flags,
@@ -162,7 +165,7 @@ def _of_disk(error: OSError) -> RunError:
 
 def _named(
     stack: ExitStack,
-    reward: str | Sequence[str] | RewardFunction | None,
+    reward: Reward | Sequence[Reward] | None,
     environment: str | Callable[..., Environment] | None,
 ) -> dict[str, object]:
     """Return the flags of reward and environment. Objects have their names until the stack ends."""
@@ -170,7 +173,9 @@ def _named(
     from env.environments import registry as environments
 
     named: dict[str, object] = {"reward": reward, "environment": environment}
-    if callable(reward):
+    several = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+    if any(map(callable, several)):
+        assert reward is not None
         named["reward"] = stack.enter_context(rewards.given_in_python(reward))
     if callable(environment):
         named["environment"] = stack.enter_context(environments.given_in_python(environment))
