@@ -102,3 +102,12 @@ def test_ranks_import_their_class_before_they_wait_for_one_another(
     before = group.call_ranks(ImportOrder.came_before, "trainer.cluster.rendezvous").result()
     assert before == [False, False]
     group.kill([0, 1])
+
+
+def test_a_name_that_an_earlier_runs_actor_still_has_is_no_fault(launcher: RayLauncher) -> None:
+    earlier = ray.remote(Member).options(name="policy-0", num_cpus=0).remote(Rank())
+    assert ray.get(earlier.process.remote())
+    group: WorkerGroup[Member] = launcher.launch_ranks("policy", f"{__name__}:Member", 2)
+    assert group.wait_started(150)
+    assert group.call_ranks(Member.total).result() == [3.0, 3.0]
+    group.kill([0, 1])

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorAlreadyExistsError, RayError, RayTaskError
 
 from trainer.cluster import tcp_stream
 from trainer.cluster.calls import RayPending, fetched, received
@@ -289,14 +290,17 @@ class RayWorkerGroup(WorkerGroup[W_co]):
     def _host(self, worker: int) -> Any:
         name = f"{self._recipe.role}-{worker}"
         kind = type(name, (WorkerHost,), {})  # Ray titles the process by it, for ps and py-spy
-        # Ray keeps the name of a killed actor for a while.
         unique = f"{name} ({self._starts + 1})" if self._starts else name
         options = self._rescheduler.options(self._recipe.role, worker)
         if "runtime_env" not in options:
             node = self._rescheduler.node_id(self._recipe.role, worker)
             options |= self._standby.take(self._recipe.role, worker, node)
         actor = ray.remote(concurrency_groups={"health": 1, "background": BACKGROUND_CALLS})(kind)
-        return actor.options(name=unique, **options).remote(name)
+        try:
+            return actor.options(name=unique, **options).remote(name)
+        except ActorAlreadyExistsError:  # Ray keeps the name of a killed actor for a while
+            unique = f"{name} ({uuid.uuid4().hex[:8]})"
+            return actor.options(name=unique, **options).remote(name)
 
 
 class _RanksPending(Generic[T]):
