@@ -172,7 +172,7 @@ def _answer(world: World, budget: RestartBudget, *, progressed: bool) -> bool:
         world.tell("checkpoint")
     world.now += silent
     failure = classes.classify(result)
-    sentence = f"{failure}: {classes.describe(result, failure)}"
+    sentence = f"{failure}: {classes.explain(result, failure).sentence}"
     world.journal.record("failure", sentence, failure=failure, silent_seconds=silent)
     history = budget.after(failure, progressed=progressed)
     found = classes.find_evidence(result, failure)

@@ -172,6 +172,8 @@ DETAILS: Mapping[str, Fits] = {
     "resume_from": stored_json.is_count,
     "silent_seconds": stored_json.is_number,
     "failure": _is_text,
+    "evidence": _is_text,
+    "place": _is_text,
     "outcome": _is_text,
     "answer": _is_text,
 }

@@ -19,13 +19,13 @@ from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patie
 from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import end_of_run
 from entrypoint.config.settings import Settings
+from entrypoint.job.failures.frames import TRACEBACK
 from entrypoint.run import log_files
 from entrypoint.run import token as run_token
 from entrypoint.run.log_files import Piece
 
 TAIL_LINES = 20
 TAIL_BYTES = 2**15
-TRACEBACK = "Traceback (most recent call last):"
 MOST_TRACEBACK_LINES = 100
 POLL_SECONDS = 1.0
 JOB = re.compile(r"job-\d+")

@@ -149,6 +149,7 @@ class Attempt:
             message=plain(info.message) or info.status,
             last_error=self._evidence.last_error,
             told_error=self._evidence.told_error(step),
+            told_place=self._evidence.told_place(),
             evidence=self._evidence.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,

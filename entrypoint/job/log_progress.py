@@ -112,7 +112,7 @@ class LogProgress:
         self.ended = self.ended or line.rstrip().endswith(FINISHED)
         if self._pattern is None:
             return
-        text, _ = spoken(line[:LONGEST_SEARCHED])
+        _, text, _ = spoken(line[:LONGEST_SEARCHED])
         if not text.strip():
             return
         self._line = text[:LONGEST_LINE]

@@ -248,15 +248,18 @@ class Supervisor:
             failure, progressed=progressed or failure is FailureClass.SCALED_UP
         )
         if failure not in NO_FAILURE:
+            reason = classes.explain(result, failure)
             self.run.journal.record(
                 "failure",
-                f"{failure}: {classes.describe(result, failure)}",
+                f"{failure}: {reason.sentence}",
                 failure=failure,
                 exit_code=result.exit_code,
                 status=result.status,
                 step=result.step,
                 silent_seconds=round(result.silent_seconds, 3),
                 lost_nodes=list(result.lost_nodes),
+                evidence=reason.sentence,
+                place=reason.place,
             )
         found = classes.find_evidence(result, failure)
         node = (found.node or self._worker_at(found.address)) if found else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from contract.exit_codes import CORRECT, RESUMES, STORAGE, ExitCode
 from contract.launch.log_lines import KILLED_RANK
@@ -267,3 +268,11 @@ FAILURES: Mapping[FailureClass, Failure] = {
 
 REMEDIES: Mapping[str, str] = {str(name): row.remedy for name, row in FAILURES.items()}
 """Class of the failure that has ended the run → what to do."""
+
+
+def evidence_of(details: Mapping[str, Any], sentence: str) -> str:
+    """Return the evidence of a failure event, without its class.
+
+    A journal of an earlier version has it in the event's sentence alone.
+    """
+    return str(details.get("evidence", sentence.removeprefix(f"{details['failure']}: ")))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from entrypoint.cluster.kept_runs import KeptRunsServer
+from entrypoint.job import supervisor
+from entrypoint.job.ray_jobs import JobInfo
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
+from tests.support.world import World, ends
 
 pytestmark = pytest.mark.browser
 BOTH = re.compile("low-rate: .*; high-rate: |high-rate: .*; low-rate: ")
@@ -42,6 +47,23 @@ def test_a_run_that_is_over_says_how_it_ended_and_asks_for_no_head(
             expect(tab.locator(absent)).to_be_hidden()
         is_for_everyone(tab)
     expect(tab.locator("#lost")).to_contain_text("open the page by a new link of rollcall open")
+
+
+def test_a_run_that_failed_says_its_error_and_the_place_in_the_users_code(
+    tab: Page, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    program = tmp_path / "model.py"
+    program.write_text("import json\n\njson.loads('')\n")
+    words = [sys.executable, str(program)]
+    said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stderr
+    died = JobInfo("FAILED", said, driver_exit_code=1)
+    world = World(tmp_path / "run", ends(died, says=said.splitlines()), ROLLCALL_MAX_RESTARTS="0")
+    supervisor.record(world.lives(), world.context, 1.0)
+    with KeptRunsServer(world.run.root) as server:
+        tab.goto(server.link)
+        error = said.splitlines()[-1]
+        expect(tab.locator("#verdict")).to_contain_text(f"{error}, in {program}:3. Read the log")
 
 
 def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path) -> None:

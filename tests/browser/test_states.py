@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from contract.journal import EventSource, append_event
+from contract.journal import EventSource, append_event, timestamp
 from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -99,9 +100,7 @@ CASES = {
     "training": Case(trains, "Training", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
-    "starting again": Case(
-        starts_again, "Attempt 2: starting, no step yet", "No fault so far: nothing to do yet."
-    ),
+    "starting again": Case(starts_again, "Attempt 2: starting, no step yet", "1 warning below."),
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
     "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
@@ -146,19 +145,20 @@ def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     head: Head, tab: Page, is_told: bool
 ) -> None:
     recovers(head)
-    cause = "ValueError: expected hidden size 64, in model.py:12"
+    cause, place = "ValueError: expected hidden size 64", "/job/model.py:12"
     head.run.logs.mkdir(exist_ok=True)
     lines = [f"line {number}" for number in range(300)]
     (head.run.logs / "attempt-2.log").write_text("\n".join([*lines, cause]))
     append_event(head.run.journal, "attempt", "attempt 2 starts", source=SECOND)
     opened(head, tab)
     expect(tab.locator("#state")).to_have_text("Recovering")
-    append_event(head.run.journal, "failure", cause, {"failure": "user_error"}, source=SECOND)
+    failure = {"failure": "unknown", "evidence": cause, "place": place}
+    append_event(head.run.journal, "failure", f"unknown: {cause}", failure, source=SECOND)
     details = {"outcome": "failed", "exit_code": 70}
     append_event(head.run.journal, "outcome", "the job has failed", details, source=SECOND)
     if is_told:  # else the head ends before the page asks again
         head.control.announce("failed", 70, run_end.read(head.run))
-    expect(tab.locator("#verdict")).to_contain_text(cause)
+    expect(tab.locator("#verdict")).to_have_text(re.compile(f"^{cause}, in {place}\\. [A-Za-z]"))
     expect(tab.locator("#verdict")).not_to_contain_text("undefined")
     expect(tab.locator("#log")).to_contain_text(cause)
     assert tab.evaluate("log => log.scrollTop > 0", tab.locator("#log").element_handle())
@@ -242,6 +242,7 @@ def test_a_failure_of_the_last_hour_needs_attention_with_the_heads_answer(
 ) -> None:
     recovers(head)
     append_event(head.run.journal, "attempt", "attempt 2 starts from step 4", source=SECOND)
+    Progress(step=6, total_steps=10, attempt=2, at=timestamp()).write(head.run.progress)
     append_event(head.run.journal, "engine-replaced", "engine 1 is there again", source=SECOND)
     head.control.phase = HeadPhase.TRAINING
     opened(head, tab)
@@ -273,7 +274,7 @@ def test_what_costs_nothing_now_is_not_red(head: Head, tab: Page) -> None:
     Progress(step=5, loss=0.51234, eval=-1.324, at=old).write(head.run.progress)
     head.control._registry.check_in(node_info("gpu-2", python="3.9.0"), "")
     opened(head, tab)
-    expect(tab.locator("#verdict")).to_have_text("Running. 1 warning below.")
+    expect(tab.locator("#verdict")).to_have_text("1 warning below.")
     expect(tab.locator("#attention li.warn")).to_contain_text("gpu-2 was refused: ")
     expect(tab.locator("#facts")).to_contain_text("0.5123")
     expect(tab.locator("#facts")).to_contain_text("Held-out reward")

@@ -40,7 +40,8 @@ DETAILS: dict[str, dict[str, Any]] = {
     "resume": {"step": 3},
     "checkpoint-skipped": {"step": 4, "fault": "torn"},
     "step": {"step": 4, "reward": 0.5},
-    "failure": {"failure": "node_lost", "exit_code": None, "silent_seconds": 1.5, "step": 4},
+    "failure": {"failure": "node_lost", "exit_code": None, "silent_seconds": 1.5, "step": 4}
+    | {"evidence": "a node is gone", "place": "/job/model.py:12"},
     "decision": {"answer": "resume"},
     "rank-replaced": {"step": 3, "role": "policy"},
     "outcome": {"outcome": "finished", "exit_code": 0, "command": "f00d"},

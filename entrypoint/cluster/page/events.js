@@ -61,7 +61,9 @@ function endAfter(events, at) {
   if (!isNew) return null;
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
   const end = {...last.details, remedy: "rollcall report says what to do."};
-  return failure ? {...end, cause: failure.sentence, log: `attempt-${failure.attempt}`} : end;
+  const {failure: kind, evidence, place} = failure ? failure.details : {};
+  const cause = kind === "unknown" && evidence || failure.sentence;
+  return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;
 }
 
 /** Pure: the attempts that the events know of, the oldest first. */

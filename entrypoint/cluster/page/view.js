@@ -96,14 +96,14 @@ const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") 
 function verdict({outcome, phase, is_starting, is_live}, found) {
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
-  if (outcome) return ["bad", outcome.cause ? `${outcome.cause}. ${outcome.remedy}` : outcome.remedy];
+  if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
   if (!is_live) return phase === "head_lost" ? ["bad", "Start the head again."] : ["busy", "This is what its directory says."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
   if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
   const trains = phase === "training";
-  if (found.length) return ["warn", `${trains ? "Running. " : ""}${count(found.length, "warning")} below.`];
+  if (found.length) return ["warn", `${trains && !is_starting ? "Running. " : ""}${count(found.length, "warning")} below.`];
   return trains && !is_starting ? ["good", "All is well: nothing to do."] : ["busy", "No fault so far: nothing to do yet."];
 }
 

@@ -24,6 +24,8 @@ class Evidence:
     """Name of the node, for an observation of the cluster."""
     step: int = 0
     """Finished steps of the run at that moment."""
+    place: str = ""
+    """`path:line` in the user's own code, of the traceback that the line ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class AttemptResult:
     """The driver's last own line that is not a warning; lines relayed by Ray do not count."""
     told_error: str = ""
     """The driver's newest line with the form of an error, unless the training went on."""
+    told_place: str = ""
+    """`path:line` in the user's own code of that error; "" if it is not known."""
     evidence: tuple[Evidence, ...] = ()
     """Evidence from shortly before the end, each class once."""
     step: int = 0
@@ -158,33 +162,53 @@ def _seen(result: AttemptResult) -> set[FailureClass]:
     return seen
 
 
-def describe(result: AttemptResult, failure: FailureClass) -> str:
-    """Return the best evidence for this class as one line."""
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The best evidence for a class."""
+
+    sentence: str
+    """One line."""
+    place: str = ""
+    """`path:line` in the user's own code; "" if it is not known."""
+
+
+def explain(result: AttemptResult, failure: FailureClass) -> Reason:
+    """Return the best evidence for this class, and its place in the user's own code."""
     match result.cause:
         case WorkerLeaving(sentence) | WrongStart(sentence):
-            return sentence
+            return Reason(sentence)
         case Hung(sentence) if failure is FailureClass.HANG:
             before = [found for found in result.evidence if found.failure in NEAREST_THE_CAUSE]
-            return f"{sentence}, after: {before[0].line.strip()}" if before else sentence
+            return Reason(f"{sentence}, after: {before[0].line.strip()}" if before else sentence)
     if failure is FailureClass.NODE_LOST and result.lost_nodes:
-        return "; ".join(result.lost_nodes)
+        return Reason("; ".join(result.lost_nodes))
     if failure is FailureClass.STORAGE and result.files_gone:
-        return result.files_gone
+        return Reason(result.files_gone)
     if failure is FailureClass.UNKNOWN and result.unfinished:
-        return result.unfinished
+        return Reason(result.unfinished)
     by_exit_code = result.exit_code in EXIT_CODES and EXIT_CODES[result.exit_code] is failure
     if by_exit_code and result.last_error:
-        return result.last_error.strip()
+        is_told = result.last_error == result.told_error
+        return Reason(result.last_error.strip(), result.told_place if is_told else "")
     if found := find_evidence(result, failure):
-        return found.line.strip()
+        return _seen_in(found)
     if number := _ended_by(result.exit_code):
-        return f"the driver was ended by signal {number} ({signal.strsignal(number)})"
+        return Reason(f"the driver was ended by signal {number} ({signal.strsignal(number)})")
     if result.evidence:
-        return result.evidence[0].line.strip()
+        return _seen_in(result.evidence[0])
     if result.status == "LOST":
-        return result.message
+        return Reason(result.message)
     if result.told_error:
-        return result.told_error.strip()
+        return Reason(result.told_error.strip(), result.told_place)
+    return Reason(_last_words(result))
+
+
+def _seen_in(found: Evidence) -> Reason:
+    return Reason(found.line.strip(), found.place)
+
+
+def _last_words(result: AttemptResult) -> str:
+    """Return what the driver or Ray said last, for a job that printed no error."""
     lines = [line for line in result.message.splitlines() if not OF_RAY.match(line)]
     if result.exit_code and not result.last_error and not lines:
         return f"the job ended with exit code {result.exit_code} and printed nothing"

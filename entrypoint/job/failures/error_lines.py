@@ -15,11 +15,11 @@ import signal
 from dataclasses import dataclass, field
 
 from contract.launch.log_lines import ENDED_RANK
+from entrypoint.job.failures.frames import TRACEBACK
 
 MOST_AFTER = 30
 """Lines that may follow an error, such as the table with which torchrun ends."""
 
-TRACEBACK = "Traceback (most recent call last):"
 _ERRNOS = "|".join(sorted({re.escape(os.strerror(one)) for one in errno.errorcode}))
 _SIGNALS = "|".join(
     sorted({re.escape(text) for one in signal.valid_signals() if (text := signal.strsignal(one))})
@@ -81,19 +81,24 @@ class ErrorLines:
     """Reads a program's lines in their order; `newest` is its newest error, or ""."""
 
     newest: str = ""
+    place: str = ""
+    """`path:line` in the user's own code of that error; "" if it is not known."""
     _after: int = field(default=0, init=False)
     """Lines since that error."""
     _in_traceback: bool = field(default=False, init=False)
 
-    def read(self, line: str, *, mild: bool = False) -> None:
-        """`line`: without control sequences; `mild`: a warning, or a log line without an error."""
+    def read(self, line: str, *, mild: bool = False, place: str = "") -> None:
+        """`line`: without control sequences; `mild`: a warning, or a log line without an error.
+
+        `place`: of the user's own code in the traceback that this line ends, if any.
+        """
         if line.startswith(TRACEBACK):
             self._in_traceback = True
         elif not line.strip() or line[0].isspace():
             return
         elif not mild and (self._in_traceback or ERRORS.search(line)):
             self._in_traceback = False
-            self.newest, self._after = line, 0
+            self.newest, self.place, self._after = line, place, 0
         elif self.newest:
             self._after += 1
             if self._after > MOST_AFTER or TRAINING.search(line):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from entrypoint.job.failures.classes import Evidence
 from entrypoint.job.failures.error_lines import ErrorLines
+from entrypoint.job.failures.frames import BEGINS, Frames
 from entrypoint.machine import oom_kills, xid
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
@@ -62,12 +63,15 @@ class EvidenceLog:
         self.last_error = ""
         """The driver's last own line that is not a warning."""
         self._lines = ErrorLines()
+        self._frames: dict[str, Frames] = {}
+        """Prefix of a process's lines → the traceback that it prints."""
         self._error_step = 0
         """When the driver's newest error was printed."""
 
     def read(self, line: str) -> None:
-        text, address = spoken(line)
-        is_new = self._read_own(own_line(line))
+        speaker, text, address = spoken(line)
+        place = self._place(speaker, text)
+        is_new = self._read_own(own_line(line), place)
         failure = self._hint(line) or _failure_in(text)
         if not is_new and not failure:
             return
@@ -75,12 +79,24 @@ class EvidenceLog:
         if is_new:
             self._error_step = step
         if failure:
-            self._add(Evidence(failure, text[:LONGEST_LINE], address, step=step))
+            found = Evidence(failure, text[:LONGEST_LINE], address, step=step, place=place)
+            self._add(found)
 
-    def _read_own(self, line: str) -> bool:
+    def _place(self, speaker: str, text: str) -> str:
+        """Return the place in the user's own code of the traceback that this line is part of."""
+        if text.startswith(BEGINS):
+            self._frames.setdefault(speaker, Frames())
+        elif speaker not in self._frames:
+            return ""
+        if self._frames[speaker].read(text):
+            return self._frames[speaker].place
+        del self._frames[speaker]
+        return ""
+
+    def _read_own(self, line: str, place: str) -> bool:
         """Read a line of the driver itself; return whether it is its newest error."""
         mild, before = NO_ERROR.search(line) is not None, self._lines.newest
-        self._lines.read(line, mild=mild)
+        self._lines.read(line, mild=mild, place=place)
         newest = self._lines.newest
         if line and (not mild or (before and not newest)):  # the training has gone on after it
             self.last_error = line
@@ -91,7 +107,7 @@ class EvidenceLog:
 
         Such errors are Ray's own: they are not evidence of a usage error.
         """
-        for text, address in map(spoken, message.splitlines()):
+        for _, text, address in map(spoken, message.splitlines()):
             if (failure := _failure_in(text)) and failure is not FailureClass.USAGE:
                 self._add(Evidence(failure, text[:LONGEST_LINE], address, step=self._step_now()))
 
@@ -104,6 +120,10 @@ class EvidenceLog:
     def told_error(self, step: int) -> str:
         """Return the driver's newest error if the job ends after `step` finished steps, or ""."""
         return self._lines.newest if step - self._error_step < STALE_STEPS else ""
+
+    def told_place(self) -> str:
+        """Return the place of the driver's newest error in the user's own code, or ""."""
+        return self._lines.place
 
     def _add(self, found: Evidence) -> None:
         known = self._first.get(found.failure)
@@ -129,13 +149,13 @@ def _counts(found: Evidence, step: int) -> bool:
     return step - found.step < STALE_STEPS
 
 
-def spoken(line: str) -> tuple[str, str | None]:
-    """Return the line without its prefix, and the process's address if the prefix has one."""
+def spoken(line: str) -> tuple[str, str, str | None]:
+    """Return a line's prefix, the line without it, and the address if the prefix has one."""
     text = plain(line).rstrip()
     match = SPEAKER.match(text)
     if match is None:
-        return text, None
-    return text[match.end() :], match["ip"]
+        return "", text, None
+    return match[0], text[match.end() :], match["ip"]
 
 
 def _failure_in(text: str) -> FailureClass | None:

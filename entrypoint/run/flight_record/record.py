@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from entrypoint.run.failure_classes import evidence_of
 from entrypoint.run.flight_record.time_accounting import GOES_BACK, GROW, REPAIRS, USES, Tally
 
 HEAD_LOST, RUNNING = "head_lost", "running"
@@ -277,7 +278,7 @@ def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> F
 
 
 def _evidence(failure: Event) -> str:
-    return failure.sentence.removeprefix(f"{failure.details['failure']}: ")
+    return evidence_of(failure.details, failure.sentence)
 
 
 def _answer(decision: Event) -> str:

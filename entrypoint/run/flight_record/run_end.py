@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from contract.exit_codes import RESUMES
 from contract.files import stored_json
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
+from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
 from entrypoint.run.flight_record.text import counted
 
@@ -27,6 +28,8 @@ class Ended:
     """The content of result.json; empty if there is no such file."""
     cause: str = ""
     """What has ended the last attempt; "" if the run has failed in no attempt."""
+    place: str = ""
+    """`path:line` of the cause in the user's own code; "" if it is not known."""
     to_do: str = ""
     """"" if there is nothing to do."""
     log: Path | None = None
@@ -39,6 +42,7 @@ class Ended:
             "phase": "ended",
             "sentence": self.sentence,
             "cause": self.cause,
+            "place": self.place,
             "to_do": self.to_do,
             "log": self.log and str(self.log),
             "outcome": told,
@@ -52,6 +56,7 @@ class Ended:
             "exit_code": self.result.get("exit_code"),
             "remedy": self.to_do,
             "cause": self.cause,
+            "place": self.place,
             "log": self.log.stem if self.log else "",
         }
 
@@ -65,8 +70,9 @@ class Ended:
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
 
     def why(self) -> Iterator[str]:
-        """Yield the cause, the remedy and the log, as far as there are any."""
-        for name, what in (("cause", self.cause), ("what to do", self.to_do), ("log", self.log)):
+        """Yield the cause, its place, the remedy and the log, as far as there are any."""
+        known = {"cause": self.cause, "place": self.place, "what to do": self.to_do}
+        for name, what in (*known.items(), ("log", self.log)):
             if what:
                 yield f"{name}: {what}"
 
@@ -98,10 +104,21 @@ def read(run: RunFiles) -> Ended | None:
         to_do = to_do.replace(RESUMES, OVER)
     if outcome != "failed":
         return Ended(outcome, last["sentence"], result, to_do=to_do)
-    cause = failure["sentence"].removeprefix("unknown: ") if failure else ""
     log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
     there = log if log.is_file() else None
-    return Ended(outcome, last["sentence"], result, cause=cause, to_do=to_do, log=there)
+    ended = Ended(outcome, last["sentence"], result, to_do=to_do, log=there)
+    return replace(ended, cause=_cause(failure), place=_place(failure)) if failure else ended
+
+
+def _cause(failure: Mapping[str, Any]) -> str:
+    """Return the evidence of a failure, with its class if that says something."""
+    details, sentence = failure["details"], str(failure["sentence"])
+    is_unknown = details["failure"] == FailureClass.UNKNOWN
+    return evidence_of(details, sentence) if is_unknown else sentence
+
+
+def _place(failure: Mapping[str, Any]) -> str:
+    return str(failure["details"].get("place", ""))
 
 
 def _is_job_that_is_over(run: RunFiles) -> bool:

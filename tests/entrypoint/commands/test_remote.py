@@ -93,8 +93,9 @@ def failed(run: RunFiles) -> None:
     journal.record("start", "this is the head")
     for journal.attempt in (1, 2):
         journal.record("attempt", f"attempt {journal.attempt} starts")
-        sentence = "unknown: ValueError: no such column: prompt"
-        journal.record("failure", sentence, failure="unknown")
+        said, place = "ValueError: no such column: prompt", "/job/data.py:12"
+        sentence = f"unknown: {said}"
+        journal.record("failure", sentence, failure="unknown", evidence=said, place=place)
     run.logs.mkdir()
     (run.logs / "attempt-2.log").write_text("ValueError: no such column: prompt\n")
     context = RunContext(settings(run), RECIPE, journal, NO_CONTROL, Inbox())
@@ -110,17 +111,19 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
     given_up = "the job died, and 2 attempts in a row brought no new step: giving up"
     why = [
         "cause: ValueError: no such column: prompt",
+        "place: /job/data.py:12",
         f"what to do: {REMEDIES['unknown']}",
         f"log: {run.logs / 'attempt-2.log'}",
     ]
     assert remote.status(settings(run), parse("status", [])) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"the run has ended (failed, exit code 70): {given_up}"
-    assert rest[:3] == why
+    assert rest[:4] == why
     assert report.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[:4] == [f"failed: {given_up}", *why]
+    assert capsys.readouterr().out.splitlines()[:5] == [f"failed: {given_up}", *why]
     for row in (status_row(run, capsys), report_row(run, capsys)):
         assert row["cause"] == "ValueError: no such column: prompt"
+        assert row["place"] == "/job/data.py:12"
         assert row["to_do"] == REMEDIES["unknown"]
         assert row["log"] == str(run.logs / "attempt-2.log")
 

@@ -124,7 +124,7 @@ def test_a_secret_that_the_drivers_last_line_quotes_is_in_no_journal_and_on_no_p
     result = AttemptResult(
         status="FAILED", exit_code=1, message=f"Job failed\nLoginError: bearer {SECRET}\n"
     )
-    evidence = classes.describe(result, FailureClass.UNKNOWN)
+    evidence = classes.explain(result, FailureClass.UNKNOWN).sentence
     assert SECRET in evidence
     journal.record("attempt", "attempt 1 starts", resume_from=0)
     journal.record("failure", f"unknown: {evidence}", failure="unknown", seen=[{"by": evidence}])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.failures import frames
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
     AttemptResult,
@@ -19,7 +20,7 @@ from entrypoint.job.failures.classes import (
     StopRequested,
     WrongStart,
     classify,
-    describe,
+    explain,
     find_evidence,
 )
 from entrypoint.job.failures.log_patterns import EvidenceLog
@@ -67,7 +68,7 @@ def test_recorded_evidence_gets_its_class(case: dict[str, Any]) -> None:
     failure = classify(result)
     assert failure == case["expected"], case["source"]
     if "evidence" in case:
-        assert case["evidence"] in describe(result, failure)
+        assert case["evidence"] in explain(result, failure).sentence
     if "address" in case:
         told = find_evidence(result, failure)
         assert told is not None
@@ -88,7 +89,7 @@ def test_the_evidence_of_a_class_is_one_line_without_speaker_and_colours() -> No
         "\x1b[36m(A pid=7, ip=10.0.0.2)\x1b[0m torch.OutOfMemoryError: CUDA out of memory"
     )
     result = AttemptResult(status="FAILED", exit_code=1, evidence=evidence.at(0))
-    assert describe(result, F.GPU_OOM) == "torch.OutOfMemoryError: CUDA out of memory"
+    assert explain(result, F.GPU_OOM).sentence == "torch.OutOfMemoryError: CUDA out of memory"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,10 @@ def test_what_is_said_after_a_drivers_error_is_not_taken_for_it(line: str) -> No
         evidence=evidence.at(0),
     )
     assert classify(result) is F.USAGE
-    assert describe(result, F.USAGE) == "the saved cursor belongs to other prompts than a.jsonl"
+    assert (
+        explain(result, F.USAGE).sentence
+        == "the saved cursor belongs to other prompts than a.jsonl"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_every_result_has_one_class(result: AttemptResult, failure: F) -> None:
 def test_the_evidence_of_a_hang_names_what_was_seen_before_it() -> None:
     seen = Evidence(F.UNKNOWN, "died"), Evidence(F.HOST_OOM, "w1 was out of memory")
     result = AttemptResult(status="STOPPED", cause=Hung("no step for 45 s"), evidence=seen)
-    assert describe(result, F.HANG) == "no step for 45 s, after: w1 was out of memory"
+    assert explain(result, F.HANG).sentence == "no step for 45 s, after: w1 was out of memory"
 
 
 def ended_with(log: str) -> AttemptResult:
@@ -186,7 +190,7 @@ def ended_with(log: str) -> AttemptResult:
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end["program"])
 def test_the_reason_of_an_end_is_the_programs_error_or_there_is_none(end: dict[str, str]) -> None:
-    said = describe(ended_with(end["log"]), F.UNKNOWN)
+    said = explain(ended_with(end["log"]), F.UNKNOWN).sentence
     last = end["log"].strip().splitlines()[-1]
     no_error = "the job ended with exit code 3 and printed no error; its last line: "
     if "INFO" in last:
@@ -197,7 +201,8 @@ def test_the_reason_of_an_end_is_the_programs_error_or_there_is_none(end: dict[s
 
 def test_a_job_that_printed_nothing_says_so() -> None:
     assert (
-        describe(ended_with(""), F.UNKNOWN) == "the job ended with exit code 3 and printed nothing"
+        explain(ended_with(""), F.UNKNOWN).sentence
+        == "the job ended with exit code 3 and printed nothing"
     )
 
 
@@ -206,3 +211,73 @@ def test_an_error_two_steps_ago_has_not_ended_the_job() -> None:
     evidence.read("ValueError: broken")
     assert evidence.told_error(4) == "ValueError: broken"
     assert evidence.told_error(5) == ""
+
+
+IN_LIBRARIES = """
+  File "/usr/lib/python3.11/runpy.py", line 88, in _run_code
+    exec(code, run_globals)
+  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1775, in _call
+    return self._call_impl(*args, **kwargs)
+"""
+OF_THE_DRIVER = f"""
+Traceback (most recent call last):
+  File "/job/train.py", line 7, in <module>
+    main()
+  File "/job/model.py", line 12, in forward
+    raise ValueError("expected hidden size 64"){IN_LIBRARIES}
+ValueError: expected hidden size 64
+"""
+OF_AN_ACTOR = f"""
+Traceback (most recent call last):
+  File "/job/train.py", line 7, in <module>
+    ray.get(actor.step.remote()){IN_LIBRARIES}
+ray.exceptions.RayTaskError(ValueError): \x1b[36mray::Actor.step()\x1b[39m (pid=7, ip=10.0.0.2)
+  File "/job/model.py", line 12, in step
+    raise ValueError("expected hidden size 64")
+ValueError: expected hidden size 64
+"""
+OF_A_RANK = "".join(f"[rank3]: {line}\n" for line in OF_THE_DRIVER.strip().splitlines())
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
+OF_RAY_ALONE = OF_AN_ACTOR.replace(
+    "/job/model.py", "/opt/venv/lib/python3.11/site-packages/vllm/worker.py"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "place"),
+    [
+        (OF_THE_DRIVER, "/job/model.py:12"),
+        (OF_AN_ACTOR, "/job/model.py:12"),
+        (OF_RAY_ALONE, "/job/train.py:7"),
+        ('  File "job.py", line 3\n    def f(:\n          ^\nSyntaxError: no', "job.py:3"),
+        (f"Traceback (most recent call last):{IN_LIBRARIES}ValueError: wrong", ""),
+        (f"{OF_THE_DRIVER}the step is left out\ntrain.py: error: no data is left", ""),
+        (
+            f'Traceback (most recent call last):\n  File "{frames.__file__}", line 1\nKeyError: 1',
+            "",
+        ),
+        (OF_A_RANK.replace("ValueError: expected", f"{OUT_OF_MEMORY}: "), "/job/model.py:12"),
+    ],
+)
+def test_an_error_has_the_innermost_place_in_the_users_own_code(log: str, place: str) -> None:
+    evidence = EvidenceLog(lambda: 0)
+    for line in log.strip("\n").splitlines():
+        evidence.read(line)
+    result = AttemptResult(
+        status="FAILED",
+        exit_code=1,
+        last_error=evidence.last_error,
+        told_error=evidence.told_error(0),
+        told_place=evidence.told_place(),
+        evidence=evidence.at(0),
+    )
+    assert explain(result, classify(result)).place == place
+
+
+def test_two_actors_that_print_their_tracebacks_at_once_keep_their_own_places() -> None:
+    evidence = EvidenceLog(lambda: 0)
+    lines = OF_THE_DRIVER.replace("ValueError: expected", f"{OUT_OF_MEMORY}: ").splitlines()
+    for line in lines:
+        evidence.read(f"(A pid=1, ip=10.0.0.1) {line}")
+        evidence.read(f"(B pid=2, ip=10.0.0.2) {line.replace('model.py', 'other.py')}")
+    assert [found.place for found in evidence.at(0)] == ["/job/model.py:12"]
