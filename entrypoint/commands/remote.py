@@ -19,6 +19,7 @@ from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import QUESTION_SECONDS
+from entrypoint.commands import terminal
 from entrypoint.commands.head_client import NoAnswerError, ask, patiently, token_of, url_of
 from entrypoint.config.settings import Settings
 from entrypoint.run.flight_record import run_end
@@ -32,8 +33,6 @@ HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
 PASSES = frozenset({"at", "silent_seconds", "away_seconds"})
 """Fields of a state that grow while nothing happens."""
-CLEAR = "\x1b[H\x1b[2J"
-"""Has a terminal show an empty page."""
 
 
 def status(settings: Settings, options: argparse.Namespace) -> int:
@@ -116,7 +115,9 @@ def _watch(settings: Settings, options: argparse.Namespace) -> int:
         text = json.dumps(row) if options.json else "\n".join(lines)
         news = text if redraws else _lasting(row)
         if news != shown:
-            print(f"{CLEAR if redraws else ''}{text}", flush=True)
+            if redraws:
+                terminal.clear()
+            print(text, flush=True)
             shown = news
         if over:
             return ExitCode.FINISHED

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, TextIO
 
+CLEAR = "\x1b[H\x1b[2J"
 OBEYED = re.compile(
     r"""
       \x1b [\]PX^_] [^\x07\x1b\x9c]* (?: \x07 | \x1b\\ | \x9c )?  # titles, clipboard, links
@@ -26,10 +28,16 @@ class Terminal:
     """Standard output of a command that shows texts of a run."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(harmless(text))
+        return self.stream.write(harmless(text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+def clear() -> None:
+    """Have the terminal of standard output show an empty page."""
+    out: Any = sys.stdout
+    (out.stream if isinstance(out, Terminal) else out).write(CLEAR)

@@ -80,10 +80,12 @@ def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
 
 
 def test_the_whole_program_tells_its_head_before_it_ends(
-    head: ControlServer, free_port: int
+    head: ControlServer, free_port: int, tmp_path: Path
 ) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file/run"
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    missing = {"ROLLCALL_RUN_DIR": "/proc/missing"}
+    missing = {"ROLLCALL_RUN_DIR": str(below)}
     done = subprocess.run(
         [sys.executable, "-m", "entrypoint"],
         env=kept | environ(free_port, **missing),
@@ -93,7 +95,7 @@ def test_the_whole_program_tells_its_head_before_it_ends(
         check=False,
     )
     assert done.returncode == 73, done.stdout
-    assert "host.run_dir: /proc/missing does not exist" in head.state()["refused"]["unlucky"]
+    assert f"host.run_dir: {below} does not exist" in head.state()["refused"]["unlucky"]
 
 
 def test_the_doctor_tells_of_the_other_nodes_where_the_head_answers(

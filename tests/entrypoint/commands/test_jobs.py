@@ -187,7 +187,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
         (["submit", "--nowait", "--", "true"], "--nowait: did you mean --no-wait?"),
         (["submit", "--pretrain", "m"], "--pretrain; the job's words come after --"),
         (["submit", "--runtime-env", "/none", "--", "true"], "--runtime-env /none: No such file"),
-        (["submit", "--runtime-env-json", "{", "--", "true"], "--runtime-env-json is neither JSON"),
+        (["submit", "--runtime-env-json", "{", "--", "true"], "--runtime-env-json is not YAML"),
         (["submit", "--working-dir", "/none", "--", "true"], "/none is neither a directory nor"),
         (
             ["submit", "--", "no-such-program"],

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ def open_directory() -> Iterator[Path]:
 
 
 def run_dir(path: Path) -> Finding:
-    return storage.run_dir(Context(HEAD, read_settings({"ROLLCALL_RUN_DIR": str(path)})))
+    settings = read_settings({"ROLLCALL_RUN_DIR": "/run-of-a-test"})
+    return storage.run_dir(Context(HEAD, replace(settings, run_dir=path)))
 
 
 def temp_dir(path: Path) -> Finding:
