@@ -1,7 +1,8 @@
 """The charts of a run's metrics: one table for the page, the report and the model card.
 
 A name in `RUN/metrics.jsonl`, such as `train/kl`, belongs to the first chart whose pattern matches
-all of it. A metric of no chart is stored, and drawn nowhere.
+all of it. A metric of no chart is stored, and drawn nowhere, such as `eval/pass1`, which is
+`eval/accuracy` by another name.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ CHARTS = (
     Chart(
         "Held-out accuracy",
         Group.LEARNING,
-        r"eval/(?!loss$|response_length$|truncated$).+",
+        r"eval/(?!loss$|response_length$|truncated$|pass1$).+",
         first="eval/accuracy",
     ),
     Chart("Loss", Group.LEARNING, r"(?:train|eval)/loss"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
@@ -33,23 +33,37 @@ RARE = b'"eval/'
 DIGITS = 5
 TIMING = "timing/"
 GREY = "#7d8590"
-LINES = (
-    *("#2f7de1", "#d9580d", "#16915a", "#b23fc4"),
-    *("#a87f00", "#d6336c", "#0f8fa5", "#7a6ff0"),
-)
+BLUE, CLAY, GREEN, MAGENTA = "#0693da", "#cf705c", "#328205", "#c909af"
+VIOLET, ROSE, LAVENDER, RED = "#8b37ff", "#d60c69", "#8077ff", "#fb0422"
+LINES = (BLUE, CLAY, GREEN, MAGENTA, VIOLET, ROSE, LAVENDER, RED)
 """Of curves that have no colour of their own, one after the other.
 
-Each has a contrast of at least 3 to 1 on the light and on the dark ground, as have all below.
+Each has a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11) on the light and on the dark ground. The
+palette of Okabe and Ito (2008) and the bright one of Tol (2021) have not: their yellows have less
+than 2 to 1 on white. So these were searched for the greatest least difference: two of them, or one
+and GREY, differ by at least 18 (CIE 1976) for people without one of the three kinds of cones, too,
+as Machado, Oliveira and Fernandes (2009) simulate it.
 """
+DASHES: Sequence[Sequence[int]] = ((), (10, 5), (3, 4))
+"""Lengths of a line and of the gap after it, in pixels: when all colours are used, the next."""
 PHASES: Mapping[str, str] = {
-    "generate": "#2f7de1",
+    "generate": BLUE,
     "wait": GREY,
-    "reward": "#d9580d",
-    "forward": "#a87f00",
-    "update": "#16915a",
-    "publish": "#b23fc4",
+    "reward": CLAY,
+    "forward": VIOLET,
+    "update": GREEN,
+    "publish": MAGENTA,
 }
 """Of the phases of a step."""
+
+
+class Style(NamedTuple):
+    """How a curve is drawn."""
+
+    colour: str
+    dash: Sequence[int] = ()
+    """One of DASHES."""
+
 
 Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
@@ -214,14 +228,16 @@ def _mean(sums: Sums, name: str) -> float | None:
     return float(f"{total / count:.{DIGITS}g}") if count else None
 
 
-def colours_of(names: Sequence[str]) -> list[str]:
-    """Pure: return the colours of a chart's metrics: a phase has its own, the others what is left.
+def styles_of(names: Sequence[str]) -> list[Style]:
+    """Pure: return how each metric is drawn: a phase has its colour, the others what is left.
 
-    None repeats in up to len(LINES) metrics.
+    None repeats in up to len(LINES) * len(DASHES) metrics.
     """
-    phases = [PHASES.get(name.removeprefix(TIMING)) if _is_phase(name) else None for name in names]
-    left = (colour for colour in cycle(LINES) if colour not in phases)
-    return [colour or next(left) for colour in phases]
+    colours = [PHASES.get(name.removeprefix(TIMING)) if _is_phase(name) else None for name in names]
+    phases = [Style(colour) if colour else None for colour in colours]
+    all_styles = [Style(colour, dash) for dash in DASHES for colour in LINES]
+    left = cycle(style for style in all_styles if style not in phases)
+    return [style or next(left) for style in phases]
 
 
 def _is_phase(name: str) -> bool:
@@ -229,15 +245,26 @@ def _is_phase(name: str) -> bool:
 
 
 def drawn(names: Iterable[str], charts: Sequence[Chart] = CHARTS) -> list[dict[str, Any]]:
-    """Pure: return the charts of these metrics as JSON: title, group, and how each is drawn."""
+    """Pure: return the charts of these metrics as JSON: title, group, and how each is drawn.
+
+    A chart that is cut into several, since it has many metrics, has no two drawn alike.
+    """
+    found = charts_of(names, charts)
+    alike: dict[str, list[str]] = {}
+    for chart, own in found:
+        alike.setdefault(chart.pattern, []).extend(own)
+    styles = {
+        name: style
+        for whole in alike.values()
+        for name, style in zip(whole, styles_of(whole), strict=True)
+    }
     return [
         {
             "title": chart.label,
             "group": chart.group,
             "metrics": [
-                {"name": name, "label": chart.short(name), "colour": colour}
-                for name, colour in zip(own, colours_of(own), strict=True)
+                {"name": name, "label": chart.short(name), **styles[name]._asdict()} for name in own
             ],
         }
-        for chart, own in charts_of(names, charts)
+        for chart, own in found
     ]

@@ -122,6 +122,17 @@ def test_a_phase_has_the_colour_that_it_has_in_the_report(head: Head, tab: Page)
     assert [colour in border for colour, border in zip(rgb, painted, strict=True)] == [True] * 3
 
 
+def test_curves_beyond_the_colours_are_dashed(head: Head, tab: Page) -> None:
+    trains(head)
+    memory = {f"memory/part{number}_gb": 1.0 for number in range(len(curves.LINES) + 1)}
+    with head.run.metrics.open("a") as file:
+        file.write(json.dumps({"step": 6, **memory}) + "\n")
+    opened(head, tab)
+    for title, kind in (("Peak memory, GB", "solid"), ("Peak memory (2), GB", "dashed")):
+        chart = tab.locator("figure", has_text=title)
+        expect(chart.locator(".u-marker").last).to_have_css("border-style", kind)
+
+
 def test_a_lost_head_is_said_in_red_and_its_return_repeats_nothing(head: Head, tab: Page) -> None:
     trains(head)
     opened(head, tab)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from contract.metrics import CHARTS, MOST_SERIES, Group, chart_of, charts_of
@@ -55,7 +57,9 @@ def test_a_metric_is_in_its_chart(name: str, title: str) -> None:
     assert chart.label == title
 
 
-@pytest.mark.parametrize("name", ["step", "at", "perf/other", "train/", "other/reward"])
+@pytest.mark.parametrize(
+    "name", ["step", "at", "eval/pass1", "perf/other", "train/", "other/reward"]
+)
 def test_a_row_has_fields_that_are_not_drawn(name: str) -> None:
     assert chart_of(name) is None
 
@@ -63,7 +67,7 @@ def test_a_row_has_fields_that_are_not_drawn(name: str) -> None:
 def test_every_metric_of_a_run_is_drawn_once_below_the_heading_of_its_group() -> None:
     found = charts_of(PPO)
     names = [name for _, own in found for name in own]
-    assert sorted(names) == sorted(PPO)
+    assert sorted(names) == sorted({*PPO} - {"eval/pass1"}), "it is the accuracy"
     assert "Other values" not in [chart.title for chart, _ in found], "each has a chart of its own"
     groups = [chart.group for chart, _ in found]
     assert groups == sorted(groups, key=list(Group).index)
@@ -87,6 +91,13 @@ def test_each_metric_of_a_chart_has_a_colour_and_a_label_of_its_own() -> None:
     phases = next(chart for chart in charts if chart["title"].startswith("Time of a step by"))
     colours = {metric["label"]: metric["colour"] for metric in phases["metrics"]}
     assert (colours["generate"], colours["wait"]) == (LINES[0], GREY)
+    for whole in ("Peak memory", "Reward"):
+        parts = [
+            chart["metrics"] for chart in charts if re.match(whole + r"(?: \(|,|$)", chart["title"])
+        ]
+        styles = [(one["colour"], *one["dash"]) for part in parts for one in part]
+        assert len(styles) > MOST_SERIES
+        assert len(set(styles)) == len(styles), whole
     mixed = next(chart for chart in charts if chart["title"].startswith("Length"))
     labels = [metric["label"] for metric in mixed["metrics"]]
     assert labels == ["response length", "held-out response length", "total length"]

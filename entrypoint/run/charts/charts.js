@@ -90,11 +90,12 @@ function options(metrics, width) {
   return {
     width: width || 300,
     height: HEIGHT,
+    legend: {markers: {dash: (plot, place) => plot.series[place].dash ? "dashed" : "solid"}},
     hooks: {ready: [showNewest]},
     scales: {x: {time: byTime}},
     axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
-    series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.map(({name, label, colour}) => ({
-      label, stroke: colour, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
+    series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.map(({name, label, colour, dash}) => ({
+      label, stroke: colour, dash: dash?.length ? dash : undefined, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
     }))],
   };
 }

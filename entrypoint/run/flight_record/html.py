@@ -33,18 +33,18 @@ POLICY = (
     f"script-src {' '.join(map(inline_code.source, SCRIPTS))}"
 )
 USES: Mapping[str, str] = {
-    TRAINING: "#16915a",
-    UNTOLD: "#2f7de1",
-    AGAIN: "#a87f00",
-    IN_FLIGHT: "#d6336c",
-    NOTICING: "#d9580d",
+    TRAINING: curves.GREEN,
+    UNTOLD: curves.BLUE,
+    AGAIN: curves.VIOLET,
+    IN_FLIGHT: curves.ROSE,
+    NOTICING: curves.CLAY,
     NO_HEAD: curves.GREY,
-    "roll call": "#3f8fd0",
+    "roll call": "#a0704a",
     "services": "#0f8fa5",
-    "start of the job": "#7a6ff0",
-    "evaluation": "#b23fc4",
+    "start of the job": curves.LAVENDER,
+    "evaluation": curves.MAGENTA,
     "checkpoints": "#6b8e23",
-    "end of the job": "#a0704a",
+    "end of the job": curves.RED,
 }
 """Of the uses of a run's time."""
 
@@ -207,8 +207,10 @@ def _phases(part: Part) -> list[tuple[str, float, str]]:
         and name != WHOLE_STEP
         and (known := [value for value in values if value is not None])
     }
-    painted = zip(means.items(), curves.colours_of(list(means)), strict=True)
-    found = [(name.removeprefix(curves.TIMING), mean, colour) for (name, mean), colour in painted]
+    painted = zip(means.items(), curves.styles_of(list(means)), strict=True)
+    found = [
+        (name.removeprefix(curves.TIMING), mean, style.colour) for (name, mean), style in painted
+    ]
     order = list(curves.PHASES)
     return sorted(found, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
 
