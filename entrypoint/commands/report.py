@@ -19,7 +19,7 @@ from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
 
-WHY = ("cause", "place", "to_do", "log")
+WHY = ("cause", "place", "to_do", "resume", "log")
 """What the end of a run adds to its record."""
 
 

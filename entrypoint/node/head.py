@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
@@ -32,7 +33,7 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, ray_node, store_sync, webhook
+from entrypoint.node import actor_logs, ray_node, start_again, store_sync, webhook
 from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -77,7 +78,12 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
                 whole = store_sync.upload_rest(settings, run, journal, inbox.stop)
                 return ExitCode.FINISHED if whole else ExitCode.RUN_DIR
             # The first event of each head: readers take the epoch of those that follow from it.
-            journal.record("start", _start_sentence(settings, role), incarnation=lease.incarnation)
+            journal.record(
+                "start",
+                _start_sentence(settings, role),
+                incarnation=lease.incarnation,
+                resume=start_again.command(settings, socket.gethostname()),
+            )
             run_identity.record_difference(settings, begun, journal)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")

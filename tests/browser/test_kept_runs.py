@@ -59,11 +59,14 @@ def test_a_run_that_failed_says_its_error_and_the_place_in_the_users_code(
     said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stderr
     died = JobInfo("FAILED", said, driver_exit_code=1)
     world = World(tmp_path / "run", ends(died, says=said.splitlines()), ROLLCALL_MAX_RESTARTS="0")
+    again = "cd /job && rollcall up --run_dir '/runs/my run'"
+    world.journal.record("start", "this is the head", resume=again)
     supervisor.record(world.lives(), world.context, 1.0)
     with KeptRunsServer(world.run.root) as server:
         tab.goto(server.link)
         error = said.splitlines()[-1]
         expect(tab.locator("#verdict")).to_contain_text(f"{error}, in {program}:3. Read the log")
+        expect(tab.locator("#resume code")).to_have_text(again)
 
 
 def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path) -> None:

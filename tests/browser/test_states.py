@@ -164,6 +164,19 @@ def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     assert tab.evaluate("log => log.scrollTop > 0", tab.locator("#log").element_handle())
 
 
+def test_a_run_that_ended_with_its_head_before_any_failure_says_where_to_look(
+    head: Head, tab: Page
+) -> None:
+    trains(head)
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    details = {"outcome": "failed", "exit_code": 69}
+    append_event(head.run.journal, "outcome", "workers are missing", details, source=FIRST)
+    expect(tab.locator("#state")).to_have_text("Failed")
+    expect(tab.locator("#verdict")).to_have_text("rollcall report says what to do.")
+    expect(tab.locator("#resume")).to_be_hidden()
+
+
 def test_what_many_nodes_have_in_common_is_said_once(head: Head, tab: Page) -> None:
     trains(head)
     registry = head.control._registry

@@ -60,9 +60,10 @@ function endAfter(events, at) {
   const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
   if (!isNew) return null;
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
-  const end = {...last.details, remedy: "rollcall report says what to do."};
-  const {failure: kind, evidence, place} = failure ? failure.details : {};
-  const cause = kind === "unknown" && evidence || failure.sentence;
+  const resume = events.findLast(event => event.kind === "start")?.details.resume;
+  const end = {...last.details, resume, remedy: "rollcall report says what to do."};
+  const {failure: kind, evidence, place} = failure?.details ?? {};
+  const cause = kind === "unknown" && evidence || failure?.sentence;
   return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;
 }
 

@@ -126,6 +126,8 @@ function showVerdict(news) {
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
   by("sentence").textContent = (news.outcome && ending()) || news.sentence;
+  by("resume").hidden = !news.outcome?.resume;
+  by("resume").querySelector("code").textContent = news.outcome?.resume ?? "";
   by("attention").hidden = !found.length;
   by("attention").querySelector("ul").replaceChildren(
     ...found.slice(0, MOST_SAID).map(([kind, sentence]) => make("li", {className: kind}, sentence)),

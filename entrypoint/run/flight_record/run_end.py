@@ -32,6 +32,8 @@ class Ended:
     """`path:line` of the cause in the user's own code; "" if it is not known."""
     to_do: str = ""
     """"" if there is nothing to do."""
+    resume: str = ""
+    """The command that starts the head again, for a shell; "" if it is not known."""
     log: Path | None = None
     """The log of the attempt that has failed last; the head's if the run has failed in none."""
 
@@ -44,6 +46,7 @@ class Ended:
             "cause": self.cause,
             "place": self.place,
             "to_do": self.to_do,
+            "resume": self.resume,
             "log": self.log and str(self.log),
             "outcome": told,
             "result": dict(self.result),
@@ -55,6 +58,7 @@ class Ended:
             "outcome": self.outcome,
             "exit_code": self.result.get("exit_code"),
             "remedy": self.to_do,
+            "resume": self.resume,
             "cause": self.cause,
             "place": self.place,
             "log": self.log.stem if self.log else "",
@@ -70,9 +74,10 @@ class Ended:
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
 
     def why(self) -> Iterator[str]:
-        """Yield the cause, its place, the remedy and the log, as far as there are any."""
+        """Yield cause, place, remedy, command and log, each if it is known."""
         known = {"cause": self.cause, "place": self.place, "what to do": self.to_do}
-        for name, what in (*known.items(), ("log", self.log)):
+        then = {"to start its head again": self.resume, "log": self.log}
+        for name, what in (*known.items(), *then.items()):
             if what:
                 yield f"{name}: {what}"
 
@@ -83,9 +88,12 @@ def read(run: RunFiles) -> Ended | None:
     Raises OSError if the run directory cannot be read.
     """
     last = failure = None
+    resume = ""
     for event in landmarks(run.journal).events():
         if event["kind"] in ("start", "outcome"):
             last = event
+        if event["kind"] == "start":
+            resume = str(event["details"].get("resume", ""))
         if event["kind"] in ("start", "step"):
             failure = None
         elif event["kind"] == "failure":
@@ -102,11 +110,12 @@ def read(run: RunFiles) -> Ended | None:
     to_do = remedy(outcome, code if isinstance(code, int) else None, of)
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
+    ended = Ended(outcome, last["sentence"], result, to_do=to_do, resume=resume if to_do else "")
     if outcome != "failed":
-        return Ended(outcome, last["sentence"], result, to_do=to_do)
+        return ended
     log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
     there = log if log.is_file() else None
-    ended = Ended(outcome, last["sentence"], result, to_do=to_do, log=there)
+    ended = replace(ended, log=there)
     return replace(ended, cause=_cause(failure), place=_place(failure)) if failure else ended
 
 

@@ -90,7 +90,7 @@ def test_status_and_stop_tell_the_outcome(
 def failed(run: RunFiles) -> None:
     """The second attempt of a run, which its driver's error has ended."""
     journal = Journal(run.journal, "head")
-    journal.record("start", "this is the head")
+    journal.record("start", "this is the head", resume="cd /job && rollcall train.py")
     for journal.attempt in (1, 2):
         journal.record("attempt", f"attempt {journal.attempt} starts")
         said, place = "ValueError: no such column: prompt", "/job/data.py:12"
@@ -113,16 +113,18 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
         "cause: ValueError: no such column: prompt",
         "place: /job/data.py:12",
         f"what to do: {REMEDIES['unknown']}",
+        "to start its head again: cd /job && rollcall train.py",
         f"log: {run.logs / 'attempt-2.log'}",
     ]
     assert remote.status(settings(run), parse("status", [])) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"the run has ended (failed, exit code 70): {given_up}"
-    assert rest[:4] == why
+    assert rest[:5] == why
     assert report.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[:5] == [f"failed: {given_up}", *why]
+    assert capsys.readouterr().out.splitlines()[:6] == [f"failed: {given_up}", *why]
     for row in (status_row(run, capsys), report_row(run, capsys)):
         assert row["cause"] == "ValueError: no such column: prompt"
+        assert row["resume"] == "cd /job && rollcall train.py"
         assert row["place"] == "/job/data.py:12"
         assert row["to_do"] == REMEDIES["unknown"]
         assert row["log"] == str(run.logs / "attempt-2.log")

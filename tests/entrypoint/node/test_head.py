@@ -22,7 +22,7 @@ from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.job.supervisor import Outcome, Supervisor
-from entrypoint.node import head, ray_node
+from entrypoint.node import head, ray_node, start_again
 from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, StopAsked, UnfitRayError
@@ -80,7 +80,12 @@ def test_the_first_head_gives_the_run_its_identity_and_a_later_one_keeps_it(
     assert serve(run, taken, "python", "train.py") == ExitCode.RETRY
     assert json.loads(run.run.read_text()) == identity
     assert run.token.read_text() == token
-    assert [event["kind"] for event in read_events(run.journal)] == ["start", "start"]
+    events = list(read_events(run.journal))
+    assert [event["kind"] for event in events] == ["start", "start"]
+    again = start_again.command(
+        read_settings(variables(run, taken), ["true"]), socket.gethostname()
+    )
+    assert [event["details"]["resume"] for event in events] == [again, again]
 
 
 def test_a_head_with_another_command_records_its_start_first(run: RunFiles, taken: int) -> None:
