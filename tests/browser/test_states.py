@@ -156,10 +156,17 @@ def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     append_event(head.run.journal, "failure", f"unknown: {cause}", failure, source=SECOND)
     details = {"outcome": "failed", "exit_code": 70}
     append_event(head.run.journal, "outcome", "the job has failed", details, source=SECOND)
+    found = {"gpu.clock": "WARN gpu.clock: 900 MHz → look at its cooling"}
+    info = replace(node_info("gpu-1"), joined=True, warnings=tuple(found), findings=found)
+    head.control._registry.check_in(info, "")
     if is_told:  # else the head ends before the page asks again
         head.control.announce("failed", 70, run_end.read(head.run))
     expect(tab.locator("#verdict")).to_have_text(re.compile(f"^{cause}, in {place}\\. [A-Za-z]"))
     expect(tab.locator("#verdict")).not_to_contain_text("undefined")
+    items = tab.get_by_role("region", name="Needs attention").get_by_role("listitem")
+    expect(items.first).to_have_text(re.compile(r"attempt 1 failed, too, at .*: hang: no step"))
+    expect(items).to_have_text([re.compile("^attempt 1"), f"gpu-1: {found['gpu.clock']}"])
+    expect(items).to_have_class(["bad", "warn"])
     expect(tab.locator("#log")).to_contain_text(cause)
     assert tab.evaluate("log => log.scrollTop > 0", tab.locator("#log").element_handle())
 

@@ -89,6 +89,13 @@ function spokenAttempt({number, began, ended, repairs, end}) {
   return `Attempt ${number} · ${moment(began)}${ended ? `–${moment(ended)}` : ""}${lasted} · ${end}${repaired}`;
 }
 
+/** Pure: the failures of a failed run before the one that has ended it, the newest first. */
+function earlier(events, {outcome}) {
+  if (outcome.outcome !== "failed") return [];
+  const failures = events.slice(events.findLastIndex(event => event.kind === "start") + 1).filter(event => event.kind === "failure");
+  return failures.slice(0, -1).reverse().map(event => ["bad", `attempt ${event.attempt} failed, too, at ${moment(event.at)}: ${event.sentence}`]);
+}
+
 /** Pure: what the head did about the failures of the last hour, if the run goes on. */
 function lately(events, at) {
   const recent = events.filter(event => Date.parse(at) - Date.parse(event.at) < 3600e3);

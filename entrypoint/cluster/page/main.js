@@ -121,7 +121,8 @@ function showFailedLog(outcome) {
 
 /** Say whether the run is well, and what needs attention. */
 function showVerdict(news) {
-  const found = news.outcome ? [] : worstFirst([...lately(entries, news.at), ...attention(news), ...slowRewards(curves)]);
+  const goesOn = news.outcome ? earlier(entries, news) : [...lately(entries, news.at), ...slowRewards(curves)];
+  const found = worstFirst([...goesOn, ...attention(news)]);
   const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud

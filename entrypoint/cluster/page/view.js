@@ -49,10 +49,16 @@ const nameOf = ({is_live, job, run}) => (is_live && job) || run.name;
 /** Pure: how many nodes there are, and the names of some. */
 const several = nodes => `${nodes.length} nodes (${nodes.slice(0, 3).map(node => node.node).join(", ")}, …)`;
 
-/** Pure: what a person must look at, the worst first, each with its colour. */
+/** Pure: what a person must look at, each with its colour. After a failure: what may have caused it. */
 function attention(state) {
+  if (!state.is_live) return [];
+  if (state.outcome) return state.outcome.outcome === "failed" ? findings(state) : [];
+  return [...happening(state), ...findings(state)];
+}
+
+/** Pure: what goes on in the cluster that a person must look at. */
+function happening(state) {
   const found = [];
-  if (state.outcome || !state.is_live) return found;
   const silent = state.nodes.filter(node => !node.present);
   const longest = Math.max(...silent.map(node => node.silent_seconds));
   if (silent.length < MANY)
@@ -71,6 +77,12 @@ function attention(state) {
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
   if (p?.step_seconds && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
     found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);
+  return found;
+}
+
+/** Pure: in what the nodes differ, and what their checks have found. */
+function findings(state) {
+  const found = [];
   for (const sentence of state.differences) found.push(["warn", sentence]);
   const nodesOf = new Map();
   for (const node of [state.head_node, ...state.nodes])
