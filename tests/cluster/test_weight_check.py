@@ -16,12 +16,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 KINDS = ("weights", "masters", "moments")
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "sharding",
+    [*(Sharding(zero_stage=stage) for stage in range(4)), Sharding(zero_stage=3, zpg=2)],
+    ids=str,
+)
 def test_a_bit_that_flips_between_two_updates_is_found_on_its_rank(
-    benches: Benches, model: Path, stage: int
+    benches: Benches, model: Path, sharding: Sharding
 ) -> None:
     group = benches[2]
-    made = settings(model, Sharding(zero_stage=stage), mixed_precision=True)
+    made = settings(model, sharding, mixed_precision=True)
     group.call_ranks(Workbench.build, "policy", made).result()
     group.call_ranks(Workbench.lesson, [1, 2]).result()
     for kind in KINDS:

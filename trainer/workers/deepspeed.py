@@ -125,9 +125,8 @@ class ZeRO:
         parameters = list(self._model.parameters())
         if not any(map(is_sharded, parameters)):
             return Held(parameters, updated)
-        names = ("ds_tensor", "ds_secondary_tensor")
-        parts = (getattr(one, name, None) for one in parameters for name in names)
-        return Held((), [*updated, *(part for part in parts if part is not None)])
+        # hpZ's copies within a node are left out: the next forward pass makes them again.
+        return Held((), [*updated, *(getattr(one, "ds_tensor", one) for one in parameters)])
 
     def restore(self, state: State) -> None:
         tensors = trained(self._model)
