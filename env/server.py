@@ -102,6 +102,8 @@ def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> i
         max_queue=arguments.max_queue,
     )
     logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
+    if not (arguments.host or arguments.open or key):
+        logger.info("Only this machine reaches it. For others set %s, or give --open.", VARIABLE)
     plain = arguments.protocol == "openrlhf-m"
     run(create_app(task, reward, limits, plain=plain), listening, key)
     return 0

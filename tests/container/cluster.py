@@ -61,8 +61,9 @@ class Cluster:
 
     def reward_server(self, *, after: int = 0) -> Container:
         """It starts after so many seconds, and says when: in seconds of the epoch."""
-        serve = f"sleep {after}; date +%s; exec python -m env.server --task arithmetic --port 5000"
-        return self._start("reward", {}, "bash", "-c", serve, alias="reward")
+        serve = "exec python -m env.server --task arithmetic --open --port 5000"
+        words = ("bash", "-c", f"sleep {after}; date +%s; {serve}")
+        return self._start("reward", {}, *words, alias="reward")
 
     def exit_codes(self, *, within: float) -> dict[str, int]:
         """Of head and workers, once all have ended; `within` is for each of them."""
