@@ -19,7 +19,8 @@ from tests.support.repository import ROOT
 
 PAGE = ROOT / "docs" / "tutorial-search.md"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+# `make faults` runs it: it takes minutes. tests/learning/test_search.py trains such a model, too.
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 def test_the_tutorial_s_commands_make_a_model_that_searches(tmp_path: Path) -> None:
