@@ -163,23 +163,19 @@ def given_in_python(reward: Callable[..., Any] | Sequence[Any]) -> Iterator[str]
     if callable(reward):
         made = guard(_adapted(reward))
     else:
-        several = [
-            (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__), one)
-            for one in reward
-        ]
-        made = WeightedReward(
-            named(
-                [
-                    (name, 1.0, reward_function(one) if one is name else guard(_adapted(one)))
-                    for name, one in several
-                ]
-            )
-        )
+        made = WeightedReward(named([_part(one) for one in reward]))
     REWARDS[IN_PYTHON] = Registered(lambda: made, pure=False, reads_label=False)
     try:
         yield IN_PYTHON
     finally:
         del REWARDS[IN_PYTHON]
+
+
+def _part(one: str | Callable[..., Any]) -> tuple[str, float, RewardFunction]:
+    """Return the name, the weight and the reward of a part of a sum."""
+    if isinstance(one, str):
+        return one, 1.0, reward_function(one)
+    return getattr(one, "__name__", type(one).__name__), 1.0, guard(_adapted(one))
 
 
 def _adapted(function: Callable[..., Any]) -> RewardFunction:
