@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from env.http.client import RemoteReward, RewardRejected, RewardUnreachable
+from env.http.client import RemoteReward, RewardRejected, RewardUnreachable, Tell, warn
 from env.http.known_servers import KNOWN
 from env.http.post import shown
 from env.rewards import (
@@ -90,8 +89,6 @@ FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """A function of TRL's kind in a file."""
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
-logger = logging.getLogger(__name__)
-
 
 class RewardSpecError(ValueError):
     """Not the name of a reward; the message says what would be."""
@@ -107,7 +104,7 @@ def reward_function(
     *,
     timeout: float = 30.0,
     deadline: float = 600.0,
-    tell: Callable[[str], None] = logger.warning,
+    tell: Tell = warn,
 ) -> RewardFunction:
     """The reward function that `spec` names.
 

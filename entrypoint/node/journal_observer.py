@@ -32,7 +32,8 @@ class JournalObserver:
         self.journal.record("check-in", sentence, node=info.node)
 
     def refused(self, info: NodeInfo, reason: str) -> None:
-        self.journal.record("refused", f"refused {info.node} at {info.address}: {reason}")
+        sentence = f"refused {info.node} at {info.address}: {reason}"
+        self.journal.record("refused", sentence, node=info.node)
 
     def rejoined(self, info: NodeInfo) -> None:
         """Have Ray mark the node dead: its entrypoint ended its Ray before it checked in again."""

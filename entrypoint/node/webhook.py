@@ -5,8 +5,8 @@ All of it happens in a thread of its own, so that no server, however slow, holds
 
 from __future__ import annotations
 
+import json
 import logging
-import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from contract.durations import UNITS, duration
+from contract.durations import duration
 from contract.lease import Claim
 from contract.redaction import redact
 from contract.run_dir import RunFiles
@@ -46,8 +46,7 @@ WARNED = (
 )
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)
-"""A warning that differs only in durations, as of a node in a restart loop, is told again then."""
-DURATION = re.compile(rf"[\d.]+ {UNITS}")
+"""A warning with the same kind and details, as of a node in a restart loop, is told again then."""
 
 Message = dict[str, Any]
 
@@ -65,7 +64,7 @@ class News:
     _failed_at: datetime | None = None
     """When the newest attempt failed; None once a step has followed."""
     _warned: dict[str, datetime] = field(default_factory=dict)
-    """Sentence of a warning, without durations → when it was told last."""
+    """Kind and details of a warning → when it was told last."""
 
     def of(self, event: Mapping[str, Any]) -> Message | None:
         """Return the message of an event; None if there is nothing to tell."""
@@ -86,19 +85,21 @@ class News:
             case "outcome":
                 text = f"{event['details']['outcome']}: {sentence}"
                 return self.message("end", event, text)
-        if kind in WARNED and self._is_news(sentence, at):
+        if kind in REPAIRED or event["details"].get("waits") is False:
+            return self.message("recovery", event, sentence)
+        if kind in WARNED and self._is_news(event, at):
             return self.message("warning", event, sentence)
-        return self.message("recovery", event, sentence) if kind in REPAIRED else None
+        return None
 
-    def _is_news(self, sentence: str, at: datetime) -> bool:
+    def _is_news(self, event: Mapping[str, Any], at: datetime) -> bool:
         """Note a warning; return whether none like it was told in the last AGAIN_AFTER."""
         self._warned = {
-            text: told for text, told in self._warned.items() if at - told < AGAIN_AFTER
+            known: told for known, told in self._warned.items() if at - told < AGAIN_AFTER
         }
-        text = DURATION.sub("", sentence)
-        if text in self._warned:  # maybe of the same millisecond
+        warning = json.dumps([event["kind"], event["details"]], sort_keys=True)
+        if warning in self._warned:  # maybe of the same millisecond
             return False
-        self._warned[text] = at
+        self._warned[warning] = at
         return True
 
     def message(self, what: str, event: Mapping[str, Any], text: str) -> Message:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from contract import lease
@@ -136,15 +137,21 @@ class Services:
         *,
         is_head: bool,
         env: Mapping[str, str],
-        tell: Callable[[str], None],
+        tell: Callable[..., None],
     ) -> None:
+        """`tell` takes a sentence, and the name of its service as `service`."""
         self._timeout = settings.service_timeout
         self._mark = mark(settings)
         env = {**env, **process.marks(self._mark)}
         logs = RunFiles(settings.run_dir).logs
         suffix = "" if is_head else f"-{settings.node_name}"
         self._services = [
-            Service(spec, env=env, log_to=logs / f"{spec.name}{suffix}.log", tell=tell)
+            Service(
+                spec,
+                env=env,
+                log_to=logs / f"{spec.name}{suffix}.log",
+                tell=partial(tell, service=spec.name),
+            )
             for spec in specs(settings, is_head=is_head)
         ]
 

@@ -105,6 +105,7 @@ class Uploads:
                     "upload-failed",
                     f"The uploads to {self._store.url} are incomplete. Start the head again with "
                     "this run directory: it uploads the rest.",
+                    ended=True,
                 )
                 return False
             self._thread.join(LOOK_SECONDS / 4)
@@ -117,7 +118,7 @@ class Uploads:
             done = self._until_done(self._upload_checkpoint)
             self._complete = self._until_done(self._upload_results) and done
         except (TakenOverError, restore.OtherRunError) as error:
-            self._record("upload-failed", f"Nothing more is uploaded: {error}.")
+            self._record("upload-failed", f"Nothing more is uploaded: {error}.", ended=True)
             if isinstance(error, TakenOverError):
                 self.taken_over.set_result(str(error))
         except wait.InterruptedWaitError:
@@ -242,7 +243,9 @@ class Uploads:
             try:
                 self._upload_model(directory)
             except CorruptFileError as error:
-                self._record("upload-failed", f"{directory} is not uploaded: {error}.")
+                self._record(
+                    "upload-failed", f"{directory} is not uploaded: {error}.", path=str(directory)
+                )
         self._upload_history(last=True)
 
     def _upload_model(self, directory: Path) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httpx
 from tenacity import RetryCallState
@@ -37,6 +38,16 @@ class RewardRejected(RuntimeError):  # noqa: N818
     """All servers refuse, and none has ever answered: asking again would not help."""
 
 
+class Tell(Protocol):
+    """Takes a sentence, and whether the caller waits for the server now."""
+
+    def __call__(self, sentence: str, *, waits: bool) -> None: ...
+
+
+def warn(sentence: str, *, waits: bool) -> None:
+    logger.log(logging.WARNING if waits else logging.INFO, sentence)
+
+
 @dataclass
 class RemoteReward:
     """A RewardFunction that asks `urls`; each is a full address such as http://head:5000/get_reward.
@@ -52,7 +63,7 @@ class RemoteReward:
     deadline: float = 600.0
     chunk_size: int = 32
     concurrency: int = 8
-    tell: Callable[[str], None] = logger.warning
+    tell: Tell = warn
     _spoke_at: float = field(default=float("-inf"), init=False, repr=False)
     _waits: bool = field(default=False, init=False, repr=False)
     _rests_until: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -139,13 +150,14 @@ class RemoteReward:
         self._spoke_at, self._waits = now, True
         self.tell(
             f"Waiting for a reward, {state.seconds_since_start:.0f} s so far, "
-            f"{self.deadline:.0f} s at most: {state.outcome.exception()}"
+            f"{self.deadline:.0f} s at most: {state.outcome.exception()}",
+            waits=True,
         )
 
     def _say_over(self, seconds: float) -> None:
         if self._waits:
             self._waits = False
-            self.tell(f"Rewards come again, after {seconds:.0f} s.")
+            self.tell(f"Rewards come again, after {seconds:.0f} s.", waits=False)
 
 
 async def _ask(

@@ -73,7 +73,7 @@ def test_start_failure_recovery_and_end_are_told_once_and_in_order(
     assert end["details"]["exit_code"] == 0
 
 
-def test_warnings_of_one_moment_that_differ_in_durations_are_told_once() -> None:
+def test_warnings_of_one_moment_that_differ_only_in_words_are_told_once() -> None:
     news, at = News("run"), "2026-11-25T02:30:00.123+00:00"
     event = {"at": at, "node": "head", "attempt": 1, "kind": "service", "details": {}}
     sentences = [f"the reward server ended; starting it again in {pause} s" for pause in (0.5, 1.1)]
@@ -85,10 +85,15 @@ def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
     tmp_path: Path, claim: Claim, journal: Journal
 ) -> None:
     follower = Follower(RunFiles(tmp_path), claim.epoch)
-    journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost")
-    journal.record("refused", "refused w4 at 10.0.0.4: GPU 0 is lost")
+    journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost", node="w3")
+    journal.record("refused", "refused w4 at 10.0.0.4: GPU 0 is lost", node="w4")
     for pause in (0.5, 1.1, 30):
-        journal.record("service", f"the reward server ended; starting it again in {pause} s")
+        sentence = f"the reward server ended; starting it again in {pause} s"
+        journal.record("service", sentence, service="reward")
+    journal.record("service", "the retriever server ended with 1", service="retriever")
+    journal.record("reward-server", "Waiting for a reward, 1 s so far", waits=True)
+    journal.record("reward-server", "Waiting for a reward, 31 s so far", waits=True)
+    journal.record("reward-server", "Rewards come again, after 40 s.", waits=False)
     journal.record("push-failed", "The model is not on the hub: no network")
     journal.record("node-lost", "w1 is silent: look at its machine and its network", node="w1")
     journal.record("node-back", "w1 is heard again", node="w1")
@@ -98,6 +103,9 @@ def test_a_loss_that_ends_no_attempt_is_a_warning_and_told_once_for_a_while(
         ("warning", "refused", f"{name}: refused w3 at 10.0.0.3: GPU 0 is lost"),
         ("warning", "refused", f"{name}: refused w4 at 10.0.0.4: GPU 0 is lost"),
         ("warning", "service", f"{name}: the reward server ended; starting it again in 0.5 s"),
+        ("warning", "service", f"{name}: the retriever server ended with 1"),
+        ("warning", "reward-server", f"{name}: Waiting for a reward, 1 s so far"),
+        ("recovery", "reward-server", f"{name}: Rewards come again, after 40 s."),
         ("warning", "push-failed", f"{name}: The model is not on the hub: no network"),
         ("warning", "node-lost", f"{name}: w1 is silent: look at its machine and its network"),
         ("recovery", "node-back", f"{name}: w1 is heard again"),
@@ -254,7 +262,7 @@ def test_storage_that_fails_for_one_journal_costs_no_message_of_another(
     with hook_server() as hook, telling(settings_of(hook.url, tmp_path), run, claim):
         journal.record("job-started", "job-1 begins", job="job-1")
         time.sleep(0.2)  # it is followed from now on
-        journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost")
+        journal.record("refused", "refused w3 at 10.0.0.3: GPU 0 is lost", node="w3")
         eventually(lambda: hook.events == ["warning"])
         of_job.rmdir()
         Journal(of_job, "head", claim).record("start", "job-1 begins on the cluster of head")

@@ -177,7 +177,9 @@ def test_a_server_left_by_a_killed_node_is_ended_before_its_successor_starts(
         lambda: bool(process.find_marked(mark(given)))
     )  # it may show no environment at first
     told: list[str] = []
-    with Services(given, is_head=True, env=dict(os.environ), tell=told.append) as services:
+    with Services(
+        given, is_head=True, env=dict(os.environ), tell=lambda said, **_: told.append(said)
+    ) as services:
         assert not left.running
         services.wait_ready(threading.Event())
     assert told == []

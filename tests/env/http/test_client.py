@@ -47,7 +47,7 @@ def test_no_message_has_the_password_or_the_query_of_a_url(
 ) -> None:
     server, told = scripted(lambda *_: fault), list[str]()
     url = server.url.replace("://", "://user:hunter2@") + "?token=abc123"
-    reward = RemoteReward([url], deadline=0.5, tell=told.append)
+    reward = RemoteReward([url], deadline=0.5, tell=lambda said, *, waits: told.append(said))
     with pytest.raises(
         (RewardUnreachable, RewardRejected), match=f"{server.port}/get_rew"
     ) as caught:
@@ -214,7 +214,12 @@ def test_a_wait_is_one_sentence_and_its_end_another(
 ) -> None:
     server = scripted(at_first((503, b"loading"), times=8))
     told: list[str] = []
-    check(RemoteReward([server.url], chunk_size=1, deadline=20, tell=told.append), requests)
+    check(
+        RemoteReward(
+            [server.url], chunk_size=1, deadline=20, tell=lambda said, *, waits: told.append(said)
+        ),
+        requests,
+    )
     waiting, over = told
     assert waiting.startswith("Waiting for a reward, ")
     assert waiting.endswith(f"20 s at most: {server.url}: HTTP 503 Service Unavailable: loading")

@@ -37,7 +37,9 @@ def test_what_a_server_refuses_that_has_scored_is_waited_out(
     scripted: Start, requests: list[RewardRequest], status: int
 ) -> None:
     server, told = scripted(deployed_again(status), Location=LOGIN), list[str]()
-    reward = RemoteReward([server.url], deadline=20, chunk_size=9, tell=told.append)
+    reward = RemoteReward(
+        [server.url], deadline=20, chunk_size=9, tell=lambda said, *, waits: told.append(said)
+    )
     for _ in range(2):
         assert scores(reward, requests) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert len(server.bodies) == 4
