@@ -155,7 +155,7 @@ EXPOSE 6379 8265 8267
 STOPSIGNAL SIGTERM
 # A head answers on its control port. Where nothing listens the node is a worker, or a head that is
 # not so far yet: healthy for as long as its process runs.
-HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
+HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/${ROLLCALL_BIND:-127.0.0.1}/${ROLLCALL_CONTROL_PORT:-8267} || exit 0; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; read -r _ status _ <&3; [ \"$status\" = 200 ]"]
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-P", "-m", "rollcall"]
 COPY --from=source /opt/rollcall /opt/rollcall

@@ -142,7 +142,7 @@ def _do(call: cli.Invocation) -> int:
     settings = read_settings(environ, call.arguments, recipe)
     if said:
         print(said, file=sys.stderr)
-    _refuse_a_second_head(settings)
+    _refuse_wrong_addresses(settings)
     if why := node_shell.lacking(environ):
         print(why, file=sys.stderr)
     if call.command == "doctor":
@@ -167,12 +167,12 @@ def _refuse_as_notice(path: Path) -> None:
         raise ConfigError([Fault("ROLLCALL_PREEMPT_FILE", str(path), problem, remedy)])
 
 
-def _refuse_a_second_head(settings: Settings) -> None:
+def _refuse_wrong_addresses(settings: Settings) -> None:
     from entrypoint.config.role import decide
     from entrypoint.machine import address
 
-    decide(settings)
-    if fault := address.second_head(settings):
+    is_head = decide(settings).name == "head"
+    if fault := address.second_head(settings) or (is_head and address.bind_fault(settings)):
         raise ConfigError([fault])
 
 

@@ -28,7 +28,7 @@ from env.http.protocol import (
     write_answer,
     write_plain_answer,
 )
-from env.http.service_key import VARIABLE, ServiceKeyError, default_host, wanted_at
+from env.http.service_key import VARIABLE, ServiceKeyError, default_host, is_open, wanted_at
 from env.http.serving import listen, read_body, refusal, run, why_not_listening
 from env.registry import REWARDS, RewardSpecError, reward_function
 from env.rewards.guard import guard
@@ -88,10 +88,11 @@ def create_app(
 
 def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> int:
     """Serve `reward` until SIGTERM or SIGINT. Return the exit code."""
-    host = arguments.host or default_host(is_open=arguments.open)
+    host = arguments.host
     try:
+        host = host or default_host()
         listening = listen(host, arguments.port)
-        key = wanted_at(listening, is_open=arguments.open)
+        key = wanted_at(listening)
     except ServiceKeyError as error:
         return fail(os.EX_USAGE, str(error))
     except OSError as error:
@@ -102,8 +103,8 @@ def serve(task: str, reward: RewardFunction, arguments: argparse.Namespace) -> i
         max_queue=arguments.max_queue,
     )
     logger.info("Rewards for %s on %s port %d.", task, *listening.getsockname()[:2])
-    if not (arguments.host or arguments.open or key):
-        logger.info("Only this machine reaches it. For others set %s, or give --open.", VARIABLE)
+    if not (arguments.host or key or is_open()):
+        logger.info("Only this machine reaches it. For others set %s.", VARIABLE)
     plain = arguments.protocol == "openrlhf-m"
     run(create_app(task, reward, limits, plain=plain), listening, key)
     return 0
@@ -124,7 +125,6 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     )
     option = parser.add_argument
     option("--host", help=f"address to listen on; not given: all with {VARIABLE}, else 127.0.0.1")
-    option("--open", action="store_true", help="answer everyone who reaches the port, with no key")
     option("--port", type=port, default=5000, help="0: any that is free")
     option("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="form of the answers")
     option("--max-batch", type=positive, default=limits.max_batch, help="completions a call")

@@ -15,6 +15,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
+from entrypoint.net.sockets import listen
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
@@ -42,7 +43,7 @@ def main() -> int:
     me = NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"})
     registry = NodeRegistry(me, options.workers, "crowd")
     observer = JournalObserver(journal, Inbox(), cast(HeadRay, NoRay()))
-    control = ControlServer(registry, observer, run, options.token, options.port)
+    control = ControlServer(registry, observer, run, options.token, listen(options.port))
     process.raise_open_files_limit()
     own = psutil.Process()
     with control:

@@ -17,6 +17,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer, HeadPhase
+from entrypoint.net.sockets import listen
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
@@ -56,7 +57,7 @@ def main() -> int:
         if number % 40 == 1 and entry is not None:
             registry.poll_closed(entry, hung_up=True)
     observer = JournalObserver(Journal(run.journal, "head"), Inbox(), cast(HeadRay, None))
-    control = ControlServer(registry, observer, run, options.token, options.port)
+    control = ControlServer(registry, observer, run, options.token, listen(options.port))
     control.phase, control.sentence = HeadPhase.TRAINING, "attempt 3 trains"
     process.raise_open_files_limit()
     with control:

@@ -8,6 +8,7 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from enum import StrEnum
 from functools import partial
@@ -33,7 +34,6 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.serving import Serving
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
-from entrypoint.net.sockets import listen
 from entrypoint.run import kept_state, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
@@ -65,9 +65,9 @@ class ControlServer:
         observer: RollObserver,
         run: RunFiles,
         token: str,
-        port: int,
+        listener: socket.socket,
     ) -> None:
-        """Raises OSError if the port cannot be listened on."""
+        """`listener`: the control port, which ends with this server."""
         self._registry = registry
         self._observer = observer
         self._run = run
@@ -83,7 +83,7 @@ class ControlServer:
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
-        self._serving = Serving(self._routes(), token, listen(port), self._end_answers)
+        self._serving = Serving(self._routes(), token, listener, self._end_answers)
         self._in_loop = self._serving.in_loop
 
     def __enter__(self) -> ControlServer:

@@ -272,6 +272,23 @@ def host(raw: str) -> str:
     return bare
 
 
+def listening_address(raw: str) -> str:
+    """Where a server listens: an address, 0.0.0.0 and :: with their meaning, or a host name."""
+    bare = raw[1:-1] if raw.startswith("[") and raw.endswith("]") else raw
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        return host(raw)
+    remedy = "give an address of this machine, or unset it to listen at all"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        raise ParseError("is an IPv4 address in IPv6's form", f"give {address.ipv4_mapped}")
+    if address.version == 6 and address.is_link_local:
+        raise ParseError("is link-local: it means another place on each interface", remedy)
+    if address.is_multicast:
+        raise ParseError("is not an address that a node can have", remedy)
+    return str(address)
+
+
 def _is_host_name(name: str) -> bool:
     labels = name.removesuffix(".").split(".")
     if len(name) > 253 or re.fullmatch(r"[0-9]+", labels[-1]):

@@ -15,6 +15,8 @@ from entrypoint.config.variables import shown
 
 DEFAULT_EXPECTED_WORKERS = 1
 DEFAULT = "default"
+EVERYWHERE = ("0.0.0.0", "::")
+"""Addresses at which a server listens on all interfaces."""
 COMMAND_LINE = "command line"
 
 
@@ -105,7 +107,14 @@ def head_named_to_a_default(settings: Settings) -> Sourced | None:
 def host_to_ask(settings: Settings) -> str:
     """The host that this node's commands ask: this machine, unless another node is named."""
     named = head_address(settings)
-    return named.value if named and named.value != settings.platform.node_host else "localhost"
+    if named and named.value != settings.platform.node_host:
+        return named.value
+    return bind_address(settings) or "localhost"
+
+
+def bind_address(settings: Settings) -> str:
+    """The address or name at which alone the control port listens; "" if at several addresses."""
+    return "" if settings.bind in (None, *EVERYWHERE) else str(settings.bind)
 
 
 def expected_workers(settings: Settings) -> int:

@@ -211,6 +211,12 @@ class Settings:
         shown="derived from the token",
         secret=True,
     )
+    insecure: bool = variable(
+        "ROLLCALL_INSECURE",
+        "1: the reward and retrieval servers that are started with it answer everyone, without a"
+        " [key](rewards.md#who-may-ask-a-server). Control port and Ray ask for theirs even so.",
+        default=False,
+    )
     service_timeout: float = variable(
         "ROLLCALL_REWARD_TIMEOUT",
         "How long to wait for a service to answer.",
@@ -274,6 +280,14 @@ class Settings:
         "The head's roll call, state, metrics and page.",
         parse=parse.port,
         default=8267,
+    )
+    bind: str | None = variable(
+        "ROLLCALL_BIND",
+        "The one address at which the control port listens: IPv4, IPv6, or a host name that has one"
+        " address. It is the head's own address, too, unless `ROLLCALL_NODE_ADDRESS` is set."
+        " Ray's [ports](#ports) stay as they are.",
+        parse=parse.listening_address,
+        shown="all interfaces",
     )
     worker_ports: PortRange = variable(
         "ROLLCALL_WORKER_PORTS",

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.options import Fault
+from contract.options import ConfigError, Fault
 from entrypoint.config import role
 from entrypoint.config.settings import Settings
 from entrypoint.machine import interfaces
@@ -45,6 +45,57 @@ def second_head(settings: Settings) -> Fault | None:
     )
 
 
+def bound(settings: Settings) -> str:
+    """The address at which the control port of this head listens; "": at all.
+
+    Raises ConfigError if ROLLCALL_BIND is a name with no address, or with several.
+    """
+    name = role.bind_address(settings)
+    try:
+        found = dns.addresses(name) if name else [settings.bind or ""]
+    except NotYetError as error:
+        remedy = "give an address of this machine"
+        raise ConfigError(
+            [Fault("ROLLCALL_BIND", name, f"has no address: {error}", remedy)]
+        ) from None
+    if len(found) > 1:
+        problem = f"is a name with several addresses ({', '.join(found)})"
+        raise ConfigError([Fault("ROLLCALL_BIND", name, problem, "give one of them")])
+    return found[0]
+
+
+def bind_fault(settings: Settings) -> Fault | None:
+    """The fault of a ROLLCALL_BIND at which nobody, or no worker, would find this head."""
+    try:
+        address = bound(settings)
+    except ConfigError as error:
+        return error.faults[0]
+    if not address:
+        return None
+    if not sockets.is_of_this_machine(address):
+        own = [one for interface in this_machines() for one in interface.addresses]
+        known = f"its addresses are {', '.join(own)}" if own else "it has no address of a network"
+        remedy = "give one of them, or unset it to listen at all"
+        problem = f"is not an address of this machine ({known})"
+        return Fault("ROLLCALL_BIND", settings.bind, problem, remedy)
+    if not role.bind_address(settings):
+        return None
+    named = role.head_address(settings)
+    try:
+        where = dns.addresses(named.value) if named else []
+    except NotYetError:
+        where = []
+    if named and address not in where and any(map(sockets.is_of_this_machine, where)):
+        problem = f"is another address than {named.source}={named.value}, where workers look"
+        return Fault("ROLLCALL_BIND", settings.bind, problem, "give both the same address")
+    workers = role.expected_workers(settings)
+    if is_loopback(address) and workers and address not in where:
+        problem = f"is reached by this machine alone, and the head waits for {workers} workers"
+        remedy = "give an address that they reach, or set EXPECTED_WORKERS=0"
+        return Fault("ROLLCALL_BIND", settings.bind, problem, remedy)
+    return None
+
+
 def worker_address(settings: Settings, head: str | None) -> str:
     """The address of this worker; `head`: the head's name or address, None while unknown.
 
@@ -61,10 +112,13 @@ def own_head_address(
 ) -> str:
     """The address of this head; `peer`: the name or address that the other nodes use for it.
 
-    A loopback is returned only if it is explicit, or if there is no other address.
+    A loopback is returned only if it is explicit, or if there is no other address. Raises as
+    `bound` does.
     """
     if settings.node_address:
         return settings.node_address
+    if role.bind_address(settings) and not is_loopback(only := bound(settings)):
+        return only
     explicit = is_explicit(settings)
     named = [one for one in sources(peer or "") if explicit or not is_loopback(one.source)]
     if found := next((one for one in named if one.is_own), next(iter(named), None)):

@@ -12,7 +12,7 @@ import random
 import socket
 from collections.abc import Iterable, Sequence
 
-from entrypoint.net.sockets import NO_IPV6
+from entrypoint.net.sockets import NO_IPV6, is_ipv6
 
 FIRST, END = 20_000, 32_750
 """Ray's own defaults end below, and `net.ipv4.ip_local_port_range` begins above (32768)."""
@@ -48,19 +48,24 @@ class PortBlock:
             lock.close()
 
 
-def why_not(port: int) -> OSError | None:
-    """Why this process cannot listen on `port`, with IPv4 and IPv6; None if it can."""
+def why_not(port: int, address: str = "") -> OSError | None:
+    """Why this process cannot listen on `port`, with IPv4 and IPv6; None if it can.
+
+    `address`: the one address that counts; "": all.
+    """
+    if address not in ("", "::"):
+        return _why_not(socket.AF_INET6 if is_ipv6(address) else socket.AF_INET, port, address)
     return _why_not(socket.AF_INET, port) or _why_not(socket.AF_INET6, port)
 
 
-def _why_not(family: socket.AddressFamily, port: int) -> OSError | None:
+def _why_not(family: socket.AddressFamily, port: int, address: str = "") -> OSError | None:
     try:
         with socket.socket(family) as listener:
             # As servers do: a connection that is still closing does not keep the port.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family is socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(("", port))
+            listener.bind((address, port))
     except OSError as error:
         return None if error.errno in NO_IPV6 else error
     return None

@@ -51,11 +51,14 @@ def is_ipv6(host: str) -> bool:
         return False
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on all interfaces, with IPv6 if the machine has it.
+def listen(port: int, address: str = "") -> socket.socket:
+    """Listen at one address, or on all interfaces, with IPv6 if the machine has it.
 
     Raises OSError if the port is taken.
     """
+    if address not in ("", "::"):
+        family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
+        return socket.create_server((address, port), family=family, backlog=1024)
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(

@@ -19,7 +19,7 @@ from entrypoint.cluster.access import page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
-from entrypoint.config.role import Head, head_address
+from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.job import command_identity, exported_model, run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
@@ -145,10 +145,11 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     files, port = RunFiles(settings.run_dir), settings.control_port
     queue = JobQueue(settings, journal, inbox, registry) if settings.waits_for_jobs else None
     try:
-        control = ControlServer(registry, observer, files, token, port)
+        listener = sockets.listen(port, address_of.bound(settings))
     except OSError as error:
         log.error(PORT_TAKEN, port, error.strerror)
         return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
+    control = ControlServer(registry, observer, files, token, listener)
     control.max_restarts = settings.max_restarts
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
@@ -167,7 +168,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role.min_workers)
         finish_uploads = store_sync.no_uploads
-        own_url = f"http://{sockets.host_port(me.address, port)}"
+        own_url = f"http://{sockets.host_port(bind_address(settings) or me.address, port)}"
         log.info("the run's page, to read only: %s", page_link(settings.url or own_url, token))
         try:
             cluster.wait_ready()

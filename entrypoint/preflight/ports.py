@@ -13,8 +13,8 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
+from entrypoint.machine import address, port_holders
 from entrypoint.machine import limits as limits_of
-from entrypoint.machine import port_holders
 from entrypoint.net import node_claims, wait
 from entrypoint.net.port_block import why_not
 from entrypoint.preflight.check import Check, Context
@@ -51,7 +51,10 @@ def _look(context: Context) -> Finding:
     needed = _needed(settings, head=isinstance(context.role, Head))
     if clash := _clash(settings, context.machine.proc):
         return clash
-    errors = {port: error for port in needed if (error := why_not(port)) is not None}
+    bound = {settings.control_port: address.bound(settings)}
+    errors = {
+        port: error for port in needed if (error := why_not(port, bound.get(port, ""))) is not None
+    }
     if refused := {port: one for port, one in errors.items() if isinstance(one, PermissionError)}:
         return _judge_refused(refused, needed)
     if errors:

@@ -10,13 +10,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.http.connections import PROVE
-from env.http.service_key import VARIABLE
+from env.http.service_key import INSECURE, VARIABLE
 
 HEALTH = "/health"
 WANTED = (
     f"this server asks for its key: send 'Authorization: Bearer KEY', or give its address as "
     f"http://:KEY@HOST:PORT/PATH. The key is in the variable {VARIABLE} of each node, and the "
-    "trainer sends it by itself. With --open the server asks for none"
+    f"trainer sends it by itself. With {INSECURE}=1 the server asks for none"
 )
 
 

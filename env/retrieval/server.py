@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         index = Index(arguments.index, arguments.model)
         listening = listen(arguments.host, arguments.port)
-        key = wanted_at(listening, is_open=arguments.open)
+        key = wanted_at(listening)
     except (IndexFault, ServiceKeyError) as error:
         return _fail(os.EX_USAGE, str(error))
     except OSError as error:
@@ -136,7 +136,6 @@ def _parser() -> Parser:
     option("--index", type=Path, required=True, help="what `rollcall prepare index` made")
     option("--model", type=Path, help="the embedding model, if it has moved since the build")
     option("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
-    option("--open", action="store_true", help="answer everyone who reaches the port, with no key")
     option("--port", type=port, default=8000, help="0: any that is free")
     option("--topk", type=positive, default=topk.default, help="passages, if a request names none")
     option("--max-topk", type=positive, default=topk.most, help="passages that may be asked for")

@@ -205,6 +205,37 @@ def test_a_node_whose_head_is_another_machine_and_that_nobody_calls_a_worker_is_
     assert not node.run.unfit.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ROLLCALL_BIND": ELSEWHERE}, "is not an address of this machine"),
+        ({"ROLLCALL_BIND": "2001:db8::7"}, "is not an address of this machine"),
+        ({"ROLLCALL_BIND": "no-such-host.invalid"}, "has no address"),
+        ({"ROLLCALL_BIND": "127.0.0.1", "EXPECTED_WORKERS": "2"}, "this machine alone"),
+        (
+            {"ROLLCALL_BIND": "127.0.0.1", "ROLLCALL_HEAD_ADDRESS": "127.0.0.2"},
+            "is another address than ROLLCALL_HEAD_ADDRESS=127.0.0.2, where workers look",
+        ),
+    ],
+    ids=str,
+)
+def test_a_head_listens_at_no_address_where_nobody_finds_it(
+    node: Node, given: dict[str, str], says: str
+) -> None:
+    line = only_message(node.judged(COMMAND | {"RAY_WORKER": "0"} | given, "true"), 64)
+    assert line.startswith(f"ROLLCALL_BIND='{given['ROLLCALL_BIND']}' ")
+    assert says in line
+
+
+def test_a_name_with_several_addresses_is_none_to_listen_at(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns, "addresses", lambda _: ["127.0.0.1", "::1"])
+    given = COMMAND | {"RAY_WORKER": "0", "ROLLCALL_BIND": "both"}
+    line = only_message(node.judged(given, "true"), 64)
+    assert "is a name with several addresses (127.0.0.1, ::1): give one of them" in line
+
+
 def test_a_head_id_that_does_not_resolve_is_given_up_on_in_time(node: Node) -> None:
     given = WORKER | NO_PREFLIGHT | {"HEAD_POD_ID": "nosuch", "ROLLCALL_TOKEN": SECRET}
     done = node.up(given | {"ROLLCALL_HEAD_TIMEOUT": "1s"})

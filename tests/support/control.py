@@ -21,7 +21,7 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.server import ControlServer
 from entrypoint.net.http import tls
 from entrypoint.net.port_block import PortBlock
-from entrypoint.net.sockets import host_port
+from entrypoint.net.sockets import host_port, listen
 from tests.support.waiting import eventually
 
 TOKEN = "correct-horse-battery"
@@ -68,7 +68,7 @@ def control_server(
 ) -> ControlServer:
     """By default the port of a head that waits for one worker."""
     registry = registry or NodeRegistry(HEAD, 1, "first")
-    return ControlServer(registry, observer or Recorder(), RunFiles(run_dir), token, port)
+    return ControlServer(registry, observer or Recorder(), RunFiles(run_dir), token, listen(port))
 
 
 def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
@@ -78,16 +78,18 @@ def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInf
 class Head:
     """A control port with what it told the head about."""
 
-    def __init__(self, run: Path, port: int = 0) -> None:
+    def __init__(self, run: Path, port: int = 0, address: str = "") -> None:
+        """`address`: the one at which it listens; "": all."""
         self.heard = Recorder()
         self._reserved = PortBlock()
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
         registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
-        self.control = control_server(run, self.port, TOKEN, registry, self.heard)
+        listener = listen(self.port, address)
+        self.control = ControlServer(registry, self.heard, self.run, TOKEN, listener)
 
-    def client(self, token: str = TOKEN) -> ControlClient:
-        return ControlClient("127.0.0.1", self.port, token)
+    def client(self, token: str = TOKEN, host: str = "127.0.0.1") -> ControlClient:
+        return ControlClient(host, self.port, token)
 
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from env.http.client import RemoteReward, RewardRejected
-from env.http.service_key import VARIABLE
+from env.http.service_key import INSECURE, VARIABLE
 from env.server import main
 from env.types import RewardRequest
 from tests.support.scripted_server import ScriptedServer
@@ -25,15 +25,17 @@ REQUEST = RewardRequest("1+1=2", "1+1=", "2")
 
 
 @contextmanager
-def started(*flags: str, key: str = "") -> Iterator[tuple[str, int]]:
+def started(*flags: str, key: str = "", insecure: str = "") -> Iterator[tuple[str, int]]:
     """The address that a real server listens on, and its port."""
     command = [sys.executable, "-m", "env.server", "--task", "arithmetic", "--port", "0", *flags]
-    environment = {**os.environ, VARIABLE: key}
+    environment = {**os.environ, VARIABLE: key, INSECURE: insecure}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stderr is not None
-        found = re.search(r"on (\S+) port (\d+)", line := process.stderr.readline())
-        assert found, line
+        lines = [process.stderr.readline() for _ in range(1 + (insecure == "1"))]
+        assert (insecure == "1") == any("everyone who reaches" in line for line in lines)
+        found = re.search(r"on (\S+) port (\d+)", "".join(lines))
+        assert found, lines
         yield found[1], int(found[2])
     finally:
         process.kill()
@@ -71,11 +73,28 @@ def test_with_a_key_it_listens_to_all_and_asks_for_the_key(
 
 
 def test_by_name_it_is_open_and_on_loopback_it_asks_for_nothing() -> None:
-    with started("--open") as (host, port):
+    with started(key=KEY, insecure="1") as (host, port):
         assert host == "0.0.0.0"
         assert status(port) == 200
     with started("--host", "127.0.0.1", key=KEY) as (_, port):
         assert status(port) == 200
+    with started(key=KEY, insecure="0") as (_, port):
+        assert status(port) == 401
+
+
+@pytest.mark.parametrize(
+    ("flags", "insecure", "says"),
+    [((), "perhaps", f"{INSECURE}=perhaps is neither yes nor no"), (("--open",), "", "--open")],
+)
+def test_nothing_but_the_variable_opens_a_server(
+    flags: tuple[str, ...], insecure: str, says: str
+) -> None:
+    command = [sys.executable, "-m", "env.server", "--task", "arithmetic", "--port", "0", *flags]
+    environment = {**os.environ, INSECURE: insecure}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, says in ended.stderr) == (os.EX_USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,9 @@ printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3; read -r _ status _ <&3; [ "$status" 
 {{- end }}
 
 {{- define "rollcall.ready" -}}
-if [ "${JOB_COMPLETION_INDEX:-${LWS_WORKER_INDEX:-0}}" = 0 ]; then exec 3<>"/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267}" && {{ include "rollcall.health" . }}; else ports=${ROLLCALL_WORKER_PORTS:-10002}; exec 3<>"/dev/tcp/127.0.0.1/${ports%%[ -]*}"; fi
+if [ "${JOB_COMPLETION_INDEX:-${LWS_WORKER_INDEX:-0}}" = 0 ]; then exec 3<>"/dev/tcp/${ROLLCALL_BIND:-127.0.0.1}/${ROLLCALL_CONTROL_PORT:-8267}" && {{ include "rollcall.health" . }}; else ports=${ROLLCALL_WORKER_PORTS:-10002}; exec 3<>"/dev/tcp/127.0.0.1/${ports%%[ -]*}"; fi
 {{- end }}
 
 {{- define "rollcall.live" -}}
-exec 3<>"/dev/tcp/127.0.0.1/${ROLLCALL_CONTROL_PORT:-8267}" || exit 0; {{ include "rollcall.health" . }}
+exec 3<>"/dev/tcp/${ROLLCALL_BIND:-127.0.0.1}/${ROLLCALL_CONTROL_PORT:-8267}" || exit 0; {{ include "rollcall.health" . }}
 {{- end }}
