@@ -38,6 +38,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import page_link
 from entrypoint.net.port_block import PortBlock
+from entrypoint.run import token as run_token
 from env.http.arguments import positive
 
 TARGET_CORES = 0.5
@@ -153,7 +154,7 @@ def in_a_browser(url: str, seconds: float) -> dict[str, Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         tab = browser.new_page()
-        tab.goto(page_link(url, TOKEN))
+        tab.goto(page_link(url, run_token.read_only(TOKEN)))
         expect(tab.locator("#state")).to_have_text("Training", timeout=60_000)
         browser.start_tracing(page=tab, categories=TRACED)
         tab.reload()

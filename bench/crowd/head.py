@@ -12,6 +12,7 @@ from typing import cast
 import psutil
 
 from contract.run_dir import RunFiles
+from entrypoint.cluster.access import Keys
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
@@ -43,7 +44,7 @@ def main() -> int:
     me = NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"})
     registry = NodeRegistry(me, options.workers, "crowd")
     observer = JournalObserver(journal, Inbox(), cast(HeadRay, NoRay()))
-    control = ControlServer(registry, observer, run, options.token, listen(options.port))
+    control = ControlServer(registry, observer, run, Keys(options.token), listen(options.port))
     process.raise_open_files_limit()
     own = psutil.Process()
     with control:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from contract.run_dir import RunFiles
+from entrypoint.cluster.access import Keys
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer, HeadPhase
@@ -57,7 +58,7 @@ def main() -> int:
         if number % 40 == 1 and entry is not None:
             registry.poll_closed(entry, hung_up=True)
     observer = JournalObserver(Journal(run.journal, "head"), Inbox(), cast(HeadRay, None))
-    control = ControlServer(registry, observer, run, options.token, listen(options.port))
+    control = ControlServer(registry, observer, run, Keys(options.token), listen(options.port))
     control.phase, control.sentence = HeadPhase.TRAINING, "attempt 3 trains"
     process.raise_open_files_limit()
     with control:

@@ -1,67 +1,172 @@
-"""Pure: which key of a run opens which path of the control port.
+"""Which key of a run opens which path of the control port.
 
-The run's token opens all. Two keys are derived from it. The read-only key is for links, dashboards
-and Prometheus. The page's key is what a browser keeps: it also stops, but submits no job.
+Keys go by duty: the read-only key is for links, dashboards and Prometheus; the operator key also
+stops, and is what a browser keeps; the submit key also brings jobs, which run programs on all
+nodes; the run's token opens all, and is the nodes'. A key opens what weaker keys open. Each is
+derived from the token, or given.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from urllib.parse import urlencode
 
+from contract.options import ConfigError, Fault
+from contract.redaction import MASK
+from entrypoint.config.settings import Settings
 from entrypoint.run import token as run_token
-
-READS_ONLY = "a read-only key does not open this: the run's own token does"
-STOPS = re.compile(r"/v1/(?:jobs/[^/]+/)?stop")
 
 
 class Access(IntEnum):
+    """What a key opens. A greater value opens more."""
+
     NONE = 0
     READ = 1
     """Page, metrics, state, events, jobs, logs."""
-    STOP = 2
+    OPERATE = 2
     """READ, and a stop of the run or of a job."""
-    ALL = 3
+    SUBMIT = 3
+    """OPERATE, and jobs."""
+    ALL = 4
+
+    @property
+    def key(self) -> str:
+        """The key's name in sentences."""
+        return KEY_NAMES[self]
+
+
+KEY_NAMES: Mapping[Access, str] = {
+    Access.NONE: "no key",
+    Access.READ: "the read-only key",
+    Access.OPERATE: "the operator key",
+    Access.SUBMIT: "the submit key",
+    Access.ALL: "the run's token",
+}
+DUTIES: Mapping[str, Access] = {
+    "read": Access.READ,
+    "operator": Access.OPERATE,
+    "submit": Access.SUBMIT,
+}
+"""Names of the keys for links and for `open --key`, weakest first."""
+KEYS = "/v1/keys"
+"""Answers with the keys up to the asker's own, for programs alone."""
+NEEDED: Mapping[tuple[str, str], Access] = {
+    ("GET", "/healthz"): Access.NONE,
+    ("GET", "/"): Access.READ,
+    ("POST", "/"): Access.NONE,  # the form, which brings a key
+    ("GET", "/metrics"): Access.READ,
+    ("GET", "/v1/state"): Access.READ,
+    ("GET", KEYS): Access.READ,
+    ("GET", "/v1/events"): Access.READ,
+    ("GET", "/v1/curves"): Access.READ,
+    ("GET", "/v1/gpus"): Access.READ,
+    ("GET", "/v1/samples"): Access.READ,
+    ("GET", "/v1/runs"): Access.READ,
+    ("GET", "/v1/logs"): Access.READ,
+    ("GET", "/v1/logs/{name}"): Access.READ,
+    ("GET", "/v1/jobs"): Access.READ,
+    ("GET", "/v1/jobs/{job}"): Access.READ,
+    ("POST", "/v1/stop"): Access.OPERATE,
+    ("POST", "/v1/jobs/{job}/stop"): Access.OPERATE,
+    ("POST", "/v1/jobs"): Access.SUBMIT,
+    ("POST", "/v1/pipelines"): Access.SUBMIT,
+    ("PUT", "/v1/packages/{name}"): Access.SUBMIT,
+    ("POST", "/v1/check-in"): Access.ALL,
+    ("GET", "/v1/outcome"): Access.ALL,  # a worker's sign of life
+    ("POST", "/v1/leave"): Access.ALL,
+    ("POST", "/v1/left-over"): Access.ALL,
+    ("POST", "/v1/log"): Access.ALL,
+}
+"""What each path needs; docs/reference.md says it in its table of paths."""
+PATTERNS = tuple(
+    (method, re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), access)
+    for (method, path), access in NEEDED.items()
+)
+NO_SUBMISSIONS = (
+    "this cluster takes no jobs from anybody: its head was started with ROLLCALL_SUBMIT=0"
+)
+
+
+def needed(method: str, path: str) -> Access:
+    """Return what a request needs; ALL for a path that is not in the table."""
+    method = "GET" if method == "HEAD" else method
+    return next(
+        (need for own, pattern, need in PATTERNS if own == method and pattern.fullmatch(path)),
+        Access.ALL,
+    )
+
+
+def too_weak(need: Access, access: Access) -> str:
+    """Return why a request is declined that needs more than its key opens."""
+    stronger = "" if need is Access.ALL else ", or a stronger one"
+    return f"this needs {need.key}{stronger}, and {access.key} was given"
 
 
 class Keys:
     """The keys of one run."""
 
-    def __init__(self, token: str) -> None:
-        self._of = {
+    def __init__(
+        self, token: str, given: Mapping[Access, str] | None = None, *, takes_jobs: bool = True
+    ) -> None:
+        """`given`: keys in place of derived ones. `takes_jobs`: whether anybody may submit."""
+        self.takes_jobs = takes_jobs
+        derived = {
             Access.READ: run_token.read_only(token),
-            Access.STOP: run_token.for_page(token),
-            Access.ALL: token,
+            Access.OPERATE: run_token.for_page(token),
+            Access.SUBMIT: run_token.for_submit(token),
         }
+        self._of = derived | dict(given or {}) | {Access.ALL: token}
         self.cookie = f"rollcall-{run_token.derived(token, 'cookie')[:8]}"
         """Name of the cookie. Browsers send the cookies of one host to all of its ports."""
 
     def access(self, key: str) -> Access:
         """Return what `key` opens. Compares in constant time."""
-        given = key.encode()
-        opened = [a for a, own in self._of.items() if hmac.compare_digest(given, own.encode())]
-        return opened[0] if opened else Access.NONE
+        sent = key.encode()
+        opened = [a for a, own in self._of.items() if hmac.compare_digest(sent, own.encode())]
+        return max(opened, default=Access.NONE)
 
     def for_browser(self, access: Access) -> str:
-        """Return the key that a browser keeps: never the token."""
-        return self._of[min(access, Access.STOP)]
+        """Return the key that a browser keeps: never one that runs programs."""
+        return self._of[min(access, Access.OPERATE)]
+
+    def up_to(self, access: Access) -> dict[str, str]:
+        """Return the keys that open no more than `access`, by their names. Never the token."""
+        known = {name: duty for name, duty in DUTIES.items() if duty <= access}
+        if not self.takes_jobs:
+            known.pop("submit", None)
+        return {name: self._of[duty] for name, duty in known.items()}
+
+    @property
+    def read_only(self) -> str:
+        return self._of[Access.READ]
 
 
-def needed(method: str, path: str) -> Access:
-    """Return what a request needs. The poll for the outcome is a worker's sign of life."""
-    if method in ("GET", "HEAD") and path != "/v1/outcome":
-        return Access.READ
-    return Access.STOP if method == "POST" and STOPS.fullmatch(path) else Access.ALL
+def keys_of(settings: Settings, token: str) -> Keys:
+    """Return the keys of the head's run. Raises ConfigError if two of them are the same."""
+    given = {
+        Access.READ: settings.read_key,
+        Access.OPERATE: settings.operator_key,
+        Access.SUBMIT: settings.submit_key,
+    }
+    texts = {access: key.reveal() for access, key in given.items() if key}
+    names = ("ROLLCALL_READ_KEY", "ROLLCALL_OPERATOR_KEY", "ROLLCALL_SUBMIT_KEY", "the run's token")
+    seen: dict[str, str] = {}
+    for access, text in {**texts, Access.ALL: token}.items():
+        own = names[access - 1]
+        if (other := seen.setdefault(text, own)) != own:
+            problem = f"is the same as {own}, which opens more"
+            remedy = "give each its own, as `openssl rand -hex 24` prints, or leave it out"
+            raise ConfigError([Fault(other, MASK, problem, remedy)])
+    return Keys(token, texts, takes_jobs=settings.takes_jobs)
 
 
-def page_link(base: str, token: str, *, controls: bool = False) -> str:
-    """Return the address of the page with its read-only key, or with a key that also stops.
+def page_link(base: str, key: str, *, controls: bool = False) -> str:
+    """Return the address of the page with its read-only key, or with the operator key.
 
     `base`: the control port's URL. Logs mask what follows `token=`, and not what follows `read=`.
     No link has the run's token: browsers keep addresses.
     """
-    reads, stops = run_token.read_only(token), run_token.for_page(token)
-    query = {"token": stops} if controls else {"read": reads}
-    return f"{base.rstrip('/')}/?{urlencode(query)}"
+    return f"{base.rstrip('/')}/?{urlencode({'token' if controls else 'read': key})}"

@@ -7,12 +7,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint.cluster import browser
-from entrypoint.cluster.access import READS_ONLY, Access, Keys, needed
+from entrypoint.cluster.access import KEYS, NO_SUBMISSIONS, Access, Keys, needed, too_weak
 from env.http.connections import PROVE
 
 ACCESS = "rollcall.access"
 """Name of the scope's extension that has what the request's key opens."""
 ELSEWHERE = "a page of another origin asks for this in the name of its reader"
+NOT_OF_COOKIE = "a page gets no key: what a cookie holds stays in it"
 IN_ADDRESS = ("token", "read")
 """Names of a key in an address. Logs mask what follows `token=`, so links for logs have `read=`."""
 
@@ -20,9 +21,9 @@ IN_ADDRESS = ("token", "read")
 class Authentication:
     """Requires a key of the run for every path but /healthz."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app = app
-        self._keys = Keys(token)
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/healthz":
@@ -46,8 +47,13 @@ class Authentication:
             return JSONResponse({"error": "wrong or missing token"}, status_code=401)
         request.scope["extensions"][PROVE]()
         request.scope["extensions"][ACCESS] = access
-        if access < needed(request.method, path):
-            return JSONResponse({"error": READS_ONLY}, status_code=403)
+        if access < (need := needed(request.method, path)):
+            row = {"error": too_weak(need, access), "needs": need.key}
+            return JSONResponse(row, status_code=403)
+        if need is Access.SUBMIT and not self._keys.takes_jobs:
+            return JSONResponse({"error": NO_SUBMISSIONS}, status_code=403)
+        if is_cookie and path == KEYS:
+            return JSONResponse({"error": NOT_OF_COOKIE}, status_code=403)
         if is_cookie and request.method not in ("GET", "HEAD") and not browser.is_own(request):
             return JSONResponse({"error": ELSEWHERE}, status_code=403)
         if is_page and any(name in request.query_params for name in IN_ADDRESS):

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 
-from entrypoint.cluster.access import READS_ONLY
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
@@ -51,8 +50,8 @@ class WrongTokenError(Exception):
     """The head does not know this node's token."""
 
 
-class ReadOnlyError(WrongTokenError):
-    """The key is right, and does not suffice."""
+class WeakKeyError(WrongTokenError):
+    """The key is one of the run, and does not suffice."""
 
 
 class DeclinedError(Exception):
@@ -151,8 +150,8 @@ class ControlClient:
             raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
-        if answer.status_code == 403 and READS_ONLY in _why(answer):
-            raise ReadOnlyError(f"the head at {self._base} declines{_why(answer)}")
+        if answer.status_code == 403 and _is_object(answer) and "needs" in answer.json():
+            raise WeakKeyError(f"the head at {self._base} declines{_why(answer)}")
         if answer.status_code == 500:  # a proxy has 502, 503 or 504
             raise HeadFailedError(f"the head failed on {method} {self._base}{path} (status 500)")
         if answer.status_code > 500:

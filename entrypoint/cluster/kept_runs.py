@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
-from entrypoint.cluster.access import page_link
+from entrypoint.cluster.access import Keys, page_link
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.serving import Serving
 from entrypoint.cluster.view_routes import ViewRoutes
@@ -66,9 +66,9 @@ class KeptRunsServer:
         views = ViewRoutes(self._runs, self._reads, self._closing, GpuHistory(), page)
         routes = [Route("/healthz", self._health), Route("/v1/state", self._state)]
         listener = socket.create_server((LOOPBACK, port))
-        token = secrets.token_urlsafe(32)
-        self._serving = Serving([*routes, *views.routes()], token, listener, self._closing.set)
-        self.link = page_link(f"http://{LOOPBACK}:{listener.getsockname()[1]}", token)
+        keys = Keys(secrets.token_urlsafe(32))
+        self._serving = Serving([*routes, *views.routes()], keys, listener, self._closing.set)
+        self.link = page_link(f"http://{LOOPBACK}:{listener.getsockname()[1]}", keys.read_only)
 
     def __enter__(self) -> KeptRunsServer:
         self._serving.__enter__()

@@ -22,7 +22,7 @@ from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import prometheus
-from entrypoint.cluster.access import Access
+from entrypoint.cluster.access import KEYS, Access, Keys
 from entrypoint.cluster.auth import ACCESS
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.measurements import Measuring
@@ -64,13 +64,14 @@ class ControlServer:
         registry: NodeRegistry,
         observer: RollObserver,
         run: RunFiles,
-        token: str,
+        keys: Keys,
         listener: socket.socket,
     ) -> None:
         """`listener`: the control port, which ends with this server."""
         self._registry = registry
         self._observer = observer
         self._run = run
+        self._keys = keys
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
         self._workers = WorkerRoutes(registry, observer, run, self._reads, self.jobs)
@@ -83,7 +84,7 @@ class ControlServer:
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
-        self._serving = Serving(self._routes(), token, listener, self._end_answers)
+        self._serving = Serving(self._routes(), keys, listener, self._end_answers)
         self._in_loop = self._serving.in_loop
 
     def __enter__(self) -> ControlServer:
@@ -219,6 +220,7 @@ class ControlServer:
             Route("/metrics", self._metrics),
             Route("/v1/state", self._state),
             Route("/v1/stop", self._stop, methods=["POST"]),
+            Route(KEYS, self._known_keys),
             *self._views.routes(),
             *self._workers.routes(),
             *self.jobs.routes(),
@@ -242,8 +244,14 @@ class ControlServer:
             await hangs_up_before(self._workers.announced, request, QUESTION_SECONDS)
         is_brief = bool(request.query_params.get("brief"))
         state = await self._reads.ask(partial(self.state, brief=is_brief))
-        may_stop = request.scope["extensions"][ACCESS] >= Access.STOP
-        return JSONResponse({**state, "may_stop": may_stop})
+        told: dict[str, Any] = {"may_stop": request.scope["extensions"][ACCESS] >= Access.OPERATE}
+        if "authorization" in request.headers:  # a program, which makes the page's link of it
+            told["read_key"] = self._keys.read_only
+        return JSONResponse({**state, **told})
+
+    async def _known_keys(self, request: Request) -> Response:
+        """Answer with the keys for links that open no more than the key of this request."""
+        return JSONResponse(self._keys.up_to(request.scope["extensions"][ACCESS]))
 
     async def _stop(self, request: Request) -> Response:
         self._observer.stop_requested("asked over HTTP")

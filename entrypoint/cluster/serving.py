@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from contract import lease
 from entrypoint.cluster import browser
+from entrypoint.cluster.access import Keys
 from entrypoint.cluster.auth import Authentication
 from env.http import connections
 
@@ -27,13 +28,13 @@ CLOSE_SECONDS = 1.0
 """Time for open requests to end when the server ends."""
 
 
-def application(routes: Sequence[Route], token: str) -> Starlette:
-    """Return the application with these paths, each of which needs a key of the token."""
+def application(routes: Sequence[Route], keys: Keys) -> Starlette:
+    """Return the application with these paths, each of which needs one of the keys."""
     return Starlette(
         routes=routes,
         middleware=[
             Middleware(browser.StrictHeaders),
-            Middleware(Authentication, token=token),
+            Middleware(Authentication, keys=keys),
             Middleware(GZipMiddleware, minimum_size=SMALL_BYTES, compresslevel=4),
         ],
         exception_handlers={
@@ -66,14 +67,14 @@ class Serving:
     """Start with `with`; every method may be called from any thread."""
 
     def __init__(
-        self, routes: Sequence[Route], token: str, listener: socket.socket, end: Callable[[], None]
+        self, routes: Sequence[Route], keys: Keys, listener: socket.socket, end: Callable[[], None]
     ) -> None:
         """`end`: called in the loop when the server ends, so that open answers end in time."""
         self._socket = listener
         self._end = end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server = connections.Server(
-            application(routes, token), "the control port", lifespan="off"
+            application(routes, keys), "the control port", lifespan="off"
         )
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
+from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
@@ -108,9 +109,22 @@ def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
     return f"{fault.flag}: unknown flag. Did you mean {near}?" if near else fault
 
 
+NEEDED: Mapping[str, Access] = {
+    **dict.fromkeys(cli.REMOTE, Access.READ),
+    "stop": Access.OPERATE,
+    "submit": Access.SUBMIT,
+    "pipeline": Access.SUBMIT,
+}
+"""The weakest key with which a command does all that it does."""
+
+
 def parser(command: str) -> Parser:
     """Return the parser of one of `COMMANDS`."""
-    made = Parser(command, cli.COMMANDS[command])
+    summary = cli.COMMANDS[command]
+    if need := NEEDED.get(command):
+        stronger = "" if need is Access.ALL else ", or a stronger one"
+        summary += f". It needs {need.key}{stronger}: ROLLCALL_TOKEN has it, or the run directory."
+    made = Parser(command, summary)
     if command not in ("up", "completion"):
         made.add_argument("--json", action="store_true", help="print JSON, also of a failure")
     if command in cli.REMOTE:
@@ -272,7 +286,8 @@ def _open(parser: argparse.ArgumentParser) -> None:
     add("path", nargs="?", type=Path, metavar="RUN", help=what)
     add("--port", type=port, default=0, help="of the page of RUN, on 127.0.0.1; none: a free one")
     add("--control", action="store_true", help="with a key that lets the page stop the run")
-    add("--key", action="store_true", help="print the read-only key alone, as for Prometheus")
+    what = "print a key alone: read (the default), as for Prometheus, operator or submit"
+    add("--key", nargs="?", const="read", choices=tuple(DUTIES), metavar="DUTY", help=what)
     add("--no-browser", action="store_true", help="only print the link")
 
 

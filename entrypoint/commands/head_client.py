@@ -14,13 +14,14 @@ from contract.background import in_background
 from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
+from entrypoint.cluster.access import KEYS
 from entrypoint.cluster.client import (
     ControlClient,
     DeclinedError,
     HeadFailedError,
     NoHeadError,
     NotNowError,
-    ReadOnlyError,
+    WeakKeyError,
     WrongTokenError,
 )
 from entrypoint.config.role import host_to_ask
@@ -80,8 +81,9 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
         remedy = elsewhere if host == "localhost" and settings.url is None else ""
         remedy = _lost_head(settings) or remedy
         raise AwayError(f"no head answers: {error}{remedy}") from None
-    except ReadOnlyError as error:
-        raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
+    except WeakKeyError as error:
+        sentence = f"{error}: give it by ROLLCALL_TOKEN"
+        raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED) from None
     except WrongTokenError as error:
         remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
         raise NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED) from None
@@ -116,7 +118,7 @@ def _lost_head(settings: Settings) -> str:
 
 
 def token_of(settings: Settings) -> str:
-    """Return the run's token, or the read-only key that was given. Raises NoAnswerError."""
+    """Return the run's token, or the key that was given in its place. Raises NoAnswerError."""
     if token := run_token.for_client(settings):
         return token
     if why := run_token.unreadable(settings):
@@ -127,6 +129,14 @@ def token_of(settings: Settings) -> str:
             "directory, or ROLLCALL_TOKEN"
         )
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
+
+
+def keys_of(settings: Settings) -> dict[str, str]:
+    """Return the keys for links that open no more than this command's own, by `DUTIES`.
+
+    Raises NoAnswerError.
+    """
+    return ask(settings, "GET", KEYS)
 
 
 def url_of(settings: Settings) -> str:

@@ -17,13 +17,12 @@ from pathlib import Path
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
 from contract.run_dir import RunFiles
-from entrypoint.cluster.access import page_link
+from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
 from entrypoint.commands.arguments import GIVE_A_RUN
-from entrypoint.commands.head_client import NoAnswerError, ask, token_of, url_of
+from entrypoint.commands.head_client import NoAnswerError, ask, keys_of, url_of
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
-from entrypoint.run import token as run_token
 from entrypoint.run.flight_record.record import RUNNING
 
 
@@ -31,16 +30,19 @@ def open_page(settings: Settings, options: argparse.Namespace) -> int:
     """Print the link, and open it if a person with a browser asks. Raises NoAnswerError."""
     if options.path is not None:
         return _open_kept(settings, options)
-    token = token_of(settings)
-    if options.control and run_token.is_read_only(token):
-        sentence = "--control needs the run's token, and ROLLCALL_TOKEN is its read-only key"
+    keys = keys_of(settings)
+    wanted = options.key or ("operator" if options.control else "read")
+    if wanted not in keys:
+        need = DUTIES[wanted].key
+        flag = f"--key {options.key}" if options.key else "--control"
+        sentence = f"{flag} needs {need}, or a stronger one, in ROLLCALL_TOKEN"
+        if wanted == "submit":
+            sentence += "; a head with ROLLCALL_SUBMIT=0 takes no jobs, and has none"
         raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
-    ask(settings, "GET", "/v1/state")  # says why a browser would get no answer
-    link = page_link(url_of(settings), token, controls=options.control)
     if options.key:
-        print(run_token.read_only(token))
+        print(keys[wanted])
     else:
-        _show(link, options)
+        _show(page_link(url_of(settings), keys[wanted], controls=options.control), options)
     return ExitCode.FINISHED
 
 

@@ -303,6 +303,32 @@ class Settings:
         shown="the head makes one in the run directory",
         secret=True,
     )
+    read_key: Secret | None = variable(
+        "ROLLCALL_READ_KEY",
+        "On the head: the [key](#http) that reads.",
+        parse=parse.token,
+        shown="derived from the token",
+        secret=True,
+    )
+    operator_key: Secret | None = variable(
+        "ROLLCALL_OPERATOR_KEY",
+        "On the head: the [key](#http) that also stops.",
+        parse=parse.token,
+        shown="derived from the token",
+        secret=True,
+    )
+    submit_key: Secret | None = variable(
+        "ROLLCALL_SUBMIT_KEY",
+        "On the head: the [key](#http) that also brings jobs.",
+        parse=parse.token,
+        shown="derived from the token",
+        secret=True,
+    )
+    takes_jobs: bool = variable(
+        "ROLLCALL_SUBMIT",
+        "On the head: 0: no key brings a job to the control port, not even the token.",
+        default=True,
+    )
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
         "This node's name in the roll and in its log file's name. A second node on one "
@@ -387,8 +413,8 @@ class Settings:
     @property
     def secrets(self) -> frozenset[str]:
         """The texts that no message and no page may show."""
-        own = (self.wandb_api_key, self.token, self.webhook)
-        given = (secret.reveal() for secret in own if secret)
+        own = (getattr(self, name) for name, one in declared().items() if one.about.secret)
+        given = (secret.reveal() for secret in own if isinstance(secret, Secret))
         own_variables = variables_before(self.job)[0]
         of_job = secret_texts({**self.runtime_env.get("env_vars", {}), **own_variables})
         return secret_texts(self.environ) | of_job | frozenset(given)

@@ -15,7 +15,7 @@ from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
-from entrypoint.cluster.access import page_link
+from entrypoint.cluster.access import keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
@@ -134,6 +134,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
     began = time.monotonic()
     token = run_token.for_head(settings)
+    keys = keys_of(settings, token)
     skipped = differences.skipped_checks(settings)
     registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
     cluster = (
@@ -149,7 +150,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
     except OSError as error:
         log.error(PORT_TAKEN, port, error.strerror)
         return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
-    control = ControlServer(registry, observer, files, token, listener)
+    control = ControlServer(registry, observer, files, keys, listener)
     control.max_restarts = settings.max_restarts
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
@@ -169,7 +170,8 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         supervise = _supervision(cluster, services, env, ray, role.min_workers)
         finish_uploads = store_sync.no_uploads
         own_url = f"http://{sockets.host_port(bind_address(settings) or me.address, port)}"
-        log.info("the run's page, to read only: %s", page_link(settings.url or own_url, token))
+        link = page_link(settings.url or own_url, keys.read_only)
+        log.info("the run's page, to read only: %s", link)
         try:
             cluster.wait_ready()
             stored = store_sync.uploading(settings, files, journal, inbox)

@@ -26,5 +26,6 @@ def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
         except OSError:
             continue
     tokens = [secret for secret in found if len(secret) >= 16]
-    keys = {key(token) for token in tokens for key in (run_token.read_only, run_token.for_page)}
+    made = (run_token.read_only, run_token.for_page, run_token.for_submit)
+    keys = {key(token) for token in tokens for key in made}
     return frozenset(found | keys)

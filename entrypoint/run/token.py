@@ -31,6 +31,7 @@ TOKEN = re.compile(rb"[!-~]{16,}")
 """Characters that an HTTP header can carry, and enough of them to resist guessing."""
 
 READ_ONLY = re.compile(r"rollcall-read-[0-9a-f]{48}")
+DERIVED = re.compile(r"rollcall-(?:read|page|submit|service)-[0-9a-f]{48}")
 OF_PAGE = re.compile(r"rollcall-page-[0-9a-f]{48}")
 
 SHELLS = Path("/tmp/rollcall-token")
@@ -52,11 +53,16 @@ def is_read_only(token: str) -> bool:
 
 
 def for_page(token: str) -> str:
-    """The page's key: it reads and stops, but submits no job and opens nothing of Ray.
+    """The operator key: it reads and stops, but submits no job and opens nothing of Ray.
 
-    Of the page's key, the key itself.
+    Of the operator key, the key itself.
     """
     return token if OF_PAGE.fullmatch(token) else f"rollcall-page-{derived(token, 'page')}"
+
+
+def for_submit(token: str) -> str:
+    """The submit key: it also brings jobs, and starts no node."""
+    return f"rollcall-submit-{derived(token, 'submit')}"
 
 
 def for_services(settings: Settings, token: str) -> str:
@@ -71,9 +77,9 @@ def derived(token: str, purpose: str) -> str:
 
 
 def given(token: Secret) -> str:
-    """The text of ROLLCALL_TOKEN. Raises ConfigError if it is a key of the page."""
-    if is_read_only(token.reveal()) or OF_PAGE.fullmatch(token.reveal()):
-        problem = "is a key of the run's page, which starts no node"
+    """The text of ROLLCALL_TOKEN. Raises ConfigError if it is a key for less."""
+    if DERIVED.fullmatch(token.reveal()):
+        problem = "is a key that a run derived from its token, and starts no node"
         raise ConfigError([Fault("ROLLCALL_TOKEN", MASK, problem, "give the run's own token")])
     return token.reveal()
 

@@ -10,10 +10,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from contract.progress import Progress
-from entrypoint.cluster.access import page_link
 from entrypoint.cluster.server import HeadPhase
 from tests.support.broken_words import ROWS_OF_WORDS
-from tests.support.control import TOKEN, Head, node_info
+from tests.support.control import Head, node_info
 
 pytestmark = pytest.mark.browser
 SIZES = ((390, 844), (1280, 900))
@@ -21,7 +20,7 @@ COLOURS = ("light", "dark")
 
 
 def opened(head: Head, tab: Page) -> None:
-    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=True))
+    tab.goto(head.link(controls=True))
 
 
 def is_for_everyone(tab: Page) -> None:

@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from contract.journal import append_event
-from entrypoint.cluster.access import page_link
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head
 
@@ -24,7 +23,7 @@ def address(head: Head) -> str:
 @pytest.mark.parametrize("controls", [False, True])
 def test_the_key_of_a_link_is_seen_once(head: Head, tab: Page, controls: bool) -> None:
     """Neither the address, the history, a script nor a later request has it."""
-    link = page_link(address(head), TOKEN, controls=controls)
+    link = head.link(controls=controls)
     key = link.partition("=")[2]
     requests: list[Request] = []
     tab.on("request", lambda request: requests.append(request))
@@ -57,7 +56,7 @@ def test_without_a_key_a_form_asks_for_one(head: Head, tab: Page) -> None:
 
 def test_what_nodes_say_is_text(head: Head, tab: Page) -> None:
     append_event(head.run.journal, "start", EVIL)
-    tab.goto(page_link(address(head), TOKEN))
+    tab.goto(head.link())
     expect(tab.get_by_text(EVIL)).to_be_visible()
     assert tab.title() != "1"
     assert tab.locator("img").count() == 0

@@ -15,7 +15,6 @@ from playwright.sync_api import Page, expect
 from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster.access import page_link
 from entrypoint.cluster.job_queue_protocol import JobQueueProtocol
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.read import read_settings
@@ -24,7 +23,7 @@ from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run import curves
 from entrypoint.run.journal import Journal
-from tests.support.control import TOKEN, Head, asking, node_info
+from tests.support.control import Head, asking, node_info
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
@@ -33,7 +32,7 @@ SLOW = "WARN gpu.clock: 900 of 1980 MHz → look at its cooling"
 
 
 def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
-    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=controls))
+    tab.goto(head.link(controls=controls))
 
 
 def trains(head: Head) -> None:

@@ -17,13 +17,12 @@ from playwright.sync_api import Page, expect
 
 from contract.journal import EventSource, append_event
 from contract.progress import Progress
-from entrypoint.cluster.access import page_link
 from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.commands import report
 from entrypoint.machine.gpus.use import GpuUse
 from tests.support import reported_runs
-from tests.support.control import TOKEN, Head, answers, node_info
+from tests.support.control import Head, answers, node_info
 from tests.support.repository import ROOT
 from tests.support.waiting import eventually
 
@@ -122,7 +121,7 @@ def test_a_picture_of_the_page(head: Head, tab: Page, name: str, tmp_path: Path)
     width, height = case.size
     tab.set_viewport_size({"width": width, "height": height})
     tab.emulate_media(color_scheme="dark" if case.dark else "light")
-    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN))
+    tab.goto(head.link())
     expect(tab.get_by_role("img", name=re.compile("Use of the GPUs"))).to_be_visible()
     if case.dies:
         head.control.__exit__()
@@ -133,7 +132,7 @@ def test_a_picture_of_the_page(head: Head, tab: Page, name: str, tmp_path: Path)
 def test_a_picture_of_the_curves_of_the_gpus(head: Head, tab: Page, tmp_path: Path) -> None:
     trains(head)
     tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
-    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN))
+    tab.goto(head.link())
     expect(tab.get_by_role("img", name=re.compile("Use of the GPUs"))).to_be_visible()
     keep("page-curves", tab.locator("#curves").screenshot(), tmp_path)
 

@@ -16,11 +16,10 @@ from contract.journal import EventSource, append_event, timestamp
 from contract.journal_file.lines import line_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import MissingWorker
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.run.flight_record import run_end
-from tests.support.control import TOKEN, Head, asking, node_info
+from tests.support.control import Head, asking, node_info
 
 pytestmark = pytest.mark.browser
 SIZES = ((390, 844), (1280, 900))
@@ -29,7 +28,7 @@ FIRST, SECOND = EventSource(attempt=1), EventSource(attempt=2)
 
 
 def opened(head: Head, tab: Page) -> None:
-    tab.goto(page_link(f"http://127.0.0.1:{head.port}", TOKEN, controls=True))
+    tab.goto(head.link(controls=True))
 
 
 def trains(head: Head) -> None:

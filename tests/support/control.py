@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from contract.run_dir import RunFiles
+from entrypoint.cluster.access import Keys, page_link
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
@@ -22,6 +23,7 @@ from entrypoint.cluster.server import ControlServer
 from entrypoint.net.http import tls
 from entrypoint.net.port_block import PortBlock
 from entrypoint.net.sockets import host_port, listen
+from entrypoint.run import token as run_token
 from tests.support.waiting import eventually
 
 TOKEN = "correct-horse-battery"
@@ -68,7 +70,9 @@ def control_server(
 ) -> ControlServer:
     """By default the port of a head that waits for one worker."""
     registry = registry or NodeRegistry(HEAD, 1, "first")
-    return ControlServer(registry, observer or Recorder(), RunFiles(run_dir), token, listen(port))
+    return ControlServer(
+        registry, observer or Recorder(), RunFiles(run_dir), Keys(token), listen(port)
+    )
 
 
 def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
@@ -84,12 +88,18 @@ class Head:
         self._reserved = PortBlock()
         self.port = port or self._reserved.first
         self.run = RunFiles(run)
+        self.keys = Keys(TOKEN)
         registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
         listener = listen(self.port, address)
-        self.control = ControlServer(registry, self.heard, self.run, TOKEN, listener)
+        self.control = ControlServer(registry, self.heard, self.run, self.keys, listener)
 
     def client(self, token: str = TOKEN, host: str = "127.0.0.1") -> ControlClient:
         return ControlClient(host, self.port, token)
+
+    def link(self, *, controls: bool = False) -> str:
+        """The page's link with the read-only key, or with the operator key."""
+        key = run_token.for_page(TOKEN) if controls else run_token.read_only(TOKEN)
+        return page_link(f"http://127.0.0.1:{self.port}", key, controls=controls)
 
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"

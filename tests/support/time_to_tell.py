@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from contract.launch.programs import Program
 from entrypoint.cluster.access import page_link
 from entrypoint.processes.programs import program
+from entrypoint.run import token as run_token
 from tests.support.hook_server import Hook
 from tests.support.node_cluster import HEAD, Cluster
 from tests.support.terminal import in_terminal
@@ -131,7 +132,7 @@ def watching(cluster: Cluster, hook: Hook) -> Iterator[Watchers]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         stack.callback(browser.close)
         tab = browser.new_page()
-        tab.goto(page_link(url, token))
+        tab.goto(page_link(url, run_token.read_only(token)))
         expect(tab.locator("#events li").first).to_be_visible(timeout=60_000)
         tab.evaluate(WATCHES)
         watchers = Watchers(tab, hook)

@@ -327,13 +327,13 @@ def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
     assert rollcall(with_key, "open", "--key") == 0
     assert capsys.readouterr().out == f"{key}\n"
     assert rollcall(with_key, "open", "--control") == 77
-    assert "--control needs the run's token" in capsys.readouterr().err
+    assert "--control needs the operator key, or a stronger one" in capsys.readouterr().err
     wrong = {**of(head), "ROLLCALL_TOKEN": "another-run's-token"}
     assert rollcall(wrong, "open") == 77
     said = capsys.readouterr().err
     assert "token: set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's" in said
     assert rollcall(with_key, "stop") == 77
-    assert "set ROLLCALL_TOKEN" not in capsys.readouterr().err
+    assert "set ROLLCALL_TOKEN to" not in capsys.readouterr().err
 
 
 def test_open_opens_a_browser_only_for_a_person_at_a_screen(
