@@ -58,7 +58,7 @@ TIMEOUT_SECONDS = 240.0
 SETTLED_STEPS, SETTLED_SECONDS = 8, 60.0
 """Finished, and passed, after a fault and before the next one."""
 
-RATIOS = {"driver": 0.6, "worker": 1 / 3, "frozen": 1 / 4}
+RATIOS = {"driver": 0.6, "worker": 1 / 3, "frozen": 1 / 2}
 """Fault → the most that ours may take, as a share of the loop's time."""
 SECONDS = {"engine": 5.0, "head": 30.0}
 """Fault → the most seconds that ours may take; the loop is not asked."""

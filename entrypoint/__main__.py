@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -28,6 +29,15 @@ try:
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
     sys.exit(INTERRUPTED)
 
+PROGRAMS = {
+    "prepare": Program.PREPARE,
+    "serve-retriever": Program.RETRIEVER,
+    "serve-reward": Program.SERVE_REWARD,
+    "translate": Program.TRANSLATE,
+}
+"""Command → the program of this product that it becomes."""
+OWN_MODULES = ("bundle", "demo", "init", "report")
+"""Commands that read no settings of a node; each is the `main` of its module."""
 NO_JOB = (
     "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
@@ -74,6 +84,45 @@ def _do(call: cli.Invocation) -> int:
         from entrypoint.commands.terminal import Terminal
 
         sys.stdout = cast(TextIO, Terminal(sys.stdout))
+    if call.command in (*PROGRAMS, *OWN_MODULES) and (why := packages.lacking(call.command)):
+        raise cli.UsageError(why)
+    if call.command in PROGRAMS:
+        _become(PROGRAMS[call.command], *call.arguments)
+    if call.command in OWN_MODULES:
+        module = importlib.import_module(f"entrypoint.commands.{call.command}")
+        return cast(int, module.main(call.arguments))
+    match call.command:
+        case "help" | "version" | "completion":
+            return _print_text(call)
+        case "exec":
+            _exec(call.arguments)
+        case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
+            _become(Program.SUPERVISED, stage, *call.arguments)
+        case "up" | "plan" | "doctor":
+            return _on_this_node(call, environ)
+    return _ask(call, environ)
+
+
+def _print_text(call: cli.Invocation) -> int:
+    from entrypoint.commands import arguments, completion
+
+    if call.command == "completion":
+        print(completion.script(), end="")
+    else:
+        print(arguments.version() if call == cli.VERSION else _help(call.arguments))
+    return ExitCode.FINISHED
+
+
+def _exec(command: Sequence[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], programs.unshadowed(command))
+    except OSError as error:
+        why = f"{command[0]} cannot be executed: {error.strerror}"
+        raise cli.UsageError(why) from None
+
+
+def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
+    """`up`, `plan` and `doctor`, which read the settings of a node."""
     said, recipe = "", None
     if call.command in ("up", "plan"):
         from entrypoint.commands import typed_job
@@ -81,60 +130,13 @@ def _do(call: cli.Invocation) -> int:
         typed = typed_job.read(environ, call.arguments)
         environ, said, recipe = typed.environ, typed.said, typed.recipe
         call = replace(call, arguments=typed.arguments)
-    match call.command:
-        case "help" | "version":
-            from entrypoint.commands import arguments
+    if call.command == "plan":
+        from entrypoint.commands import plan
 
-            print(arguments.version() if call == cli.VERSION else _help(call.arguments))
-            return ExitCode.FINISHED
-        case "completion":
-            from entrypoint.commands import completion
-
-            print(completion.script(), end="")
-            return ExitCode.FINISHED
-        case "exec":
-            try:
-                os.execvp(call.arguments[0], programs.unshadowed(call.arguments))
-            except OSError as error:
-                why = f"{call.arguments[0]} cannot be executed: {error.strerror}"
-                raise cli.UsageError(why) from None
-        case "prepare":
-            _become(Program.PREPARE, *call.arguments)
-        case "demo" | "serve-retriever" | "serve-reward" if why := packages.lacking(call.command):
-            raise cli.UsageError(why)
-        case "serve-retriever":
-            _become(Program.RETRIEVER, *call.arguments)
-        case "serve-reward":
-            _become(Program.SERVE_REWARD, *call.arguments)
-        case "sft" | "rm" | "dpo" as stage:  # its help: else the stage is a job of `up`
-            _become(Program.SUPERVISED, stage, *call.arguments)
-        case "translate":
-            _become(Program.TRANSLATE, *call.arguments)
-        case "init":
-            from entrypoint.commands import init
-
-            return init.main(call.arguments)
-        case "demo":
-            from entrypoint.commands import demo
-
-            return demo.main(call.arguments)
-        case "report":
-            from entrypoint.commands import report as report_command
-
-            return report_command.main(call.arguments)
-        case "bundle":
-            from entrypoint.commands import bundle
-
-            return bundle.main(call.arguments)
-        case "plan":
-            from entrypoint.commands import plan
-
-            settings_or_error = _settings_or_error(environ, call.arguments, recipe)
-            if said and not call.as_json:
-                print(said)
-            return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)
-    if call.command in cli.REMOTE:
-        return _ask(call, environ)
+        settings_or_error = _settings_or_error(environ, call.arguments, recipe)
+        if said and not call.as_json:
+            print(said)
+        return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)
     from entrypoint.commands import node_shell
 
     if call.command != "doctor" and (why := packages.lacking("up")):
