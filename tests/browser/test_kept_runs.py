@@ -15,11 +15,14 @@ from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobInfo
 from tests.support import reported_runs
+from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.flight_events import Clock
 from tests.support.world import World, ends
 
 pytestmark = pytest.mark.browser
 BOTH = re.compile("low-rate: .*; high-rate: |high-rate: .*; low-rate: ")
+LAST_ROW = "element => [...element.getClientRects()].at(-1).bottom"
+"""How far down the last row of an element's text is, in pixels."""
 PHONE = {"width": 390, "height": 844}
 WIDER = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -71,7 +74,8 @@ def test_a_run_that_failed_says_its_error_and_the_place_in_the_users_code(
 
 def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path) -> None:
     clock = Clock()
-    clock.then(0, "start")
+    again = "cd /job && rollcall up --run_dir '/runs/my run'"
+    clock.then(0, "start", resume=again)
     clock.begins(1)
     clock.steps(1, 1, 2, 3)
     run = reported_runs.written(tmp_path / "a", clock)
@@ -82,6 +86,9 @@ def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path)
         expect(tab.locator("#state")).to_have_text("Running")
         expect(tab.locator("#state")).to_have_text("Head lost")
         expect(tab.locator("#verdict")).to_have_text("Start the head again.")
+        expect(tab.locator("#resume code")).to_have_text(again)
+        expect(tab.locator("#attempts li")).to_contain_text("· head_lost")
+        expect(tab.get_by_role("heading", name="Curves")).to_be_hidden()  # it has none
 
 
 def test_two_runs_lie_over_each_other_in_one_colour_each(tab: Page, tmp_path: Path) -> None:
@@ -104,6 +111,33 @@ def test_two_runs_lie_over_each_other_in_one_colour_each(tab: Page, tmp_path: Pa
         tab.get_by_label("Curves of low-rate").uncheck()
         tab.get_by_label("Curves of high-rate").uncheck()
         expect(tab.locator("#together figure")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_long_name_breaks_no_word_beside_it_and_stays_with_its_value_below_a_chart(
+    tab: Page, tmp_path: Path, width: int
+) -> None:
+    long = "a-long-name-of-a-run-with-learning-rate-1e-6-and-two-epochs-and-seed-17"
+    reported_runs.with_faults(tmp_path / long)
+    reported_runs.tells_loss(tmp_path / "sft")
+    tab.set_viewport_size({"width": width, "height": 900})
+    with KeptRunsServer(tmp_path) as server:
+        tab.goto(server.link)
+        tab.get_by_label(f"Curves of {long}").check()
+        cells = tab.locator(
+            "#run-rows :is([data-name=state] span, [data-name=recipe], [data-name=steps])"
+        )
+        expect(tab.locator("#run-rows tr")).to_have_count(2)
+        assert set(cells.evaluate_all(ROWS_OF_WORDS)) == {1}
+        assert cells.count() == 6
+        state = tab.get_by_text("✓ Finished").first.bounding_box()
+        assert state is not None
+        assert state["height"] < 40
+        label = tab.locator("#together .u-label").nth(1)
+        expect(label).to_have_text(long)
+        value = tab.locator("#together .u-series .u-value").nth(1)
+        last, its = label.evaluate(LAST_ROW), value.evaluate(LAST_ROW)
+        assert abs(last - its) < 8
 
 
 def test_the_list_leads_to_a_run_and_back(tab: Page, tmp_path: Path) -> None:

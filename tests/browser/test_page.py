@@ -17,13 +17,10 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_queue_protocol import JobQueueProtocol
 from entrypoint.cluster.server import HeadPhase
-from entrypoint.config.read import read_settings
-from entrypoint.job.job_queue import JobQueue
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.processes.inbox import Inbox
 from entrypoint.run import curves
-from entrypoint.run.journal import Journal
 from tests.support.control import Head, asking, node_info
+from tests.support.queued_jobs import empty_queue
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
@@ -264,14 +261,11 @@ def test_a_reader_has_no_button_and_sees_a_log_grow(head: Head, tab: Page) -> No
 
 def with_jobs(head: Head, *logs: str) -> None:
     """Jobs on one cluster, whose logs have the same name; an empty one has no log yet."""
-    given = {"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RUN_DIR": str(head.run.root)}
-    journal, registry = Journal(head.run.journal, "head"), head.control._registry
-    queue = JobQueue(read_settings(given), journal, Inbox(), registry)
+    queue = empty_queue(head)
     for log in logs:
         run = RunFiles(Path(queue.submit(["true"], {})["run_dir"]))
         if log:
             (run.logs / "attempt-1.log").write_text(log)
-    head.control.jobs.desk = queue
 
 
 def test_another_jobs_log_is_not_the_rest_of_the_log_before(head: Head, tab: Page) -> None:

@@ -23,6 +23,7 @@ from entrypoint.commands import report
 from entrypoint.machine.gpus.use import GpuUse
 from tests.support import reported_runs
 from tests.support.control import Head, answers, node_info
+from tests.support.queued_jobs import works_at_a_queue
 from tests.support.repository import ROOT
 from tests.support.waiting import eventually
 
@@ -127,6 +128,20 @@ def test_a_picture_of_the_page(head: Head, tab: Page, name: str, tmp_path: Path)
         head.control.__exit__()
     expect(tab.locator("#state")).to_have_text(case.word)
     keep(name, tab.screenshot(), tmp_path)
+
+
+def test_a_picture_of_the_jobs_of_a_queue(head: Head, tab: Page, tmp_path: Path) -> None:
+    ends = {"warm-up": "finished", "rate-1e-5": "failed", "rate-1e-6": "running", "eval": "queued"}
+    trains(head)
+    works_at_a_queue(head, ends)
+    tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    tab.goto(head.link())
+    for name in ("warm-up", "rate-1e-6"):
+        tab.get_by_label(f"Curves of {name}").check()
+    together = tab.locator("#together")
+    expect(together.get_by_role("img", name=re.compile("^KL from"))).to_be_visible()
+    tab.evaluate("document.getElementById('runs').scrollIntoView()")
+    keep("page-queue", tab.screenshot(), tmp_path)
 
 
 def test_a_picture_of_the_curves_of_the_gpus(head: Head, tab: Page, tmp_path: Path) -> None:

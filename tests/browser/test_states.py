@@ -24,6 +24,11 @@ from tests.support.control import Head, asking, node_info
 pytestmark = pytest.mark.browser
 SIZES = ((390, 844), (1280, 900))
 COLOURS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+FIRST_OF = """ids => {
+  const top = id => document.getElementById(id).getBoundingClientRect().top;
+  return ids.sort((one, other) => top(one) - top(other))[0];
+}"""
+"""The element that is the highest on the page."""
 FIRST, SECOND = EventSource(attempt=1), EventSource(attempt=2)
 
 
@@ -139,6 +144,29 @@ def test_the_speed_of_a_dead_attempt_is_not_shown(head: Head, tab: Page) -> None
         expect(tab.locator("#facts")).not_to_contain_text(stale)
 
 
+def test_nothing_of_a_lost_head_looks_live_and_the_command_that_starts_it_is_shown(
+    head: Head, tab: Page
+) -> None:
+    trains(head)
+    progress = Progress(step=5, total_steps=10, attempt=2, step_seconds=3.0)
+    replace(progress, tokens_per_second=2490.0, eta_seconds=90.0).write(head.run.progress)
+    again = "cd /job && rollcall up --run_dir '/runs/my run'"
+    append_event(head.run.journal, "start", "this is the head", {"resume": again})
+    append_event(head.run.journal, "attempt", "attempt 2 starts", source=SECOND)
+    opened(head, tab)
+    expect(tab.locator("#facts")).to_contain_text("Time left")
+    expect(tab.locator("#attempts li").first).to_contain_text("· runs")
+    expect(tab.locator("#resume")).to_be_hidden()
+    head.control.__exit__()
+    expect(tab.locator("#state")).to_have_text("Head lost")
+    expect(tab.locator("#facts")).to_contain_text("5 of 10")
+    for stale in ("2490", "Time left", "Step time"):
+        expect(tab.locator("#facts")).not_to_contain_text(stale)
+    expect(tab.get_by_role("button", name="Save and stop…")).to_be_hidden()
+    expect(tab.locator("#attempts li").first).to_contain_text("· head_lost")
+    expect(tab.locator("#resume code")).to_have_text(again)
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     head: Head, tab: Page, is_told: bool
@@ -158,16 +186,18 @@ def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     found = {"gpu.clock": "WARN gpu.clock: 900 MHz → look at its cooling"}
     info = replace(node_info("gpu-1"), joined=True, warnings=tuple(found), findings=found)
     head.control._registry.check_in(info, "")
-    if is_told:  # else the head ends before the page asks again
+    if is_told:  # else the page has it from the journal first
         head.control.announce("failed", 70, run_end.read(head.run))
     expect(tab.locator("#verdict")).to_have_text(re.compile(f"^{cause}, in {place}\\. [A-Za-z]"))
     expect(tab.locator("#verdict")).not_to_contain_text("undefined")
+    head.control.announce("failed", 70, run_end.read(head.run))
     items = tab.get_by_role("region", name="Needs attention").get_by_role("listitem")
     expect(items.first).to_have_text(re.compile(r"attempt 1 failed, too, at .*: hang: no step"))
     expect(items).to_have_text([re.compile("^attempt 1"), f"gpu-1: {found['gpu.clock']}"])
     expect(items).to_have_class(["bad", "warn"])
     expect(tab.locator("#log")).to_contain_text(cause)
     assert tab.evaluate("log => log.scrollTop > 0", tab.locator("#log").element_handle())
+    assert tab.evaluate(FIRST_OF, ["of-logs", "curves", "of-nodes"]) == "of-logs"
 
 
 def test_a_run_that_ended_with_its_head_before_any_failure_says_where_to_look(

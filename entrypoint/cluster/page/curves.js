@@ -53,8 +53,9 @@ function forgetCurves() {
 }
 
 function drawCurves() {
-  by("curves").hidden = !curves.steps.length && !gpus.steps.length;
+  by("curves").hidden = false; // a chart has the width of its place
   charts.show(curves, gpus);
+  by("curves").hidden = !charts.drawn.size;
 }
 
 /** Pure: whether the reward server takes most of a step. */

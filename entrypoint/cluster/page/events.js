@@ -5,7 +5,7 @@ const KEPT = 500, SHOWN = 200, MOST_ATTEMPTS = 5;
 const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "command", "step-found", "ready"];
 const REPAIRS = new Set(["rank-replaced", "engine-replaced", "engine-left-out"]);
 const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
-let source, entries = [], due = false;
+let source, entries = [], due = false, drawnLost = false;
 
 /** Follow the journal of a submitted job, or of the head's own run. */
 function listen(job) {
@@ -36,7 +36,8 @@ function soon() {
 
 function draw() {
   const shown = entries.slice(-SHOWN).reverse();
-  by("attempts").replaceChildren(...attempts(entries).slice(-MOST_ATTEMPTS).reverse()
+  drawnLost = Boolean(state) && isHeadLost(state);
+  by("attempts").replaceChildren(...attempts(entries, drawnLost).slice(-MOST_ATTEMPTS).reverse()
     .map(one => make("li", {className: one.colour}, spokenAttempt(one))));
   if (state) showVerdict(state);
   by("events").replaceChildren(...shown.map(event => make("li", {},
@@ -54,21 +55,23 @@ function colourOf(event) {
 /** The sentence with which the run has ended. */
 const ending = () => entries.findLast(event => event.kind === "outcome")?.sentence ?? "";
 
+/** Pure: the command that starts the head again; undefined if it is not known. */
+const resumption = events => events.findLast(event => event.kind === "start")?.details.resume;
+
 /** Pure: the end of a run that no head tells any more: it ends right after its last event. */
 function endAfter(events, at) {
   const last = events.findLast(event => event.kind === "start" || event.kind === "outcome");
   const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
   if (!isNew) return null;
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
-  const resume = events.findLast(event => event.kind === "start")?.details.resume;
-  const end = {...last.details, resume, remedy: "rollcall report says what to do."};
+  const end = {...last.details, resume: resumption(events), remedy: "rollcall report says what to do."};
   const {failure: kind, evidence, place} = failure?.details ?? {};
   const cause = kind === "unknown" && evidence || failure?.sentence;
   return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;
 }
 
-/** Pure: the attempts that the events know of, the oldest first. */
-function attempts(events) {
+/** Pure: the attempts that the events know of, the oldest first. `isLost`: no head leads the last. */
+function attempts(events, isLost) {
   const found = [];
   for (const event of events) {
     const last = found.at(-1);
@@ -80,6 +83,7 @@ function attempts(events) {
     else if (event.kind === "failure") Object.assign(last, {ended: event.at, colour: "bad", end: event.details.failure});
     else if (event.kind === "outcome") Object.assign(last, {ended: event.at, colour: colourOf(event), end: event.details.outcome});
   }
+  if (isLost && found.length && !found.at(-1).ended) Object.assign(found.at(-1), {colour: "bad", end: "head_lost"});
   return found;
 }
 

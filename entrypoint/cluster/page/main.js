@@ -33,7 +33,7 @@ async function refresh() {
     if (news.job !== shownJob || isBack) listen(news.job); // the browser may wait on a dead connection
     shownJob = news.job;
     whole = isBrief && whole ? {...news, nodes: merged(whole.nodes, news.nodes)} : news;
-    show(news);
+    show(state = withEnd(news));
     by("of-nodes").hidden = !news.is_live;
     if (news.is_live) showNodes(whole);
     refreshDetails(isSlow, news.progress?.step);
@@ -104,16 +104,20 @@ function show(news) {
   document.title = `${mark} ${word}: ${name}`;
   const p = news.progress;
   by("bar").hidden = !p?.total_steps;
+  by("bar").className = colour;
   by("bar").value = p?.total_steps ? p.step / p.total_steps : 0;
   by("facts").replaceChildren(...facts(news).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
-  by("controls").hidden = !news.may_stop || Boolean(news.outcome);
+  by("controls").hidden = !news.may_stop || Boolean(news.outcome || news.isLost);
   showFailedLog(news.outcome);
   showVerdict(news);
+  if (isHeadLost(news) !== drawnLost) draw();
   tick();
 }
 
-/** Open the log of the attempt that has failed last, once, at its end. */
+/** Open the log of the attempt that has failed last, once, at its end, above the curves. */
 function showFailedLog(outcome) {
+  const logs = by("of-logs"), isFirst = Boolean(outcome?.log);
+  if (isFirst !== (logs.nextElementSibling === by("curves"))) isFirst ? by("curves").before(logs) : logs.parentElement.append(logs);
   if (!outcome?.log || failedLog === outcome.log) return;
   failedLog = outcome.log;
   refreshNames(shownJob, shownJob ? {job: shownJob} : {}).then(() => openLog(failedLog)).catch(() => failedLog = "");
@@ -126,14 +130,21 @@ function showVerdict(news) {
   const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
-  by("sentence").textContent = (news.outcome && ending()) || news.sentence;
-  by("resume").hidden = !news.outcome?.resume;
-  by("resume").querySelector("code").textContent = news.outcome?.resume ?? "";
+  by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? "" : news.sentence);
+  const resume = isHeadLost(news) ? resumption(entries) : news.outcome?.resume;
+  by("resume").hidden = !resume;
+  by("resume").querySelector("code").textContent = resume ?? "";
   by("attention").hidden = !found.length;
   by("attention").querySelector("ul").replaceChildren(
     ...found.slice(0, MOST_SAID).map(([kind, sentence]) => make("li", {className: kind}, sentence)),
     ...(more > 0 ? [make("li", {className: "warn"}, `and ${more} more: the nodes' filter finds them`)] : []),
   );
+}
+
+/** The state of a run, with the end that its journal tells before its head does. */
+function withEnd(news) {
+  const end = !news.outcome && !shownJob && news.is_live && endAfter(entries, news.at);
+  return end ? {...news, outcome: end, isLost: false} : news;
 }
 
 /** Say how old the answer is. */
@@ -144,23 +155,22 @@ function tick() {
     if (seconds(asked) > LOST_SECONDS) say(troubled ? `The head answers, but cannot read the run: ${troubled}.` : "The head has not answered yet.");
     return;
   }
-  const end = !state.outcome && !shownJob && endAfter(entries, state.at);
-  if (end) {
-    state = {...state, outcome: end};
-    return show(state);
-  }
+  const ended = withEnd(state);
+  if (ended !== state) return show(state = ended);
   const age = seconds(heard), at = clock(state.at);
   by("updated").textContent = `updated ${duration(age)} ago`;
   // Browsers run the clocks of a hidden page once a minute.
   if (age < (document.hidden ? 5 * HIDDEN_SECONDS : LOST_SECONDS) || seconds(asked) < LOST_SECONDS) return;
   if (state.outcome) return void (by("updated").textContent = `The head has ended. This is the state of ${at}.`);
-  by("verdict").className = "bad";
-  by("verdict").textContent = troubled ? "Look at the run directory's storage." : "Start the head again.";
-  if (troubled) return void say(`The head answers, but it has not been able to read the run since ${at}: ${troubled}. What you see is from then.`);
-  by("state").className = "chip bad";
-  by("state").textContent = "Head lost";
-  by("state").dataset.mark = "✕";
-  document.title = `✕ Head lost: ${state.head}`;
+  if (troubled) {
+    by("verdict").className = "bad";
+    by("verdict").textContent = "Look at the run directory's storage.";
+    return void say(`The head answers, but it has not been able to read the run since ${at}: ${troubled}. What you see is from then.`);
+  }
+  if (!state.isLost) {
+    state = {...state, isLost: true};
+    return show(state);
+  }
   say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. Start the head again with the same run directory, and the run continues.`);
 }
 

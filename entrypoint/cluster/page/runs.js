@@ -31,6 +31,7 @@ function inOrder(one, other, by) {
   if (by === "name") return one.name.localeCompare(other.name) || one.id.localeCompare(other.id);
   const [a, b] = [one[by], other[by]];
   if (a === null || b === null) return (a === null) - (b === null);
+  if (!a && !b) return one.id.localeCompare(other.id, undefined, {numeric: true}); // of a queue: the next one first
   if (by === "best") return one.metric.localeCompare(other.metric) || (/loss/.test(one.metric) ? a - b : b - a);
   return a < b ? 1 : a > b ? -1 : 0;
 }

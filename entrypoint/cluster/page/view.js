@@ -37,14 +37,18 @@ const PHASES = {
 
 /** Pure: the word, the colour and the mark of a state. */
 function headline(state) {
+  if (state.isLost) return PHASES.head_lost;
   if (state.outcome) return ENDS[state.outcome.outcome] ?? FAILED;
   if (state.is_starting) return [`Attempt ${state.attempt}: starting, no step yet`, "busy", "▶"];
   const word = state.phase.charAt(0).toUpperCase() + state.phase.slice(1);
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }
 
-/** Pure: the name of what is shown: a job's id on its cluster, else the run's name. */
-const nameOf = ({is_live, job, run}) => (is_live && job) || run.name;
+/** Pure: whether nobody leads the run, though it has not ended. */
+const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost";
+
+/** Pure: the run's name; with the id by which commands know a job that runs. */
+const nameOf = ({is_live, job, run}) => is_live && job && job !== run.name ? `${run.name} (${job})` : run.name;
 
 /** Pure: how many nodes there are, and the names of some. */
 const several = nodes => `${nodes.length} nodes (${nodes.slice(0, 3).map(node => node.node).join(", ")}, …)`;
@@ -105,7 +109,8 @@ const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, sai
 const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") - (other !== "bad"));
 
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase, is_starting, is_live}, found) {
+function verdict({outcome, phase, is_starting, is_live, isLost}, found) {
+  if (isLost) return ["bad", "Start the head again."];
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
@@ -124,19 +129,19 @@ const said = (node, check) => node.findings[check] ?? `the check ${check} did no
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];
+  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];
   rows.push(["Workers", state.is_live ? `${state.present} of ${state.expected_workers}` : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
   rows.push(["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
-    ["Time left", !state.outcome && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
+    ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward?.toFixed(3)],
     ["Loss", p.loss?.toPrecision(4)],
     heldOut(p.eval),
     ["KL", p.kl?.toFixed(4)],
-    ["Tokens/s", p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
-    ["Step time", p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
+    ["Tokens/s", goesOn && p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
+    ["Step time", goesOn && p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
   );
   return rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
 }
