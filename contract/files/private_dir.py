@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -23,6 +24,11 @@ UNMAPPED = Path("/proc/sys/kernel/overflowuid")
 USER_MAP = Path("/proc/self/uid_map")
 EVERY_USER = ["0", "0", "4294967295"]
 """The map of a namespace that knows all users."""
+MOUNTS = Path("/proc/self/mountinfo")
+EMPTY_DIR = re.compile(r"/pods/[^/]+/volumes/kubernetes\.io~empty-dir/")
+"""In the path of an emptyDir on its machine. Only root enters the directories above it."""
+ESCAPED = re.compile(r"\\([0-7]{3})")
+"""A space, tab, newline or backslash in a path of `MOUNTS`."""
 
 
 class NotPrivateError(PermissionError):
@@ -81,11 +87,48 @@ def _unsafe_parent(path: Path) -> Path | None:
     real = path.parent.resolve()
     for parent in (*path.parents, real, *real.parents):
         status = parent.lstat()
-        owned = is_trusted(status.st_uid)
-        writable = status.st_mode & WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX
-        if not owned or (writable and not stat.S_ISLNK(status.st_mode)):
+        if not is_trusted(status.st_uid):
+            return parent
+        is_safe = stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX
+        is_open = status.st_mode & WRITABLE_BY_OTHERS and not is_safe
+        if is_open and not _is_ours_alone(parent, status.st_mode):
             return parent
     return None
+
+
+def _is_ours_alone(directory: Path, mode: int) -> bool:
+    """Return whether this user's processes alone can rename what is in the open directory.
+
+    An emptyDir of Kubernetes has mode 0777, and nobody outside of its pod can reach it. If root
+    runs this process, a policy's programs are other users in the pod: the sticky bit is set.
+    """
+    if not is_of_pod(directory):
+        return False
+    if os.geteuid() != 0:  # so it cannot start a process of another user
+        return True
+    try:
+        directory.chmod(stat.S_IMODE(mode) | stat.S_ISVTX)
+    except OSError:
+        return False
+    return True
+
+
+def is_of_pod(directory: Path) -> bool:
+    """Return whether the directory is in an emptyDir, which only the containers of a pod have.
+
+    An emptyDir in memory is a mount of its own, and has the sticky bit.
+    """
+    real = directory.resolve()
+    below, above = "/", "/"
+    for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
+        root, point = (ESCAPED.sub(_octal, field) for field in line.split(" ", 5)[3:5])
+        if real.is_relative_to(point) and len(point) >= len(above):  # the last one is on top
+            below, above = root, point
+    return EMPTY_DIR.search(f"{below}/") is not None
+
+
+def _octal(escaped: re.Match[str]) -> str:
+    return chr(int(escaped[1], 8))
 
 
 def is_trusted(user: int) -> bool:
@@ -106,7 +149,8 @@ def _unmapped_user() -> int | None:
 def check_place(path: Path) -> None:
     """Raises NotPrivateError if other users could rename `path`, which need not exist."""
     if parent := _unsafe_parent(path):
+        repaired = f"chmod +t {parent}" if is_trusted(parent.lstat().st_uid) else "remove that"
         raise NotPrivateError(
             f"other users can replace {path}, as they may rename what is in {parent}",
-            "remove that, or set TMPDIR to a directory of this user alone",
+            f"{repaired}, or set TMPDIR to a directory of this user alone",
         )

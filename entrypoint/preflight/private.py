@@ -47,7 +47,7 @@ def _of_ray(home: Path, ray_dir: Path) -> Iterator[Finding]:
 def _of_run_dir(path: Path) -> Iterator[Finding]:
     with suppress(OSError):  # host.run_dir tells it
         mode = path.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not private_dir.is_of_pod(path):
             evidence = f"every user of the machine may change {path} ({stat.filemode(mode)})"
             yield Finding(Verdict.WARN, evidence, f"chmod o-w {path}")
 

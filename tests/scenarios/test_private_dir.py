@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +21,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node
 from tests.support.other_user import as_nobody
+from tests.support.repository import ROOT
 
 
 @pytest.fixture
@@ -154,3 +157,67 @@ def test_a_temporary_directory_in_which_others_can_rename_is_passed_over(
     said = f"other users can replace .*, as they may rename what is in {rays}: .* set TMPDIR"
     with pytest.raises(PermissionError, match=said):
         private_dir.make(private_dir.of_node("a node"))
+
+
+POD = "pods/0c9a6f1e-8f4b-4a53-9a2b-3d1a4a2a7c11/volumes/kubernetes.io~empty-dir"
+IN_POD = """
+mount --bind "$1" "$2"
+shift 2
+exec setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
+"""
+MAKE = """
+import sys
+from pathlib import Path
+from contract.files import private_dir
+try:
+    private_dir.make(Path(sys.argv[1], "rollcall-1", "ray"))
+except private_dir.NotPrivateError as error:
+    print(error.remedy)
+"""
+
+
+@pytest.fixture
+def volumes() -> Iterator[Path]:
+    """A directory whose path every user may follow, as a machine's root has it."""
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o755)
+        yield Path(root)
+
+
+def make_in_a_mount(volumes: Path, source: str, user: int) -> str:
+    """What is said in a container that has `source` of the machine, of mode 0777, as its /tmp."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("only root can mount")
+    (shown := volumes / "with a space").mkdir(exist_ok=True)
+    (there := volumes / source).mkdir(parents=True)
+    there.chmod(0o777)
+    command = ("unshare", "--mount", "bash", "-ec", IN_POD, "pod", there, shown, str(user))
+    done = subprocess.run(
+        [*command, sys.executable, "-c", MAKE, shown],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_an_empty_dir_of_a_pod_is_safe_for_the_only_user_in_it(volumes: Path) -> None:
+    assert make_in_a_mount(volumes, f"{POD}/tmp", 1000) == ""
+    made = volumes / POD / "tmp" / "rollcall-1"
+    assert (made.stat().st_uid, made.stat().st_mode & 0o777) == (1000, 0o700)
+
+
+def test_root_sets_the_sticky_bit_of_an_empty_dir_for_it_starts_other_users(volumes: Path) -> None:
+    assert make_in_a_mount(volumes, f"{POD}/tmp/below", 0) == ""
+    assert (volumes / POD / "tmp" / "below").stat().st_mode & 0o7777 == 0o1777
+    assert as_nobody(
+        lambda: replace_directory(volumes / POD / "tmp" / "below" / "rollcall-1")
+    ).startswith("PermissionError")
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_any_other_directory_without_the_sticky_bit_is_refused(volumes: Path, user: int) -> None:
+    said = make_in_a_mount(volumes, "volumes/kubernetes.io~empty-dir", user)
+    assert said.startswith(f"chmod +t {volumes / 'with a space'}, or set TMPDIR")
+    assert list((volumes / "volumes/kubernetes.io~empty-dir").iterdir()) == []
