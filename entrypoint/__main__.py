@@ -18,6 +18,7 @@ try:
     from typing import NoReturn, TextIO, cast
 
     from contract.exit_codes import ExitCode
+    from contract.files import ray_home
     from contract.files.os_errors import to_a_reader
     from contract.launch.programs import Program
     from contract.options import ConfigError, Fault
@@ -25,7 +26,7 @@ try:
     from entrypoint.config.read import read_settings
     from entrypoint.config.recipes import BUILTIN, RECIPES
     from entrypoint.config.settings import Settings
-    from entrypoint.processes import programs
+    from entrypoint.processes import home, programs
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
     sys.exit(INTERRUPTED)
 
@@ -38,6 +39,7 @@ PROGRAMS = {
 """Command → the program of this product that it becomes."""
 OWN_MODULES = ("bundle", "demo", "init", "report")
 """Commands that read no settings of a node; each is the `main` of its module."""
+STARTS_PROGRAMS = frozenset({*PROGRAMS, "up", "demo", "exec", "sft", "rm", "dpo"})
 NO_JOB = (
     "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
@@ -77,6 +79,8 @@ def _run() -> int:
 
 def _do(call: cli.Invocation) -> int:
     """Do what the words ask for; return the exit code. Raises ConfigError."""
+    if call.command in STARTS_PROGRAMS:
+        home.give(ray_home.default(os.environ))
     environ: Mapping[str, str] = {**os.environ, **call.variables}
     if call.waits_for_jobs:
         environ = {**environ, "ROLLCALL_WAIT_FOR_JOBS": "1"}
