@@ -32,6 +32,12 @@ NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NETWORK = (
 FIRST_USER = 1_000_000
 """If root runs the launcher, the program's user is this number plus the launcher's process id."""
 NOBODY = 65534
+CHANGE_USER = 1 << 0 | 1 << 6 | 1 << 7
+"""CAP_CHOWN, CAP_SETGID and CAP_SETUID."""
+NAME_ROOT = 1 << 31
+"""CAP_SETFCAP: without it, root cannot be named in a namespace of users."""
+USERS = "/proc/self/uid_map"
+"""The users of this process's namespace: ranges of their numbers."""
 DENIED = {
     # socket, kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, ptrace,
     # process_vm_readv, process_vm_writev; io_uring_setup, bpf, userfaultfd, add_key, request_key,
@@ -75,8 +81,8 @@ def main() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        namespaces = _namespaces()
         user = _user()
+        namespaces = _namespaces(user)
         if user is not None:
             os.chown(job["directory"], user, user)
         status, timed_out = _run(job, user, namespaces)
@@ -155,16 +161,16 @@ def _descendants() -> list[int]:
     return list(found - {os.getpid()})
 
 
-def _namespaces() -> list[str]:
+def _namespaces(other_user: int | None) -> list[str]:
     """Leave the machine's namespaces, as far as the kernel allows it. Return the new ones."""
     user, group = os.getuid(), os.getgid()
     wanted = {"network": NEW_NETWORK, "pid": NEW_PIDS, "ipc": NEW_IPC, "mount": NEW_MOUNTS}
     every = NEW_NETWORK | NEW_PIDS | NEW_IPC | NEW_MOUNTS
-    if user == 0:  # root changes to another user, of whom a namespace of users would know nothing
+    if other_user is not None:  # a namespace of users would not know that user
         if LIBC.unshare(every) == 0:
             return list(wanted)
         return [name for name, flag in wanted.items() if LIBC.unshare(flag) == 0]
-    if LIBC.unshare(NEW_USER | every) != 0:
+    if (user == 0 and not _may(NAME_ROOT)) or LIBC.unshare(NEW_USER | every) != 0:
         return []
     with contextlib.suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
@@ -173,9 +179,28 @@ def _namespaces() -> list[str]:
     return ["user", *wanted]
 
 
+def _may(capabilities: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    (held,) = (line for line in status.splitlines() if line.startswith("CapEff:"))
+    return int(held.split()[1], 16) & capabilities == capabilities
+
+
 def _user() -> int | None:
-    """Return the program's user; None if it stays this one, who may not change it."""
-    return FIRST_USER + os.getpid() if os.getuid() == 0 else None
+    """Return the program's user; None if it stays this one, who may not change it.
+
+    A container may know few users, and its root may have no capability.
+    """
+    if not _may(CHANGE_USER):
+        return None
+    rows = [tuple(map(int, row.split())) for row in Path(USERS).read_text().splitlines()]
+    return next(
+        (
+            user
+            for user in (FIRST_USER + os.getpid(), NOBODY)
+            if any(first <= user < first + count for first, _, count in rows)
+        ),
+        None,
+    )
 
 
 def _become(
@@ -188,7 +213,7 @@ def _become(
         own_files = "mount" in namespaces and _own_files(job, user, has_pids="pid" in namespaces)
         _limit(job["limits"])
         if user is not None:
-            _change_user(job["directory"], user)
+            _change_user(user)
         LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         _restrict_files(job, own_files=own_files)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -315,17 +340,11 @@ def _limit(limits: Mapping[str, int]) -> None:
         resource.setrlimit(number, (value, value))
 
 
-def _change_user(directory: str, user: int) -> None:
-    for one in (user, NOBODY):
-        try:
-            os.setgroups([])
-            os.setresgid(one, one, one)
-            os.setresuid(one, one, one)
-        except OSError:  # not mapped in this container
-            os.chown(directory, NOBODY, NOBODY)
-            continue
-        return
-    raise OSError(0, "root cannot change to another user here")
+def _change_user(user: int) -> None:
+    """Raises OSError."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def _filter_system_calls() -> bool:

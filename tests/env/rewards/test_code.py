@@ -226,15 +226,23 @@ print(run.end, "mount" in run.namespaces, run.output, sep="\\n")
 """
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
 """As root in a container, who may make no namespace."""
+OF_NO_CAPABILITY = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+"""As root in a container that drops all capabilities: it cannot become another user."""
+ALONE_IN_ITS_NAMESPACE = ("unshare", "--user", "--map-root-user")
+"""As root in a container without rights on its machine, which knows no other user."""
 
 
-@pytest.mark.parametrize("around", [(), WITHOUT_RIGHTS], ids=["with namespaces", "without"])
+@pytest.mark.parametrize(
+    "around",
+    [(), WITHOUT_RIGHTS, OF_NO_CAPABILITY, ALONE_IN_ITS_NAMESPACE],
+    ids=["with namespaces", "without", "no capability", "the only user"],
+)
 def test_a_program_leaves_no_file_sees_no_path_of_the_run_and_makes_no_namespace(
     around: tuple[str, ...], tmp_path: Path
 ) -> None:
     if around and os.geteuid() != 0:
         pytest.skip("only root can give up a right")
-    mark = f"{os.getpid()}-{len(around)}"
+    mark = f"{os.getpid()}-{'-'.join(around[:2])}"
     with tempfile.TemporaryDirectory() as run_dir:
         Path(run_dir).chmod(0o755)
         (kept := Path(run_dir) / "token").write_text("a secret")
