@@ -13,6 +13,7 @@ from contract.options import ConfigError
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, decide
 from entrypoint.machine.inventory import installed
+from tests.support.pod_security import unsafe
 from tests.support.repository import ROOT
 from trainer.config.parse import parse
 
@@ -64,6 +65,26 @@ def test_every_pod_has_the_one_image_whose_ray_the_file_names() -> None:
     images = {pod["containers"][0]["image"] for pod in pods().values()}
     assert len(images) == 1
     assert manifests()["RayCluster"]["spec"]["rayVersion"] == installed("ray")
+
+
+@pytest.mark.parametrize("name", ["head", "worker", "supervisor"])
+def test_a_pod_meets_the_restricted_standard_and_what_kube_score_asks(name: str) -> None:
+    assert unsafe(pods()[name]) == []
+
+
+def test_the_pods_of_ray_and_the_supervisor_reach_each_other_and_others_reach_the_page() -> None:
+    found = list(yaml.safe_load_all(FILE.read_text()))
+    ray, page = (one["spec"] for one in found if one["kind"] == "NetworkPolicy")
+    cluster = manifests()["RayCluster"]["metadata"]["name"]
+    (job,) = (one for one in found if one["kind"] == "Job")
+    of_ray = {"matchLabels": {"ray.io/cluster": cluster}}
+    of_supervisor = {"matchLabels": job["spec"]["template"]["metadata"]["labels"]}
+    assert (ray["podSelector"], page["podSelector"]) == (of_ray, of_supervisor)
+    assert ray["ingress"] == [{"from": [{"podSelector": of_ray}, {"podSelector": of_supervisor}]}]
+    all_ports, control = page["ingress"]
+    assert all_ports == {"from": [{"podSelector": of_ray}]}
+    (port,) = control["ports"]
+    assert port["port"] in {one["name"] for one in supervisor()["ports"]}
 
 
 def test_the_supervisor_waits_for_all_workers_of_the_cluster_that_it_names() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
+from tests.support.pod_security import unsafe
 from tests.support.repository import ROOT
 
 COMPOSE = ROOT / "compose"
@@ -56,7 +57,7 @@ def test_skypilot_reads_the_task_the_managed_job_and_their_volume(tmp_path: Path
     assert volume["config"]["access_mode"] == "ReadWriteMany"
     (container,) = task["containers"]
     assert container["name"] == "ray-node"
-    assert container["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE", "IPC_LOCK"]
+    assert container["securityContext"]["runAsUser"] == 0
 
 
 def test_aws_takes_the_job_definition(tmp_path: Path) -> None:
@@ -66,7 +67,10 @@ def test_aws_takes_the_job_definition(tmp_path: Path) -> None:
 
 def test_kubernetes_takes_the_pods_of_kuberays_file(tmp_path: Path) -> None:
     kinds = read("kuberay", COMPOSE / "kubernetes" / "kuberay.yaml", tmp_path)
-    assert kinds == ["RayCluster", "Job", "Service", "PersistentVolumeClaim"]
+    assert kinds == [
+        *("RayCluster", "Job", "Service"),
+        *("NetworkPolicy", "NetworkPolicy", "PersistentVolumeClaim"),
+    ]
 
 
 def test_shellcheck_finds_nothing() -> None:
@@ -116,7 +120,7 @@ def test_helm_renders_what_kubernetes_takes(
     pod = pod_of(manifests[f"{KINDS[kind]}/first"])
     (container,) = pod["containers"]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert {"/shared", "/dev/shm", "/run/secrets/rollcall"} == mounts
+    assert {"/shared", "/dev/shm", "/tmp", "/run/secrets/rollcall"} == mounts
     assert {"readinessProbe", "livenessProbe"} <= container.keys()
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     (touched,) = container["lifecycle"]["preStop"]["exec"]["command"][1:]
@@ -126,7 +130,40 @@ def test_helm_renders_what_kubernetes_takes(
     made = {"Secret/first-token", "PersistentVolumeClaim/first-shared"}
     assert made & manifests.keys() == (set() if values else made)
     assert pod["enableServiceLinks"] is False
-    assert pod.get("securityContext", {}) == values.get("podSecurityContext", {})
+    assert pod["securityContext"].items() >= values.get("podSecurityContext", {}).items()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_chart_s_pods_meet_the_restricted_standard_and_what_kube_score_asks(
+    kind: str, tmp_path: Path
+) -> None:
+    assert unsafe(pod_of(rendered(tmp_path, kind=kind)[f"{KINDS[kind]}/first"])) == []
+
+
+def test_the_chart_s_pods_talk_to_each_other_to_dns_and_by_https_alone(tmp_path: Path) -> None:
+    labels = {"app.kubernetes.io/name": "rollcall", "app.kubernetes.io/instance": "first"}
+    manifests = rendered(tmp_path, env=PORTS)
+    template = manifests["Job/first"]["spec"]["template"]
+    assert labels.items() <= template["metadata"]["labels"].items()
+    policy = manifests["NetworkPolicy/first"]["spec"]
+    pods = [{"podSelector": {"matchLabels": labels}}]
+    assert policy["podSelector"] == {"matchLabels": labels}
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    control = [{"port": PORTS["ROLLCALL_CONTROL_PORT"], "protocol": "TCP"}]
+    assert policy["ingress"] == [
+        {"from": pods},
+        {"from": [{"podSelector": {}}], "ports": control},
+    ]
+    dns = [{"port": 53, "protocol": name} for name in ("UDP", "TCP")]
+    https = [{"port": 443, "protocol": "TCP"}]
+    assert policy["egress"] == [{"to": pods}, {"ports": dns}, {"ports": https}]
+
+
+def test_the_page_can_be_closed_and_the_policy_left_to_others(tmp_path: Path) -> None:
+    closed: dict[str, list[str]] = {"pageFrom": [], "egress": []}
+    policy = rendered(tmp_path, networkPolicy=closed)["NetworkPolicy/first"]["spec"]
+    assert (len(policy["ingress"]), len(policy["egress"])) == (1, 2)
+    assert "NetworkPolicy/first" not in rendered(tmp_path, networkPolicy={"enabled": False})
 
 
 PORTS = {

@@ -149,7 +149,7 @@ spec:
       ports:
         - {name: ray, containerPort: {{ .Values.env.ROLLCALL_RAY_PORT | default 6379 }}}
         - {name: dashboard, containerPort: {{ .Values.env.ROLLCALL_DASHBOARD_PORT | default 8265 }}}
-        - {name: control, containerPort: {{ .Values.env.ROLLCALL_CONTROL_PORT | default 8267 }}}
+        - {name: control, containerPort: {{ include "rollcall.controlPort" . }}}
       resources:
         requests:
           {{- toYaml .Values.resources.requests | nindent 10 }}
@@ -187,6 +187,8 @@ spec:
       volumeMounts:
         - {name: shared, mountPath: /shared}
         - {name: shm, mountPath: /dev/shm}
+        # What Ray and compilers write.
+        - {name: tmp, mountPath: /tmp}
         - {name: token, mountPath: /run/secrets/rollcall, readOnly: true}
   volumes:
     - name: shared
@@ -196,10 +198,17 @@ spec:
       emptyDir:
         medium: Memory
         sizeLimit: {{ .Values.shmSize }}
+    - name: tmp
+      emptyDir:
+        sizeLimit: {{ .Values.tmpSize }}
     - name: token
       secret:
         secretName: {{ include "rollcall.tokenSecret" . }}
         defaultMode: 0440
+{{- end }}
+
+{{- define "rollcall.controlPort" -}}
+{{ .Values.env.ROLLCALL_CONTROL_PORT | default 8267 }}
 {{- end }}
 
 {{- define "rollcall.health" -}}
