@@ -17,6 +17,8 @@ ARG FLAVOUR=cuda
 ARG BASE_IMAGE
 # What compiles for CUDA: the same distribution and Python, with nvcc.
 ARG CUDA_BUILD_IMAGE
+# Who runs a container, if the platform does not say it. 0:0 for RunPod and SkyPilot, which need root.
+ARG RUN_AS=1000:1000
 # 0: the cuda image is built in minutes, without flash-attn; packed samples take torch's flash kernels.
 ARG WITH_FLASH_ATTN=1
 
@@ -145,7 +147,11 @@ RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \
 FROM ${FLAVOUR}-venv AS image
 # A user id that /etc/passwd does not know has no name, and torch asks for one.
 ENV PATH=/opt/rollcall/bin:$PATH PYTHONUNBUFFERED=1 USER=rollcall
+# Nothing of the image depends on the user: any number does (`--user 4711`), on a read-only root too.
+# The home is made in /tmp. Ubuntu's images have a user 1000.
 RUN mkdir --mode=1777 /checkpoints /workspace \
+ && if id ubuntu 2> /dev/null; then userdel --remove ubuntu; fi \
+ && useradd --uid 1000 --user-group --home-dir /nonexistent --no-create-home rollcall \
  && echo /opt/rollcall > "$(python -c 'import site; print(site.getsitepackages()[0])')/rollcall.pth"
 WORKDIR /workspace
 # GCS, dashboard and jobs, control port: on the head. The other ports of Ray are between nodes.
@@ -159,6 +165,8 @@ HEALTHCHECK --interval=15s --timeout=5s CMD ["bash", "-c", "exec 3<>/dev/tcp/${R
 # tini is process 1: it reaps what Ray's jobs leave behind and passes signals on.
 ENTRYPOINT ["tini", "--", "python", "-P", "-m", "rollcall"]
 COPY --from=source /opt/rollcall /opt/rollcall
+ARG RUN_AS
+USER ${RUN_AS}
 LABEL org.opencontainers.image.title="Rollcall" \
       org.opencontainers.image.description="Turns any set of machines into a supervised RLHF cluster" \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -98,6 +98,8 @@ def options_of_service(name: str, given: Mapping[str, str]) -> set[tuple[str, st
     options = {("network", service["network_mode"]), ("shm-size", service["shm_size"])}
     options |= {("ulimit", f"{name}={value}") for name, value in service["ulimits"].items()}
     options |= {("cap-add", capability) for capability in service["cap_add"]}
+    options |= {("cap-drop", capability) for capability in service["cap_drop"]}
+    options |= {("user", service["user"]), ("read-only", str(service["read_only"]).lower())}
     options |= {("volume", volume) for volume in service["volumes"]}
     options |= {("env-file", f"compose/{file}") for file in service["env_file"]}
     options |= {("security-opt", option) for option in service.get("security_opt", [])}
@@ -124,13 +126,26 @@ def test_a_run_line_says_the_same_as_the_compose_file(name: str, line: str, tmp_
         options.remove(("security-opt", "label=disable"))
         if ("device", "nvidia.com/gpu=all") in options:
             options = options - {("device", "nvidia.com/gpu=all")} | {("gpus", "all")}
-    given = {"RUN_DIR": "/shared/run", "EXPECTED_WORKERS": "2"}
+    (user,) = (value for option, value in options if option == "user")
+    assert user == {"docker": "$(id -u):$(id -g)", "podman": "0:0"}[program]
+    given = {"RUN_DIR": "/shared/run", "EXPECTED_WORKERS": "2", "RUN_AS": user}
     if ("device", "/dev/infiniband") in options:
         given["RDMA"] = "/dev/infiniband"
     (network,) = (value for option, value in options if option == "env-file")
     given["NETWORK"] = Path(network).stem
     assert (ROOT / network).is_file()
     assert options == options_of_service(f"{name}.yaml", given)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "rocm"])
+def test_a_compose_file_gives_a_node_no_right_that_it_does_not_need(name: str) -> None:
+    services = yaml_of(f"{name}.yaml")["services"]
+    node = services["head"] if name == "cpu" else services["node"]
+    assert interpolated(node["user"], {}) == "1000:1000"
+    assert (node["read_only"], node["cap_drop"]) == (True, ["ALL"])
+    assert set(node.get("cap_add", [])) <= {"SYS_PTRACE"}
+    assert "no-new-privileges" in node["security_opt"]
+    assert "/tmp" in node["volumes"]
 
 
 def test_there_are_lines_for_both_programs_and_both_makers_of_gpus() -> None:
@@ -194,12 +209,13 @@ def test_the_managed_job_is_the_task_on_spot_machines() -> None:
     assert managed == task
 
 
-def test_skypilots_pods_may_do_what_the_charts_may() -> None:
-    """Without SYS_PTRACE a job that hangs shows no stacks; without IPC_LOCK RDMA pins no memory."""
+def test_skypilots_pods_are_root_who_may_read_stacks_and_pin_memory() -> None:
+    """SkyPilot's own template installs packages with apt-get, by root or sudo."""
     config = yaml_of("skypilot/task.yaml")["config"]
     (container,) = config["kubernetes"]["pod_config"]["spec"]["containers"]
-    chart = yaml_of("kubernetes/chart/values.yaml")["securityContext"]
-    assert container == {"securityContext": chart}
+    rights = {"runAsUser": 0, "capabilities": {"add": ["SYS_PTRACE", "IPC_LOCK"]}}
+    assert container == {"securityContext": rights}
+    assert {"--user=0:0", "--cap-add=SYS_PTRACE"} <= set(config["docker"]["run_options"])
 
 
 # ---- what an exit code leads to
@@ -284,6 +300,14 @@ def test_the_lines_that_make_the_templates_have_every_variable_that_they_use() -
         r"^```sh guide=runpod\n(.+?)^```$", (PAGES / "runpod.md").read_text(), re.M | re.S
     )
     assert set(re.findall(r"\$(\w+)", lines)) <= set(re.findall(r"^export (\w+)=", lines, re.M))
+
+
+def test_the_image_for_runpod_is_root_s_as_a_template_names_no_user() -> None:
+    assert "user" not in POD_FIELDS
+    page = (PAGES / "runpod.md").read_text()
+    builds = re.findall(r"^docker build .+$", page, re.MULTILINE)
+    assert [line for line in builds if "--build-arg RUN_AS=0:0 " not in line] == []
+    assert "\nARG RUN_AS=1000:1000\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_templates_make_a_head_and_workers_of_it() -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from tests.support.env_files import ENV_FILES, variables_of
 from tests.support.repository import ROOT
+from tests.support.run_lines import options_of_line
 
 SCRIPT = ROOT / "compose" / "slurm" / "rollcall.sbatch"
 ARGUMENTS = ["--pretrain", "a model", "--ref_resources", '{"older": 1}']
@@ -227,7 +228,10 @@ def test_a_container_is_given_the_variables_of_slurm_and_of_the_network(
     assert expected | {"ROLLCALL_MIN_WORKERS", "WANDB_API_KEY"} <= passed
     assert set(variables_of(network)) <= passed
     assert passed & {"UNRELATED", "PATH", "HOME"} == set()
-    assert ("HOME=/workspace" in passed) is (runtime == "docker")  # root has a home of its own
+    options, _ = options_of_line(words[1:])
+    user = {"docker": f"{os.getuid()}:{os.getgid()}", "podman": "0:0"}[runtime]
+    assert {("user", user), ("read-only", "true"), ("cap-drop", "ALL")} <= options
+    assert {("security-opt", "no-new-privileges"), ("volume", "/tmp")} <= options
     assert job.variables(runtime).items() >= variables_of(network).items()
     assert words[words.index("rollcall:cuda") + 1 :] == ARGUMENTS
 

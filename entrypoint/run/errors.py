@@ -11,7 +11,7 @@ from contract.exit_codes import ExitCode
 OF_THE_NODE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Limits of the node, whatever path the call named."""
 
-REFUSED = "give user {user} the right to it"
+REFUSED = "give user {user} the right to it, or run as its owner (a container: --user UID:GID)"
 LACKED = "put it on a file system that has this call"
 MISPLACED = "make it, or correct the path"
 PERMANENT = {

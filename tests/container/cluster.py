@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.support.watch import Watch
 HEAD_POD_ID = "abc123"
 REWARD_URL = "http://reward:5000/get_reward"
 LINES_SHOWN = 40
+OF_THE_IMAGE = (1000, 1000)
+"""The image's user and group, who must be allowed to write to a run directory."""
 
 # A step of the tiny model takes a tenth of a second.
 JOB = (
@@ -30,12 +33,16 @@ class Cluster:
 
     volumes: Sequence[str] = ()
     """More of each container, as podman has them."""
+    user = ""
+    """Of each container; the image's if empty."""
 
     def __init__(self, root: Path, data: Path, *, memory: str = "4g") -> None:
         """`memory`: of each container."""
         self.root, self.data, self.memory = root, data, memory
         self.run = RunFiles(root / "run")
         self.run.root.mkdir(parents=True)
+        if not self.user:
+            os.chown(self.run.root, *OF_THE_IMAGE)
         self.watch = Watch(self.run, self.report)
         self.name = f"rollcall-{uuid.uuid4().hex[:8]}"
         self.nodes: dict[str, Container] = {}
@@ -97,6 +104,8 @@ class Cluster:
             *(f"--volume={volume}" for volume in self.volumes),
             *(f"--env={name}={value}" for name, value in env.items()),
         ]
+        if self.user:
+            options.append(f"--user={self.user}")
         if alias:
             options.append(f"--network-alias={alias}")
         self.nodes[node] = Container.start(f"{self.name}-{node}", *options, image, *words)

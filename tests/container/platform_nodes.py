@@ -23,12 +23,15 @@ import pytest
 import yaml
 
 from contract.run_dir import RunFiles
+from tests.container.cluster import OF_THE_IMAGE
 from tests.support.podman import CONFIGURATION, IMAGE, Container, compose_program, podman
 from tests.support.repository import ROOT
 from tests.support.run_lines import PAGE, options_of_line
 from tests.support.watch import Watch
 
 COMPOSE = ROOT / "compose"
+OF_THE_SHELL = "$(id -u):$(id -g)"
+"""A user of the machine, who is not root."""
 LOOK = """
 echo ---; rollcall plan --json "$@"
 echo ---; df --output=size --block-size=1G /dev/shm | tail --lines=1
@@ -48,7 +51,20 @@ class Shared:
         (root / "cache").mkdir(parents=True)
         for place in ("run", "data"):
             shutil.copytree(data, root / place)
-        return cls(root)
+        shared = cls(root)
+        shared.give(*OF_THE_IMAGE)
+        return shared
+
+    def give(self, user: int, group: int) -> None:
+        for path in (self.root, *self.root.rglob("*")):
+            os.chown(path, user, group)
+
+    def owned_by(self, value: str) -> str:
+        """Return the user that `--user` of a line means, to whom the directory then belongs."""
+        if value == OF_THE_SHELL:
+            return ":".join(map(str, OF_THE_IMAGE))
+        self.give(*map(int, value.split(":")))
+        return value
 
     @property
     def run(self) -> Path:
@@ -56,6 +72,8 @@ class Shared:
 
     def volume(self, value: str) -> str:
         places = {"/shared/run": self.run, "~/.cache/huggingface": self.root / "cache"}
+        if ":" not in value:  # of the container alone
+            return value
         source, inside = value.split(":")
         return f"{places[source]}:{inside}"
 
@@ -120,6 +138,8 @@ def line_here(words: Iterable[str], shared: Shared) -> tuple[list[str], list[str
             case "ulimit":
                 limit, _, number = value.partition("=")
                 here += [f"--ulimit={value}"] if granted(limit, int(number)) else []
+            case "user":
+                here.append(f"--user={shared.owned_by(value)}")
             case "volume":
                 here.append(f"--volume={shared.volume(value)}")
             case "env-file":
@@ -149,6 +169,7 @@ POD = {
 def pod(name: str, shared: Shared, identity: str, **given: str) -> tuple[list[str], list[str]]:
     """A pod's options and its job's flags: what template, RunPod and `given` say.
 
+    The image of RunPod's pods is built for root.
     The model is a directory on the volume instead of one of the hub.
     """
     template = json.loads((COMPOSE / "runpod" / f"{name}.json").read_text())
@@ -156,7 +177,11 @@ def pod(name: str, shared: Shared, identity: str, **given: str) -> tuple[list[st
     volume = f"--volume={shared.root}:{template['volumeMountPath']}"
     words = template["dockerStartCmd"]
     job = ["/workspace/data/model" if word.startswith("Qwen/") else word for word in words]
-    return [volume, *(f"--env={name}={value}" for name, value in variables.items())], job
+    return [
+        volume,
+        "--user=0:0",
+        *(f"--env={name}={value}" for name, value in variables.items()),
+    ], job
 
 
 def start_pods(
@@ -212,6 +237,7 @@ def typed(block: str, last: str, file: Path, shared: Shared, address: str = "10.
         "registry.example.com/team/rollcall:cuda": IMAGE,
         "/shared/run": str(shared.run),
         "10.0.0.2": address,
+        OF_THE_SHELL: shared.owned_by(OF_THE_SHELL),
         "--file compose/cuda.yaml up --no-build": f"--file {file} {last}",
         "docker compose": f"export CACHE={shared.root / 'cache'}\ndocker compose",
     }

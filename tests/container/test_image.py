@@ -71,7 +71,7 @@ def test_neither_compiler_nor_package_cache_nor_test_is_left_in_the_image() -> N
         "find /root/.cache /var/lib/apt/lists /build -type f 2>/dev/null;"
         "find /opt/rollcall -name 'test*.py'"
     )
-    assert run_once("--network=none", IMAGE, "bash", "-c", look).stdout == ""
+    assert run_once("--network=none", "--user=0", IMAGE, "bash", "-c", look).stdout == ""
 
 
 @pytest.mark.faults
@@ -145,19 +145,43 @@ def test_memory_that_runs_out_in_a_container_leaves_no_file_in_the_repository() 
     assert not Path("oom").exists()
 
 
-@pytest.mark.faults
-def test_a_user_without_a_name_on_a_read_only_root_with_no_capability_finishes_a_run(
+HARDENED = (
+    *("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
+    *("--shm-size=512m", "--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4"),
+)
+
+
+def trains_to_the_end(run: Path, data: Path, *options: str) -> None:
+    """One node with nothing but volumes to write to, and with no right."""
+    volumes = (f"--volume={run}:/checkpoints", f"--volume={data}:/data:ro")
+    job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
+    said = run_once(*HARDENED, *options, *volumes, IMAGE, *job, within=200)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert newest_checkpoint(RunFiles(run).checkpoints) == 10
+    assert "host.private" not in said.stdout + said.stderr
+
+
+def test_the_image_as_user_1000_on_a_read_only_root_with_no_capability_trains_to_the_end(
     tmp_path: Path, data: Path
 ) -> None:
-    tmp_path.chmod(0o777)
-    options = ("--user=1234", "--read-only", "--cap-drop=ALL", "--tmpfs=/tmp", "--shm-size=512m")
-    volumes = (f"--volume={tmp_path}:/checkpoints", f"--volume={data}:/data:ro")
-    alone = ("--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4")
-    job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
-    said = run_once(*options, *volumes, *alone, IMAGE, *job, within=200)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert newest_checkpoint(RunFiles(tmp_path).checkpoints) == 10
-    assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {1234}
+    assert inspect(IMAGE)["Config"]["User"] == "1000:1000"
+    (run := tmp_path / "run").mkdir(mode=0o750)
+    os.chown(run, 1000, 1000)
+    trains_to_the_end(run, data, "--volume=/tmp")
+    assert {path.stat().st_uid for path in run.rglob("*")} == {1000}
+
+
+def test_a_user_without_a_name_or_a_home_whose_volumes_are_empty_dirs_trains_to_the_end(
+    tmp_path: Path, data: Path
+) -> None:
+    """As on OpenShift: a large number of the namespace, group 0, and volumes of mode 2777."""
+    volumes = tmp_path / "pods" / str(uuid.uuid4()) / "volumes" / "kubernetes.io~empty-dir"
+    for name in ("run", "tmp"):
+        (volumes / name).mkdir(parents=True)
+        (volumes / name).chmod(0o2777)
+    user = ("--user=1000680000:0", "--unsetenv=HOME")
+    trains_to_the_end(volumes / "run", data, *user, f"--volume={volumes / 'tmp'}:/tmp")
+    assert {path.lstat().st_uid for path in volumes.rglob("*/*")} == {1000680000}
 
 
 def test_head_and_worker_are_healthy_and_a_head_whose_control_port_hangs_is_not(

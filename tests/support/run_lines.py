@@ -16,10 +16,10 @@ def run_lines() -> list[tuple[str, str]]:
 
 
 def options_of_line(words: Sequence[str]) -> tuple[set[tuple[str, str]], list[str]]:
-    """The options with their values, and the words from the image on."""
+    """The options with their values, but `--rm`, and the words from the image on."""
     options, rest = set(), list(words)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)[2:]
         if option != "rm":
-            options.add((option, rest.pop(0)))
+            options.add((option, "true" if option == "read-only" else rest.pop(0)))
     return options, rest

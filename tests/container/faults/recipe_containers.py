@@ -143,7 +143,7 @@ class RecipeContainers(Containers):
         if self.job.recipe != "command":
             launcher = ["torchrun", "--standalone", f"--nproc-per-node={RANKS}"]
         done = run_once(
-            *("--entrypoint=tini", "--shm-size=512m", "--pids-limit=-1"),
+            *("--user=0:0", "--entrypoint=tini", "--shm-size=512m", "--pids-limit=-1"),
             *(f"--volume={volume}" for volume in VOLUMES),
             *(f"--volume={root}:/checkpoints", f"--volume={self.data}:/data:ro"),
             f"--volume={root / 'record'}:{Path(RECORD).parent}",

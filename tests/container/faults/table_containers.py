@@ -20,7 +20,9 @@ HEAD, FIRST, SECOND = "head", "worker-1", "worker-2"
 
 
 class Containers(Cluster):
-    """A cluster as faults see it."""
+    """A cluster as faults see it. Root in it may do what a fault needs."""
+
+    user = "0:0"
 
     def boot(self) -> None:
         job = (*ENDLESS, "--remote_rm_url", "arithmetic", "--dist_timeout", "45")

@@ -71,7 +71,7 @@ def test_a_second_head_is_refused_while_the_first_lives_though_no_node_reaches_i
     try:
         rival = Container.start(
             f"{cluster.name}-rival",
-            *("--shm-size=512m", "--pids-limit=-1", "--env=EXPECTED_WORKERS=0"),
+            *("--user=0:0", "--shm-size=512m", "--pids-limit=-1", "--env=EXPECTED_WORKERS=0"),
             f"--volume={cluster.run.root}:/checkpoints",
             f"--volume={cluster.data}:/data:ro",
             *(IMAGE, "--", *ENDLESS, "--remote_rm_url", "arithmetic"),
