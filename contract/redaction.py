@@ -8,27 +8,38 @@ from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
 NAMES = (
-    r"key|token|secret|password|passwd|webhook(?:_url)?"
-    r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)"
+    r"key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
+    r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)|(?<=[_-])pwd"
 )
 """Matches the end of a secret's name. A word such as `compass` is none."""
 SECRET_NAME = re.compile(rf"(?:{NAMES}|OTLP_(?:[A-Z]+_)?HEADERS)$", re.IGNORECASE)
 OPTION = rf"[\w.+/-]*(?:{NAMES}|use_wandb)"
+SHORT = "(?-i:[pu])"
+"""Letters of options that mean a password, or a user with one, to many programs."""
 QUOTE = r"""\\*["']"""
 """Backslashes precede the quote if the text is part of a JSON text."""
 SECRET_OPTION = re.compile(
     rf"""
-      (?<![\w.+/-])-{OPTION}\s+(?!\s|(?:{QUOTE})?-)    # --token abc
+      (?<![\w.+/-])-(?:{OPTION}|(?P<short>{SHORT}))\s+(?!\s|(?:{QUOTE})?-)  # --token abc
     | (?<!\\)(?P<open>{QUOTE}){OPTION}\s*=             # '--token=a b'
     | (?<![\w.+/-]){OPTION}\s*=\s*(?!\s)               # token=abc
     | (?<!\\)(?P<name>{QUOTE})(?:
-          -{OPTION}(?P=name)\s*,\s*(?!{QUOTE}-)        # '--token', 'abc': a command line as a list
+          -(?:{OPTION}|(?P<listed>{SHORT}))(?P=name)\s*,\s*(?!{QUOTE}-)  # '--token', 'abc': a list
         | {OPTION}(?P=name)\s*:\s*                     # "token": "abc"
       )(?P<quote>{QUOTE})
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 """Matches the text before a secret."""
+OTHER_SHORT = re.compile(
+    r"\b(?:cp|grep|install|mkdir|patch|ps|pytest|rsync|salloc|sbatch|srun|touch)\b[^;&|]*\Z"
+)
+"""Matches the text before a short option of a program to which it means something else."""
+LOOKED_BACK = 80
+"""Characters before a short option in which its program is looked for."""
+PORT_OR_PATH = re.compile(r"[\d.:,-]+(?:/(?:tcp|udp))?|(?:~|\.\.?)?/.*|[\w.-]+/.*")
+"""Matches a value of a short option that is no password."""
+SHORT_OPTION = re.compile(r"""(?<![\w.+/-])-[pu](?=\s|\\*["'])""")
 SINGLE_QUOTED = re.compile(r"""[^']*(?:'(?:\\*"'\\*"|\\+')'[^']*)*'""")
 """Matches a shell's text after its first single quote: no escapes, '"'"' for a quote in it."""
 PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
@@ -133,6 +144,7 @@ def _suspects(text: str, secrets: Iterable[str]) -> Iterator[int]:
         return
     for part in ("bearer ", "authorization: basic "):
         yield from _places(lower, part)
+    yield from (found.start() for found in SHORT_OPTION.finditer(text))
     for found in OPTION_END.finditer(lower):
         if found[1] is None or "-" in lower[1 + lower.rfind(" ", 0, found.start()) : found.end()]:
             yield found.start()
@@ -226,9 +238,23 @@ def _secret_values(text: str) -> Iterator[Value]:
             continue
         quote = match["quote"] or match["open"] or ""
         end = _quoted_end(text, at, quote) if quote else _word_end(text, at)
+        short = match["short"] or match["listed"]
+        if short and not is_short_secret(short, text[at:end], text[: match.start()]):
+            continue
         if end > at + len(quote):
             yield Value(match.start(), at, end, quote)
             at = end
+
+
+def is_short_secret(letter: str, value: str, before: str) -> bool:
+    """Return whether the value of `-p` or `-u` is a password, or a user with one (`me:abc`).
+
+    `before`: the command up to the option.
+    """
+    value = value.strip("\\\"'")
+    if PORT_OR_PATH.fullmatch(value) or OTHER_SHORT.search(before[-LOOKED_BACK:]):
+        return False
+    return letter == "p" or ":" in value
 
 
 def _quoted_end(text: str, at: int, quote: str) -> int:
@@ -282,7 +308,12 @@ def _after_option(words: Sequence[Any], at: int) -> str | None:
     before, word = words[at - 1] if at else None, words[at]
     if not isinstance(before, str) or before[:1] != "-":
         return None
-    return None if isinstance(word, str) and word[:1] == "-" else _after(before, word)
+    if isinstance(word, str) and word[:1] == "-":
+        return None
+    if before in ("-p", "-u") and isinstance(word, str):
+        program = " ".join(str(one) for one in words[: at - 1])
+        return MASK if is_short_secret(before[1], word, f"{program} ") else None
+    return _after(before, word)
 
 
 def _after(name: str, value: Any) -> str | None:

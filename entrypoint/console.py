@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from contract.durations import duration
@@ -36,42 +35,8 @@ REDRAWN_PER_SECOND = 2.0
 DUMB_TERMINALS = ("dumb", "unknown")
 """Values of TERM; such a terminal cannot go back to the start of a row."""
 
-REPEATED_SECONDS = 60.0
-REPEATING = ("asyncio", "uvicorn.error")
-"""Loggers of what anyone who reaches the control port can make it say."""
-
-
 GONE = frozenset({errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF})
 """Errors of a write to a closed pipe, terminal or file."""
-
-
-class OncePerMinute(logging.Filter):
-    """Passes a repeated message once a minute, with how often it has come since."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: dict[tuple[str, ...], float] = {}
-        self._held: Counter[tuple[str, ...]] = Counter()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = str(record.exc_info[0]) if record.exc_info else ""
-        first_line = record.getMessage().partition("\n")[0]
-        message = (record.name, first_line, kind)
-        if record.created - self._shown.get(message, 0.0) < REPEATED_SECONDS:
-            self._held[message] += 1
-            return False
-        self._shown = {
-            known: at for known, at in self._shown.items() if record.created - at < REPEATED_SECONDS
-        }
-        held = self._held.pop(message, 0)
-        self._held = Counter({known: n for known, n in self._held.items() if known in self._shown})
-        if held:
-            record.msg, record.args = f"{record.getMessage()} ({held} times more since)", ()
-        self._shown[message] = record.created
-        return True
-
-
-ONCE_PER_MINUTE = OncePerMinute()
 
 
 class _Line(logging.Formatter):
@@ -185,8 +150,6 @@ def set_up(settings: Settings) -> None:
     root.handlers = [handler]
     root.setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    for name in REPEATING:
-        logging.getLogger(name).addFilter(ONCE_PER_MINUTE)
 
 
 VERDICTS = {"WARN": logging.WARNING, "FAIL": logging.ERROR}

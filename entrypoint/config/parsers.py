@@ -75,9 +75,12 @@ def run_dir(raw: str) -> Path:
     return path
 
 
+PLACEHOLDER = ("is a guide's placeholder", "give the key itself, or unset it")
+
+
 def secret(raw: str) -> Secret:
     if is_placeholder(raw):
-        raise ParseError("is a guide's placeholder", "give the key itself, or unset it")
+        raise ParseError(*PLACEHOLDER)
     if not re.fullmatch(r"[!-~]+", raw):
         raise ParseError("has characters that no key has", "give the key as it was issued")
     return Secret(raw)

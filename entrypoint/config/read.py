@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.options import ConfigError, Declared, Fault, ParseError, nearest
-from contract.redaction import MASK, secret_texts
+from contract.redaction import MASK, SECRET_NAME, secret_texts
 from contract.run_dir import NODE_DIR
 from entrypoint.config import image, job_parsers, parsers, wandb_key
 from entrypoint.config.conflicts import contradictions
@@ -52,6 +52,8 @@ PASSED_ON = (
     ),
 )
 """How names begin of variables that the job's libraries read, no shell between."""
+ISSUED_KEYS = ("HF_", "HUGGING_FACE_", "WANDB_")
+"""How names begin of variables whose secrets others have issued: no word is such a secret."""
 QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
 """`docker --env-file` and manifests keep the quotes that a shell would take away."""
 
@@ -166,6 +168,8 @@ class Reader:
         for name in sorted(self.environ):
             if name.upper().startswith(PASSED_ON) and name not in known and self._is_quoted(name):
                 self.fault(name, *QUOTED)
+            if name not in known and self._is_placeholder(name):
+                self.fault(name, *parsers.PLACEHOLDER, secret=True)
             meant = nearest(name.upper(), unset, cutoff=MISSPELT)
             if meant and name not in known:
                 remedy = f"spell it as {meant}, or rename it if it is another program's"
@@ -197,6 +201,11 @@ class Reader:
 
     def _is_quoted(self, name: str) -> bool:
         return is_quoted(self._given(name) or "", shell_like=False)
+
+    def _is_placeholder(self, name: str) -> bool:
+        """Whether a guide's placeholder stands where a service's key belongs."""
+        is_key = name.upper().startswith(ISSUED_KEYS) and SECRET_NAME.search(name)
+        return bool(is_key) and is_placeholder(self._given(name) or "")
 
     def _given(self, name: str) -> str | None:
         return self.environ.get(name, "").strip() or None

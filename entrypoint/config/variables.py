@@ -16,11 +16,17 @@ LONGEST_PLACEHOLDER = 39
 PLACEHOLDER = re.compile(
     r"[<>{}$*]|\.\.|…"
     r"|(?:^|[^a-z])(?:your?|my|insert|replace|change|put|paste|enter|wandb)(?:[^a-z]|$)"
-    r"|^(?:x{3,}|0{3,}|key|none|null|todo|changeme|dummy|example|placeholder|secret|token)$"
+    r"|(?:^|[_-])x{3,}$|^(?:0{3,}|key|none|null|todo|changeme|dummy|example|placeholder|secret|token)$"
     r"|(?:api|access|secret|auth|wandb)[-_ ]?(?:key|token)|(?:key|token)[-_ ]?here",
     re.IGNORECASE,
 )
 """Matches what guides write where a key belongs: `your_wandb_api_key_here`, `{token}`, `...`."""
+
+
+OF_THE_HUB = re.compile(r"hf_[A-Za-z0-9]{30,}")
+"""Matches a token as Hugging Face issues it: 34 random characters, which may have any word."""
+LEAST_CHARACTERS = 8
+"""Different characters of a random token. A placeholder such as `hf_xxxx…` has fewer."""
 
 
 class Secret(str):
@@ -43,6 +49,8 @@ class Secret(str):
 
 def is_placeholder(key: str) -> bool:
     """Return whether `key` is what a guide writes in place of a key."""
+    if OF_THE_HUB.fullmatch(key) and len(set(key)) > LEAST_CHARACTERS:
+        return False
     return len(key) <= LONGEST_PLACEHOLDER and PLACEHOLDER.search(key) is not None
 
 

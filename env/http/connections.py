@@ -1,15 +1,18 @@
 """Limits on the connections of every HTTP server: how many, how long, how much of a request.
 
-Anyone who reaches the port may connect. A connection counts as unproven until it has brought a
-request with the key that the server asks for; to an open server, any request. Unproven connections
-have a deadline and are few for each address, so that whoever holds them open cannot keep the
-cluster's own nodes out. Proven ones are not counted: hundreds of workers may share one address.
+Anyone who reaches the port may connect; addresses are served in turn (`fair_accept`). A connection
+counts as unproven until it has brought a request with the key that the server asks for; to an open
+server, any request. Unproven connections have a deadline and are few for each address, so that
+whoever holds them open cannot keep the cluster's own nodes out. Proven ones are not counted:
+hundreds of workers may share one address.
+
+A request that arrives before the answer of the one before is not read: the connection ends. So a
+client costs one request for each time that it waits, and others are served between.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import logging
 import resource
@@ -19,10 +22,13 @@ from contextlib import suppress
 from typing import Any
 
 import uvicorn
-from h11 import IDLE, SEND_BODY
+from h11 import DONE, IDLE, SEND_BODY
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from env.http.fair_accept import Listener
+from env.http.repeated_lines import say_once_per_minute
 
 log = logging.getLogger("uvicorn.error")  # of the server that this extends
 
@@ -40,9 +46,6 @@ NEW_SECONDS = 2.0
 MOST_UNPROVEN = 1024
 UNPROVEN_SHARE = 4
 """Unproven connections take at most one of this many descriptors of the process."""
-ACCEPTED_AT_ONCE = 128
-"""More wait in the kernel, so that the limits apply between two turns of the event loop."""
-WAITING_IN_KERNEL = 1024
 IPV6_NETWORK_BITS = 64
 """The smallest IPv6 network that one owner has."""
 
@@ -117,7 +120,6 @@ class Config(uvicorn.Config):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
             h11_max_incomplete_event_size=HEADER_BYTES,
             **settings,
         )
@@ -129,24 +131,44 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Any, name: str, **settings: Any) -> None:
         """`app`: calls the scope's extension PROVE. `settings`: more of uvicorn's."""
+        say_once_per_minute()
         self._name = name
         self._unproven = (config := Config(app, **settings)).unproven
+        self._listeners: list[Listener] = []
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._say)
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(WAITING_IN_KERNEL)
+        await super().startup([])
+        self._listeners = [
+            Listener(one, self._connection, owner_of, self._exhausted) for one in sockets or ()
+        ]
+        for listener in self._listeners:
+            listener.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await super().shutdown(sockets)
+
+    def _connection(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection, as uvicorn makes it."""
+        make: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    def _exhausted(self, error: OSError) -> None:
+        log.warning("%s: %s", self._name, error.strerror or error)
+        self._unproven.abort_all()
 
     def _say(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            log.warning("%s: %s", self._name, error.strerror or error)
+        else:
             loop.default_exception_handler(context)
-            return
-        log.warning("%s: %s", self._name, error.strerror or error)
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            self._unproven.abort_all()
 
 
 class Connection(H11Protocol):
@@ -180,6 +202,8 @@ class Connection(H11Protocol):
         self._keep_deadline()
 
     def on_response_complete(self) -> None:
+        if self.conn.their_state is DONE and self.conn.trailing_data[0]:
+            self.transport.close()  # no client of ours sends before it has its answer
         super().on_response_complete()
         self._keep_deadline()
 

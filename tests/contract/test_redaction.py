@@ -36,6 +36,16 @@ SECRET = "9f86d081884c7d659a2feaa0c55ad015"
         ("--creds abcd --auth=abcd", f"--creds {MASK} --auth={MASK}"),
         ("DB_PASS=abcd SMTP_CREDENTIALS=abcd", f"DB_PASS={MASK} SMTP_CREDENTIALS={MASK}"),
         ("--compass abcd bypass=abcd", "--compass abcd bypass=abcd"),
+        ("login -p abcd -p 'a b' x", f"login -p {MASK} -p {MASK} x"),
+        ("curl -u me:abcd http://x", f"curl -u {MASK} http://x"),
+        ("['a', '-p', 'abcd', '-u', 'me:abcd']", f"['a', '-p', '{MASK}', '-u', '{MASK}']"),
+        (r"[\"a\", \"-p\", \"abcd\"]", rf"[\"a\", \"-p\", \"{MASK}\"]"),
+        ("--db-pwd abcd --passphrase=abcd", f"--db-pwd {MASK} --passphrase={MASK}"),
+        ("mkdir -p out && serve -p 8000", "mkdir -p out && serve -p 8000"),
+        ("mkdir -p out && login -p abcd", f"mkdir -p out && login -p {MASK}"),
+        ("run -p 80:80/tcp -p out/x -u me -p -v", "run -p 80:80/tcp -p out/x -u me -p -v"),
+        ("srun -p gpu ['pytest', '-p', 'no:x']", "srun -p gpu ['pytest', '-p', 'no:x']"),
+        ("PWD=/abcd/e OLDPWD=/abcd", "PWD=/abcd/e OLDPWD=/abcd"),
         ("Authorization: Bearer abcd", f"Authorization: Bearer {MASK}"),
         ("AUTHORIZATION: BEARER abcd", f"AUTHORIZATION: BEARER {MASK}"),
         ("authorization: basic dTpw", f"authorization: basic {MASK}"),
@@ -90,6 +100,9 @@ def test_a_shown_command_has_its_secrets_masked(text: str, expected: str) -> Non
 
 
 def test_a_command_line_that_is_kept_as_a_list_has_its_secrets_masked() -> None:
+    short = ["login", "-p", "abcd", "-u", "me:abcd", "-p", "8000"]
+    assert redact_all(short) == ["login", "-p", MASK, "-u", MASK, "-p", "8000"]
+    assert redact_all(["mkdir", "-p", "out"]) == ["mkdir", "-p", "out"]
     words = ["t.py", "--token", "abcd", "--chosen_key", "good", "--wandb.key=efgh", "--key", "-x"]
     kept = redact_all({"argv": words, "api_key": "ijkl", "label_key": "answer", "token": None})
     masked = ["t.py", "--token", MASK, "--chosen_key", "good", f"--wandb.key={MASK}", "--key", "-x"]
@@ -171,6 +184,7 @@ def test_random_values_of_named_secrets_are_found_and_words_are_not() -> None:
 
 PARTS = (
     *(SECRET, f"hf_{'a1' * 16}", f"sk-{'b' * 24}", f"ghp_{'c' * 36}", "AKIAIOSFODNN7EXAMPLE"),
+    *("-p ", "-u ", "'-p', '", "mkdir ", "me:pw", "-pwd", "8000"),
     *("--hf_token", "--Token ", "token=", "use_wandb =", "'--key', '", '"PASSWORD": "', "passwd"),
     *("wandb_key\t", "Webhook_URL=x", "abc", "a b", "'", '"', "\\", "=", " ", "-", ":", ",", ";"),
     *("\n", "\r", "\r\n", "https://me:pw@host/", "ssh://git@host", "://", "@", "x@y"),

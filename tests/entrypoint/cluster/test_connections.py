@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -182,3 +182,27 @@ def test_health_says_only_that_the_head_answers(head: Head) -> None:
 )
 def test_the_addresses_of_one_ipv6_network_have_one_owner(address: str, owner: str) -> None:
     assert owner_of(address) == owner
+
+
+@pytest.mark.parametrize("key", ["", f"Authorization: Bearer {TOKEN}\r\n"])
+def test_of_requests_that_come_together_only_the_first_is_answered(head: Head, key: str) -> None:
+    """Else one connection keeps the server at work for minutes, with a key or without."""
+    request = f"GET /healthz HTTP/1.1\r\nHost: x\r\n{key}\r\n".encode()
+    with socket.create_connection(("127.0.0.1", head.port), timeout=10) as connection:
+        connection.sendall(request * 1000)
+        answer = b""
+        with suppress(ConnectionResetError):  # what was not read is thrown away
+            while part := connection.recv(2**16):
+                answer += part
+    assert answer.count(b"HTTP/1.1 ") <= 1
+
+
+def test_a_connection_serves_request_after_request(head: Head) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", head.port), timeout=10) as connection:
+        for _ in range(3):
+            connection.sendall(request)
+            answer = b""
+            while not answer.endswith(b"}") and (part := connection.recv(4096)):
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200")

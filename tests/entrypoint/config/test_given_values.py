@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.options import ConfigError
@@ -75,6 +77,22 @@ def test_a_guides_placeholder_is_no_key(key: str) -> None:
 @given(st.text("0123456789abcdef", min_size=40, max_size=40), st.sampled_from(["", "local-"]))
 def test_no_real_key_is_taken_for_a_placeholder(digits: str, prefix: str) -> None:
     assert read_settings({"WANDB_API_KEY": prefix + digits}).wandb_api_key is not None
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"])
+@pytest.mark.parametrize(
+    "key",
+    ["hf_xxx", "hf_" + "x" * 34, "your_hf_token_here", "hf_...", "<hf_token>", "hf_YOUR_TOKEN"],
+)
+def test_a_placeholder_for_a_librarys_key_is_named(name: str, key: str) -> None:
+    assert "is a guide's placeholder" in faults({name: key})[name]
+
+
+@given(st.text(string.ascii_letters + string.digits, min_size=34, max_size=34))
+@example("a1my2your3put4key5token6secret7xxx")
+def test_no_real_token_of_the_hub_is_taken_for_a_placeholder(random: str) -> None:
+    if len(set(random)) > 8:
+        assert read_settings({"HF_TOKEN": f"hf_{random}", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"})
 
 
 @pytest.mark.parametrize("service", ["vllm", "master", "ray", "rollcall-ray"])

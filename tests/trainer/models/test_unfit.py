@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainer.models.reward_model import ScalarRewardModel
 from trainer.models.settings import RewardSettings
 from trainer.rollout.engine import EngineSettings
 from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.rollout.prompts import load_tokenizer
 from trainer.training import run
 from trainer.types import Request, UnfitModelError
 
@@ -193,6 +195,27 @@ def test_pickled_weights_that_are_no_tensors_are_not_read_and_nobody_is_told_to(
         load_causal_lm(str(model), torch.float32)
     assert "the weights hold more than tensors, which is not read" in str(caught.value)
     assert "weights_only" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "of-its-own"])
+def test_code_that_a_model_brings_along_is_never_run(
+    kind: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kind that transformers knows, its own code is taken; another is refused."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model, ran = shutil.copytree(tiny.model, tmp_path / "model"), tmp_path / "ran"
+    (model / "code.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    classes = {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M", "AutoTokenizer": "code.T"}
+    for name in ("config.json", "tokenizer_config.json"):
+        row = json.loads((model / name).read_text())
+        own = {"auto_map": classes} | ({"model_type": kind} if kind == "of-its-own" else {})
+        (model / name).write_text(json.dumps(row | own))
+    with suppress(UnfitModelError):
+        load_causal_lm(str(model), torch.float32)
+        assert kind == "qwen2"
+    with suppress(Exception):
+        load_tokenizer(str(model))
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), RuntimeError()])
