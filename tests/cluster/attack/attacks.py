@@ -21,7 +21,7 @@ class Boundary(StrEnum):
     """Who attacks. docs/security-model.md has a row for each."""
 
     NETWORK = "the same network"
-    READER = "a reader of the page"
+    READER = "a holder of a weaker key"
     NODE = "a node with the token"
     STORAGE = "shared storage"
     OTHER_USER = "another user of the machine"

@@ -143,22 +143,25 @@ def check_ins(scene: Scene) -> Iterator[str]:
 
 
 @by(Boundary.READER)
-def read_only_key(scene: Scene) -> Iterator[str]:
-    """What the key of the page opens beside the page: a stop, jobs, packages, Ray."""
-    key = reader(scene)
-    for method, path in (
-        ("POST", "/v1/stop"),
-        ("POST", "/v1/check-in"),
-        ("POST", "/v1/jobs"),
-        ("PUT", f"/v1/packages/_ray_pkg_{'0' * 64}.zip"),
-    ):
-        url = scene.head.url(path)
-        answer = httpx.request(method, url, headers=key, content=b"{}", trust_env=False)
-        if answer.status_code not in (401, 403):
-            yield f"{method} {path} answers {answer.status_code} to the read-only key"
-    for path in OF_RAY:
-        if (status := rays(scene, path, **key)) not in (401, 403):
-            yield f"Ray's {path} answers {status} to the read-only key"
+def weaker_keys(scene: Scene) -> Iterator[str]:
+    """What the keys of duties open beyond their duty: a stop, jobs, packages, check-ins, Ray."""
+    package = f"/v1/packages/_ray_pkg_{'0' * 64}.zip"
+    beyond = {
+        run_token.read_only(scene.token): (("POST", "/v1/stop"), ("POST", "/v1/jobs/a/stop")),
+        run_token.for_page(scene.token): (("POST", "/v1/jobs"), ("PUT", package)),
+        run_token.for_submit(scene.token): (("POST", "/v1/check-in"), ("GET", "/v1/outcome")),
+    }
+    keys = list(beyond)
+    for at, key in enumerate(keys):
+        bearer = {"Authorization": f"Bearer {key}"}
+        for method, path in (more for stronger in keys[at:] for more in beyond[stronger]):
+            url = scene.head.url(path)
+            answer = httpx.request(method, url, headers=bearer, content=b"{}", trust_env=False)
+            if answer.status_code not in (401, 403):
+                yield f"{method} {path} answers {answer.status_code} to {key.rpartition('-')[0]}"
+        for path in OF_RAY:
+            if (status := rays(scene, path, **bearer)) not in (401, 403):
+                yield f"Ray's {path} answers {status} to {key.rpartition('-')[0]}"
 
 
 def reader(scene: Scene) -> dict[str, str]:
@@ -283,7 +286,7 @@ ATTACKS: tuple[Attack[Scene], ...] = (
     ports,
     body,
     check_ins,
-    read_only_key,
+    weaker_keys,
     page,
     linked_files,
     odd_files,
