@@ -1,10 +1,10 @@
 """Converts OpenRLHF's checkpoint into one that a run resumes from.
 
-    python -m trainer.import_openrlhf DIRECTORY --FLAG VALUE …
+    python -m trainer.import_openrlhf DIRECTORY --trust_pickles --FLAG VALUE …
 
 DIRECTORY is OpenRLHF's --ckpt_path. The flags are those of the run that continues it: the
 checkpoint is written to that run's checkpoint directory. OpenRLHF's files are pickles, which can
-run code when they are read: convert only files that you trust.
+run code when they are read: give --trust_pickles only for files that you trust.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.manifest import newest_checkpoint
-from contract.options import ConfigError
+from contract.options import ConfigError, fail
 from env.data.prompts import PromptError
 from trainer.checkpoint import openrlhf, state, writer
 from trainer.checkpoint.writer import DriverState, RunState
 from trainer.config.config import Config
 from trainer.config.layout import Role
 from trainer.config.parse import parse
+from trainer.models import pretrained
 from trainer.models.hub import HubError
 from trainer.types import ALONE, UnreadableCheckpointError
+
+TRUST = "--trust_pickles"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,8 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__doc__)
         return ExitCode.FINISHED if words[:1] in (["--help"], ["-h"]) else ExitCode.USAGE
     source = Path(words[0]).absolute()
+    if TRUST not in words:
+        return fail(
+            f"{source} holds pickles, which can run code when they are read. Give {TRUST} if you "
+            "trust whoever wrote them"
+        )
     try:
-        config = parse(words[1:])
+        config = parse([word for word in words[1:] if word != TRUST])
+        pretrained.trust(config.trust_remote_code)
         print(f"Reading {source}: pickles, which can run code.", flush=True)
         directory = convert(source, config)
     except (openrlhf.IncompleteError, UnreadableCheckpointError) as error:

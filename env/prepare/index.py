@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from env import model_code
 from env.http.arguments import sub_command
 from env.prepare.output import PrepareError
 
@@ -30,6 +31,7 @@ def add_index(tasks: Any) -> None:
     option("--passage-prefix", help="of dense; without it as e5 and bge need it")
     option("--faiss", help="of dense: faiss' index, such as HNSW64; without it Flat")
     option("--faiss-index", type=Path, help="of dense: a ready-made index of faiss to use")
+    model_code.add_flag(option)
     option("--force", action="store_true", help="make it again whatever is there")
 
 
@@ -60,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> bool:
             else None,
             faiss=arguments.faiss or "Flat",
             faiss_index=arguments.faiss_index,
+            trust_remote_code=arguments.trust_remote_code,
         )
         return build_index(plan, arguments.out, _progress, force=arguments.force)
     except IndexFault as error:

@@ -39,6 +39,8 @@ class Plan:
     faiss: str = "Flat"
     faiss_index: Path | None = None
     """A ready-made index of faiss, in place of vectors."""
+    trust_remote_code: bool = False
+    """Run code that the encoder's model brings along; the index does not keep it."""
 
     @property
     def kind(self) -> str:
@@ -100,7 +102,8 @@ def _build_dense(
     from env.retrieval import dense
     from env.retrieval.encoder import Encoder
 
-    encoder, index = Encoder(settings), out / FAISS_INDEX
+    encoder = Encoder(settings, trust_remote_code=plan.trust_remote_code)
+    index = out / FAISS_INDEX
     if plan.faiss_index:
         dense.adopt_faiss(plan.faiss_index, index, len(passages), encoder.width)
         return

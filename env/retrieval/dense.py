@@ -142,7 +142,10 @@ def _search_parts(
 
 def _mapped(vectors: Path) -> list[np.ndarray[Any, Any]]:
     try:
-        return [np.load(path, mmap_mode="r") for path in sorted(vectors.glob("*.npy"))]
+        return [
+            np.load(path, mmap_mode="r", allow_pickle=False)
+            for path in sorted(vectors.glob("*.npy"))
+        ]
     except (OSError, ValueError) as error:
         raise IndexFault(f"{vectors}: not readable: {error}") from error
 

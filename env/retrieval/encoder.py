@@ -8,12 +8,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from env import model_code
+from env.model_code import MORE_THAN_TENSORS
 from env.retrieval.files import IndexFault, checksum
+
+logger = logging.getLogger(__name__)
 
 POOLED = {
     **{"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"},
@@ -86,8 +91,8 @@ def check_modules(model: Path) -> None:
 
 
 class Encoder:
-    def __init__(self, settings: EncoderSettings) -> None:
-        """Raises IndexFault."""
+    def __init__(self, settings: EncoderSettings, *, trust_remote_code: bool = False) -> None:
+        """`trust_remote_code`: run code that the model brings along. Raises IndexFault."""
         import torch
         from transformers import AutoModel, AutoTokenizer
         from transformers.utils import logging as transformers_logging
@@ -98,11 +103,19 @@ class Encoder:
         self._settings = settings
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         kind = torch.float16 if self._device == "cuda" else torch.float32
+        code = model_code.code_of(Path(settings.model))
+        if code and trust_remote_code:
+            logger.info("%s runs %s.", model_code.FLAG, ", ".join(code))
+        how = {"local_files_only": True, "trust_remote_code": trust_remote_code}
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(settings.model, local_files_only=True)
-            model = AutoModel.from_pretrained(settings.model, local_files_only=True, dtype=kind)
-        except (OSError, ValueError, KeyError) as error:
+            self._tokenizer = AutoTokenizer.from_pretrained(settings.model, **how)
+            model = AutoModel.from_pretrained(settings.model, dtype=kind, **how)
+        except (OSError, ValueError, KeyError, UnpicklingError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            if model_code.NEEDED in str(error):
+                first = model_code.refusal(code)
+            elif isinstance(error, UnpicklingError):  # its own remedy is to run what the file says
+                first = MORE_THAN_TENSORS
             raise IndexFault(f"--model {settings.model}: cannot be loaded: {first}") from error
         self._model: Any = model.to(self._device).eval()
         self._max_tokens = min(settings.max_tokens, _positions(model))

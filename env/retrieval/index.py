@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 
 class Index:
-    def __init__(self, directory: Path, model: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, model: Path | None = None, *, trust_remote_code: bool = False
+    ) -> None:
         """`model`: where the embedding model lies now, if not where it lay at the build.
+
+        `trust_remote_code`: run code that it brings along.
 
         Raises IndexFault for an index that is absent, half-built, damaged or of another model.
         """
         self.manifest = read_complete(directory)
         self._passages = Passages(directory / "passages")
-        self._ranker = _ranker(directory, self.manifest, model)
+        self._ranker = _ranker(directory, self.manifest, model, trust_remote_code=trust_remote_code)
         counts = {self.manifest.passages, len(self._passages), self._ranker.size}
         if len(counts) > 1:
             raise IndexFault(
@@ -46,7 +50,9 @@ class Index:
         return Document(passage.contents, score, passage.id)
 
 
-def _ranker(directory: Path, manifest: Manifest, model: Path | None) -> BM25 | Dense:
+def _ranker(
+    directory: Path, manifest: Manifest, model: Path | None, *, trust_remote_code: bool
+) -> BM25 | Dense:
     if manifest.kind == "bm25":
         if model:
             raise IndexFault(f"--model {model}: {directory} is an index by words, without a model")
@@ -63,4 +69,5 @@ def _ranker(directory: Path, manifest: Manifest, model: Path | None) -> BM25 | D
             f"--model {settings.model}: its weights are not those of the model that made "
             f"{directory}; give --model the directory of that model"
         )
-    return Dense(directory / "vectors", directory / FAISS_INDEX, Encoder(settings))
+    encoder = Encoder(settings, trust_remote_code=trust_remote_code)
+    return Dense(directory / "vectors", directory / FAISS_INDEX, encoder)

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from env import model_code
 from env.http.arguments import Help, Parser, finite, port, positive
 from env.http.batching import Batcher, Limits, QueueFullError
 from env.http.service_key import ServiceKeyError, wanted_at
@@ -102,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if topk.default > topk.most:
         return _fail(os.EX_USAGE, f"--topk {topk.default} is above --max-topk {topk.most}")
     try:
-        index = Index(arguments.index, arguments.model)
+        trusts = arguments.trust_remote_code
+        index = Index(arguments.index, arguments.model, trust_remote_code=trusts)
         listening = listen(arguments.host, arguments.port)
         key = wanted_at(listening)
     except (IndexFault, ServiceKeyError) as error:
@@ -135,6 +137,7 @@ def _parser() -> Parser:
     option = parser.add_argument
     option("--index", type=Path, required=True, help="what `rollcall prepare index` made")
     option("--model", type=Path, help="the embedding model, if it has moved since the build")
+    model_code.add_flag(option)
     option("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     option("--port", type=port, default=8000, help="0: any that is free")
     option("--topk", type=positive, default=topk.default, help="passages, if a request names none")

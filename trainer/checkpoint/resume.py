@@ -81,7 +81,7 @@ def begin(
     if found is None and openrlhf.is_there(config.checkpoints):
         raise ResumeError(
             f"--ckpt_path: {config.checkpoints} has OpenRLHF's checkpoints. Convert them first, by "
-            "`python -m trainer.import_openrlhf DIRECTORY` with the flags of this run"
+            "`python -m trainer.import_openrlhf DIRECTORY --trust_pickles` with this run's flags"
         )
     _keep_origin(to, found.run.step if found else 0)
     return _with_alpha(found, alpha) if found else fresh

@@ -170,8 +170,11 @@ def model_faults(config: Config, *, weights: bool = True) -> list[str]:
         f"{flag}: {fault}"
         for flag, model, tokenizer, trained in wanted
         if model and Path(model).is_dir()
-        for fault in model_files.faults(
-            Path(model), tokenizer=tokenizer, images=trained, trained=trained, weights=weights
+        for fault in (
+            *model_files.faults(
+                Path(model), tokenizer=tokenizer, images=trained, trained=trained, weights=weights
+            ),
+            *model_files.code_faults(Path(model), trusted=config.trust_remote_code),
         )
     ]
     of_kind = [*reward_models.model_faults(config), *images.faults(config)]

@@ -20,6 +20,7 @@ from typing import Any
 
 from contract.files.hf_cache import cached
 from contract.files.os_errors import NOT_THERE, with_errno, with_path
+from env import model_code
 from env.images import git_lfs
 from trainer.config.vocabulary import unreadable_tokens
 
@@ -106,6 +107,25 @@ def faults(
             yield said
 
 
+def code_faults(directory: Path, *, trusted: bool) -> Iterator[str]:
+    """Yield a sentence for a model that can be loaded only by code of its own, which may not run.
+
+    `trusted`: whether it may. Raises OSError if the disk fails.
+    """
+    path = directory / "config.json"
+    try:
+        kind = _json_object(path).get("model_type")
+    except ValueError:  # `faults` says so
+        return
+    code = model_code.code_of(directory)
+    if code and not trusted and isinstance(kind, str) and not _is_known(kind):
+        yield f"{_unknown(path, kind)}: {model_code.refusal(code)}"
+
+
+def _unknown(path: Path, kind: str) -> str:
+    return f"{path}: the model_type {kind!r} is none that transformers has here"
+
+
 def _is_pointer(path: Path) -> bool:
     try:
         with with_path(path):
@@ -147,11 +167,8 @@ def _type_faults(path: Path, config: Mapping[str, Any], *, images: bool) -> Iter
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:
         yield f"{path} has no model_type. Give a model in Hugging Face's layout"
-    elif not _is_known(kind):
-        yield (
-            f"{path}: the model_type {kind!r} is none that transformers has here. Correct it, or "
-            "give a model whose type transformers has; code of a model's own is not run"
-        )
+    elif not _is_known(kind) and not model_code.code_of(path.parent):
+        yield f"{_unknown(path, kind)}. Correct it, or give a model whose type transformers has"
     key = next((key for key in IMAGES if config.get(key) is not None), None)
     if images and kind in SEEING:
         try:

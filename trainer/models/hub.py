@@ -16,6 +16,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from contract.files.os_errors import with_errno
+from env.model_code import MORE_THAN_TENSORS
 from trainer.config.data_sets import TRAIN
 from trainer.types import TrainingError, UnfitModelError
 
@@ -24,8 +25,8 @@ EXOTIC = ("*.onnx", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.tflite", "original
 """Weights in formats that the trainer does not read."""
 PICKLED = ("*.bin", "*.pt", "*.pth")
 """Pickled weights, needed only if there are no safetensors."""
-SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Files of configuration and tokeniser."""
+SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py")
+"""Files of configuration, tokeniser and code."""
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -176,7 +177,7 @@ def unfit_model_errors(model: str) -> Iterator[None]:
             raise
         said = " ".join(str(error).split()).partition(ALL_TYPES)[0]
         if isinstance(error, UnpicklingError):  # its own remedy is to run what the file says
-            said = "the weights hold more than tensors, which is not read"
+            said = MORE_THAN_TENSORS
         raise UnfitModelError(
             f"{model} cannot be loaded: {type(error).__name__}: {said}"
         ) from error

@@ -25,20 +25,26 @@ from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.division import MicroBatch, Part
 from trainer.cluster import rendezvous
 from trainer.config import architecture
-from trainer.models import positions
+from trainer.models import positions, pretrained
 from trainer.models.gpu_memory import keep_freed_memory, lock_pages
-from trainer.models.hub import unfit_model_errors
 from trainer.types import FloatArray, IntArray, Sequences, UnfitModelError, places
 
 log = logging.getLogger(__name__)
 
+NO_PICKLES = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""torch's variable by which libraries, too, read tensors alone: DeepSpeed asks for pickles."""
 
-def prepare_process(*, deterministic: bool = False, huge_pages: bool = True) -> torch.device:
+
+def prepare_process(
+    *, deterministic: bool = False, huge_pages: bool = True, trust_remote_code: bool = False
+) -> torch.device:
     """Set up torch in this process. Returns its device.
 
     `deterministic`: use GPU kernels whose results repeat to the bit. `huge_pages`: of the CPU's
-    memory, for large tensors.
+    memory, for large tensors. `trust_remote_code`: run code that models bring along.
     """
+    pretrained.trust(trust_remote_code)
+    os.environ[NO_PICKLES] = "1"
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS requires this setting
         torch.use_deterministic_algorithms(True)
@@ -111,8 +117,7 @@ def fitted(model: str, config: Any, longest: int | None, attention: str | None) 
 
 
 def _config(model: str, **changes: Any) -> Any:
-    with unfit_model_errors(model):
-        return AutoConfig.from_pretrained(model, **changes)
+    return pretrained.load(AutoConfig, model, **changes)
 
 
 def _loaded(
@@ -124,10 +129,9 @@ def _loaded(
     new: Set[str] = frozenset(),
 ) -> Any:
     """`new`: weights that the files may lack."""
-    with unfit_model_errors(model):
-        loaded, info = kind.from_pretrained(
-            model, config=config, dtype=dtype, output_loading_info=True
-        )
+    loaded, info = pretrained.load(
+        kind, model, config=config, dtype=dtype, output_loading_info=True
+    )
     if missing := sorted(set(info["missing_keys"]) - new):
         # transformers would draw them at random, and only warn.
         raise UnfitModelError(f"{model} lacks {len(missing)} of its weights: {some_of(missing)}")

@@ -18,6 +18,7 @@ from trainer.algorithms import batching
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.config.architecture import long_factors_from
 from trainer.config.reward_models import HEAD
+from trainer.models import pretrained
 from trainer.models.hub import unfit_model_errors
 from trainer.models.loading import fitted, on_device, some_of, warn_of_unused
 from trainer.models.positions import shape_of
@@ -31,8 +32,8 @@ class ScalarRewardModel:
 
     def __init__(self, name: str, settings: RewardSettings, device: torch.device) -> None:
         self._name, self._settings, self._device = name, settings, device
+        self._tokenizer = pretrained.load(AutoTokenizer, name)
         with unfit_model_errors(name):
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
             self._model = model = _loaded(name, settings).eval()
         self._codec = TextCodec(self._tokenizer)
         self._is_openrlhf_s = _is_openrlhf_s(model.config)
@@ -148,11 +149,12 @@ def _loaded(name: str, settings: RewardSettings) -> Any:
     OpenRLHF's reward models are such models with another name of the head. Raises
     UnfitModelError if the model has no head.
     """
-    config = AutoConfig.from_pretrained(name)
+    config = pretrained.load(AutoConfig, name)
     if HEAD not in " ".join(config.architectures or []):
         config.num_labels = 1
     head = head_prefix(config, settings.value_head_prefix)
-    model, loading = AutoModelForSequenceClassification.from_pretrained(
+    model, loading = pretrained.load(
+        AutoModelForSequenceClassification,
         name,
         config=fitted(name, config, None, settings.attention),
         key_mapping={rf"^{re.escape(head)}\.": "score."},

@@ -15,6 +15,8 @@ class ModelSettings:
     """Samples of one forward pass without gradients."""
     deterministic: bool = False
     """Use kernels whose results repeat to the bit."""
+    trust_remote_code: bool = False
+    """Run code that the model brings along."""
     offload: bool = False
     """Keep the model in the CPU's memory between passes."""
     temperature: float
@@ -46,6 +48,8 @@ class RewardSettings:
     micro_batch_size: int
     """Samples of one forward pass."""
     deterministic: bool = False
+    trust_remote_code: bool = False
+    """Run code that the models bring along."""
     offload: bool = False
     """Keep the model in the CPU's memory between passes."""
     shares_gpu: bool = False

@@ -15,6 +15,7 @@ from transformers.modeling_utils import load_state_dict
 
 from trainer.algorithms.seeds import derive
 from trainer.models.forward import Forward
+from trainer.models.hub import unfit_model_errors
 from trainer.types import Sequences, UnfitModelError
 
 HEAD_FILE = "value_head.safetensors"
@@ -72,7 +73,7 @@ def load_head(source: str, prefix: str, hidden: int) -> Tensor | None:
 
     `source`: a model directory, or a model of the hub that is in the cache. OpenRLHF's models and
     transformers' models for sequence classification name it `prefix`.weight. Raises
-    UnfitModelError for a head of another shape.
+    UnfitModelError for a head of another shape, and for unreadable files.
     """
     directory = Path(source)
     if not directory.is_dir():
@@ -95,6 +96,7 @@ def _called(name: str, directory: Path) -> Iterator[tuple[Path, Tensor]]:
             if name in file.keys():  # noqa: SIM118 - it is not a dict
                 yield path, file.get_tensor(name)
     for path in sorted(directory.glob("pytorch_model*.bin")):
-        tensors = load_state_dict(path, weights_only=True)
+        with unfit_model_errors(str(path)):
+            tensors = load_state_dict(path, weights_only=True)
         if name in tensors:
             yield path, tensors[name]

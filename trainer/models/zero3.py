@@ -118,7 +118,13 @@ def set_up_deepspeed() -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     import deepspeed
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
 
+    # Its checkpoints have these beside tensors; `prepare_process` has all else refused.
+    held = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+    torch.serialization.add_safe_globals(held)
     # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 

@@ -31,6 +31,8 @@ class EngineSettings:
     mixed_precision: bool
     deterministic: bool = False
     """Use kernels whose results repeat to the bit."""
+    trust_remote_code: bool = False
+    """Run code that the model brings along."""
     max_len: int | None = None
     """Most tokens of a context and its reply together; None: those of a prompt and a completion."""
     slots: int

@@ -65,9 +65,10 @@ def chat_of(config: Config, codec: TextCodec) -> Chat:
     if config.sees_images:
         from transformers import AutoConfig
 
+        from trainer.models import pretrained
         from trainer.models.image_processor import ImageProcessor  # imports torch
 
-        token: int = AutoConfig.from_pretrained(config.pretrain).image_token_id
+        token: int = pretrained.load(AutoConfig, config.pretrain).image_token_id
         processor = ImageProcessor(config.pretrain, config.image_max_pixels)
         return ImageChat(codec.tokenizer, processor, token, codec.ends)
     kind = TemplateChat if config.apply_chat_template else PlainChat

@@ -21,7 +21,7 @@ from env.types import Prompt
 from trainer.config import label_check
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
-from trainer.models.hub import unfit_model_errors
+from trainer.models import pretrained
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +116,4 @@ def load_tokenizer(model: str) -> Any:
     """Return the tokeniser of a model. Raises UnfitModelError."""
     from transformers import AutoTokenizer  # takes seconds, and few runs need it in the driver
 
-    with unfit_model_errors(model):
-        return AutoTokenizer.from_pretrained(model)
+    return pretrained.load(AutoTokenizer, model)

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from env.episodes.codec import TextCodec
 from env.images.types import PlacedImage
 from trainer.config.options.rollout import SamplingSettings
-from trainer.models.hub import unfit_model_errors
+from trainer.models import pretrained
 from trainer.rollout.engine import EngineSettings
 from trainer.types import (
     Completion,
@@ -57,8 +57,7 @@ class Texts:
     """A model's tokeniser, with the settings of the rollouts."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        with unfit_model_errors(settings.model):
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        self.tokenizer = pretrained.load(AutoTokenizer, settings.model)
         self.ends = end_tokens(settings.model, self.tokenizer)
         self._codec = TextCodec(self.tokenizer, self.ends)
         self._special = settings.add_special_tokens
@@ -127,7 +126,7 @@ def end_tokens(model: str, tokenizer: Any) -> list[int]:
     try:
         config = GenerationConfig.from_pretrained(model)
     except OSError:  # the model has none: its configuration names the end token
-        config = GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+        config = GenerationConfig.from_model_config(pretrained.load(AutoConfig, model))
     return stop_tokens(config, tokenizer)
 
 

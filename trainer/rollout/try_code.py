@@ -36,6 +36,7 @@ from trainer.config import code_check, job_checks
 from trainer.config.code_check import Found, Tried, Trouble
 from trainer.config.config import Config
 from trainer.config.parse import parse
+from trainer.models import pretrained
 from trainer.rollout import episode_setup
 from trainer.rollout.prompts import load_codec
 from trainer.types import TrainingError, UserFormulaError
@@ -88,6 +89,7 @@ def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found
         problem = f"not tried: an agent needs the tokeniser of {config.pretrain}, which is not here"
         yield Trouble(flag, problem, refuses=False)
         return
+    pretrained.trust(config.trust_remote_code)
     codec = load_codec(config.pretrain) if here else TextCodec(Letters())
     chat = _chat(config, codec, here=here)
     try:

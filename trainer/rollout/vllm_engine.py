@@ -28,6 +28,7 @@ from trainer.algorithms.seeds import derive
 from trainer.cluster import shared_memory
 from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
+from trainer.models import pretrained
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.tokenizer_io import Texts, limited
@@ -60,7 +61,7 @@ class VLLMEngine:
     """An Engine on one GPU or several, or on CPUs."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        prepare_process()
+        prepare_process(trust_remote_code=settings.trust_remote_code)
         _prepare_environment()
         from vllm import LLM
 
@@ -225,6 +226,7 @@ def arguments(settings: EngineSettings) -> dict[str, Any]:
     on_gpu = not _on_cpus()
     result: dict[str, Any] = {
         "model": settings.model,
+        "trust_remote_code": settings.trust_remote_code,
         "skip_tokenizer_init": settings.max_images is None,  # else the image processor has it
         "generation_config": "vllm",  # ignore the sampling defaults of the model
         "dtype": "bfloat16" if settings.mixed_precision else "float32",
@@ -264,7 +266,7 @@ def _must_compile_attention() -> bool:
 
 def _has_latent_attention(model: str) -> bool:
     """Return whether it is DeepSeek's, for which vLLM has other kernels."""
-    return hasattr(AutoConfig.from_pretrained(model).get_text_config(), "kv_lora_rank")
+    return hasattr(pretrained.load(AutoConfig, model).get_text_config(), "kv_lora_rank")
 
 
 def _executor(ranks: int) -> str:

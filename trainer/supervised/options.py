@@ -38,6 +38,7 @@ class StageModel:
         help="where the trained model is written; in a run of Rollcall, a relative path is below "
         "RUN, and the default is RUN/hf",
     )
+    trust_remote_code: bool = shared(Config, "trust_remote_code")
     use_ms: bool = shared(Config, "use_ms")
 
 

@@ -125,7 +125,10 @@ def content_faults(flags: StageFlags) -> Iterator[Fault]:
     for flag, model in models.items():
         if Path(model).is_dir():
             own = flag == "--pretrain"
-            for sentence in model_files.faults(Path(model), tokenizer=own, trained=own):
+            for sentence in (
+                *model_files.faults(Path(model), tokenizer=own, trained=own),
+                *model_files.code_faults(Path(model), trusted=flags.trust_remote_code),
+            ):
                 yield Fault(flag, model, sentence.removesuffix("."), "")
             if not own and (said := unreadable_tokens(Path(flags.pretrain), Path(model))):
                 yield Fault(flag, model, said, "")

@@ -16,11 +16,12 @@ from transformers import AutoConfig, AutoTokenizer
 from trl.trainer.utils import global_then_local_main_first
 
 from contract.exit_codes import ExitCode
+from contract.journal import journal_writer
 from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
 from env.data.prompts import PromptError
-from trainer.models import hf_export, hub, lora, zero3
+from trainer.models import hf_export, hub, lora, pretrained, zero3
 from trainer.models.loading import prepare_process
 from trainer.supervised import arguments, batches, data, loggers
 from trainer.supervised.lengths import FITS, Fit, fitted
@@ -55,10 +56,15 @@ def run(command: Command) -> None:
         raise ConfigError(faults)
     flags = _with_local_models(command.flags)
     _compare_models(command.flags)
+    _tell_of_code(flags)
     if flags != command.flags and (faults := list(content_faults(flags))):
         raise ConfigError(faults)  # of a model of the hub
     # TRL's buffer of logits, [tokens, 32768], is touched at its vocabulary's columns alone.
-    device = prepare_process(deterministic=flags.full_determinism, huge_pages=False)
+    device = prepare_process(
+        deterministic=flags.full_determinism,
+        huge_pages=False,
+        trust_remote_code=flags.trust_remote_code,
+    )
     disable_progress_bars()
     _set_up_loggers(flags)
     if flags.zero_stage:
@@ -115,6 +121,16 @@ def _compare_models(flags: StageFlags) -> None:
         ModelDigests(RunFiles(flags.run_dir)).compare(flags.models, begun=begun)
 
 
+def _tell_of_code(flags: StageFlags) -> None:
+    """Print, and journal in a run, which code of the models runs, before any of it does."""
+    if not flags.trust_remote_code or os.environ.get("RANK", "0") != "0":
+        return
+    if said := pretrained.code_that_runs(flags.models.values()):
+        print(said, flush=True)
+        if flags.run_dir:
+            journal_writer(RunFiles(flags.run_dir).journal)("remote-code", said)
+
+
 def _with_local_models(flags: StageFlags) -> StageFlags:
     """Return flags whose models are directories of this node. Raises HubError."""
     if isinstance(flags, DPOFlags):
@@ -143,8 +159,7 @@ def _join_deepspeed() -> None:
 
 def _tokenizer(flags: StageFlags) -> Any:
     """Return the tokeniser, with the chat template of the flags. Raises UnfitModelError."""
-    with hub.unfit_model_errors(flags.pretrain):
-        tokenizer = AutoTokenizer.from_pretrained(flags.pretrain)
+    tokenizer = pretrained.load(AutoTokenizer, flags.pretrain)
     if given := flags.tokenizer_chat_template:
         file = Path(given) if given.endswith(".jinja") else None
         tokenizer.chat_template = file.read_text() if file else given
@@ -182,7 +197,7 @@ def _told(flags: StageFlags, error: Exception, inputs: Inputs) -> Exception:
 
 def _keep_use_cache(model: Any, source: str) -> None:
     """Give the model's config the `use_cache` of its source: the Trainer puts its own there."""
-    own = AutoConfig.from_pretrained(source)
+    own = pretrained.load(AutoConfig, source)
     if hasattr(own, "use_cache"):
         model.config.use_cache = own.use_cache
     elif hasattr(model.config, "use_cache"):

@@ -48,7 +48,7 @@ from trainer.config.data_sets import DataSets
 from trainer.config.job_checks import engine_faults, model_faults
 from trainer.metrics import model_card
 from trainer.metrics.callbacks import Callback
-from trainer.models import hub, hub_push
+from trainer.models import hub, hub_push, pretrained
 from trainer.rollout import episode_setup, image_chat
 from trainer.rollout import prompts as data
 from trainer.rollout.episodes import EpisodeSetup
@@ -96,9 +96,12 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     given = config
     config.files.root.mkdir(parents=True, exist_ok=True)
     _compare_models(config)
+    pretrained.trust(config.trust_remote_code)
     config = with_local_data(config)
     keep_servers_in(config.files.servers)
-    prompts = data.load(with_small_files(config))
+    small = with_small_files(config)
+    tell_of_code(small)
+    prompts = data.load(small)
     own_trials.run(config)
     reward = _reward_of_flags(config)  # a wrong flag ends the attempt before it reserves anything
     episodes = episode_setup.of_flags(config)
@@ -160,6 +163,13 @@ def push(config: Config, state: RunState, stop: StopRequest) -> None:
         )
     finally:
         phase.close()
+
+
+def tell_of_code(config: Config) -> None:
+    """Print and journal which code of the models runs, before any of it does."""
+    if config.trust_remote_code and (said := pretrained.code_that_runs(config.models.values())):
+        print(said, flush=True)
+        journal_writer(config.files.journal)("remote-code", said)
 
 
 def _reward_of_flags(config: Config) -> RewardFunction | None:

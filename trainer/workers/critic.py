@@ -20,7 +20,7 @@ from trainer.algorithms.seeds import derive
 from trainer.checkpoint.protocol import Directory
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
-from trainer.models import lora, precision, value_model, zero3
+from trainer.models import lora, precision, pretrained, value_model, zero3
 from trainer.models.balance import balance_of
 from trainer.models.forward import Forward
 from trainer.models.gpu_memory import Peaks
@@ -56,7 +56,10 @@ class CriticActor(LearnerActor):
         self, settings: LearnerSettings, objective: CriticObjective, rank: Rank = ALONE
     ) -> None:
         rank = replace(rank, sharing=settings.model.sharing)
-        device = prepare_process(deterministic=settings.model.deterministic)
+        device = prepare_process(
+            deterministic=settings.model.deterministic,
+            trust_remote_code=settings.model.trust_remote_code,
+        )
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
         with peaks.phase("load"):
@@ -126,7 +129,7 @@ class CriticActor(LearnerActor):
 
         head = {value_model.HEAD_FILE: {f"{self._prefix}.weight": tensors.pop("value_head.weight")}}
         backbone = {name.removeprefix("backbone."): value for name, value in tensors.items()}
-        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        tokenizer = pretrained.load(AutoTokenizer, self._source)
         with head_files.writing(directory) as out:
             model = self._model.backbone
             files = export.write(model, tokenizer, out.path, weights=backbone, beside=head)

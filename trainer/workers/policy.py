@@ -25,7 +25,7 @@ from trainer.cluster import shared_memory
 from trainer.cluster.memory_estimate import LENT_BUCKETS
 from trainer.config.layout import Role
 from trainer.models import hf_export as export
-from trainer.models import lora, precision, vision, zero3
+from trainer.models import lora, precision, pretrained, vision, zero3
 from trainer.models.balance import balance_of
 from trainer.models.causal_lm import LogProbModel, backbone_of
 from trainer.models.gpu_memory import Peaks
@@ -48,7 +48,10 @@ class PolicyActor(LearnerActor):
         self, settings: LearnerSettings, objective: PolicyObjective, rank: Rank = ALONE
     ) -> None:
         rank = replace(rank, sharing=settings.model.sharing)
-        device = prepare_process(deterministic=settings.model.deterministic)
+        device = prepare_process(
+            deterministic=settings.model.deterministic,
+            trust_remote_code=settings.model.trust_remote_code,
+        )
         peaks = Peaks(shares_gpu=settings.model.shares_gpu)
         self._source = settings.model.model
         dtype = torch.bfloat16 if settings.rounds_at_load else torch.float32
@@ -200,7 +203,7 @@ class PolicyActor(LearnerActor):
     def _write(self, weights: dict[str, Tensor], directory: Directory) -> list[WrittenFile]:
         from trainer.checkpoint import head_files  # imports Ray
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(self._source)
+        tokenizer: Any = pretrained.load(AutoTokenizer, self._source)
         if beside := vision.processor_files(self._model, self._source):
             tokenizer = vision.TokenizerWithFiles(tokenizer, beside)
         with head_files.writing(directory) as out:

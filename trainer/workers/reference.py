@@ -27,7 +27,9 @@ class ReferenceActor:
 
     def __init__(self, settings: ModelSettings, sharding: Sharding, rank: Rank = ALONE) -> None:
         rank = replace(rank, sharing=settings.sharing)
-        self._device = prepare_process(deterministic=settings.deterministic)
+        self._device = prepare_process(
+            deterministic=settings.deterministic, trust_remote_code=settings.trust_remote_code
+        )
         self._peaks = Peaks(shares_gpu=settings.shares_gpu)
         sharding = replace(sharding, zpg=1)  # zpg speeds up backward passes, and there are none
         split = zero3.splits(sharding, rank)

@@ -18,7 +18,9 @@ class RewardActor:
     """Holds all reward models. Several such processes share the samples."""
 
     def __init__(self, settings: RewardSettings) -> None:
-        device = prepare_process(deterministic=settings.deterministic)
+        device = prepare_process(
+            deterministic=settings.deterministic, trust_remote_code=settings.trust_remote_code
+        )
         self._peaks = Peaks(shares_gpu=settings.shares_gpu)
         self._models = [ScalarRewardModel(name, settings, device) for name in settings.models]
 

@@ -20,7 +20,7 @@ from trainer.checkpoint import openrlhf
 from trainer.checkpoint.resume import ResumeError
 from trainer.cluster import rendezvous
 from trainer.config.config import Config
-from trainer.import_openrlhf import convert, main
+from trainer.import_openrlhf import TRUST, convert, main
 from trainer.types import UnreadableCheckpointError
 
 Tensors = dict[str, torch.Tensor]
@@ -220,7 +220,7 @@ def test_the_converter_is_a_program(
     tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--help"]) == 0
-    assert main([]) == main([str(tmp_path), "--wrong"]) == ExitCode.USAGE
+    assert main([]) == main([str(tmp_path), TRUST, "--wrong"]) == ExitCode.USAGE
     assert "unknown flag" in capsys.readouterr().err
 
 

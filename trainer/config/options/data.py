@@ -52,6 +52,9 @@ class ModelFlags:
         "train the language model only, and not the part of the policy that sees images",
         dotted="actor.freeze_visual_encoder",
     )
+    trust_remote_code: bool = Group.MODELS.flag(
+        False, "run Python files that a model brings along (its auto_map); the journal names them"
+    )
     use_ms: bool = Group.MODELS.flag(
         False,
         "models from ModelScope",

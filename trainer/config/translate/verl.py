@@ -53,6 +53,9 @@ KEYS: list[Row] = [
         default="True"),
     Row(f"{MODEL}.use_remove_padding", "packing_samples", by=switch, default="True"),
     Row(f"{MODEL}.use_liger", "use_liger_kernel", by=switch, default="False"),
+    Row(f"{MODEL}.trust_remote_code", "trust_remote_code", by=switch, default="False"),
+    Row("data.trust_remote_code", "trust_remote_code", by=switch, default="False"),
+    Row("critic.model.trust_remote_code", "trust_remote_code", by=switch, default="False"),
     Row(f"{MODEL}.lora_rank", "lora_rank", by=whole, default="0"),
     Row(f"{MODEL}.lora_alpha", "lora_alpha", by=whole, default="16"),
     Row(f"{MODEL}.target_modules", "target_modules", by=by.modules, default="all-linear"),
@@ -210,11 +213,6 @@ BEFORE = [
         "critic.model.lora.rank", "--lora_rank is for policy and critic", default="0", old=True
     ),
     *several(
-        "critic.model.trust_remote_code",
-        "code that a model brings along is never run",
-        default="False",
-    ),
-    *several(
         "reward_model.overlong_buffer.* reward_model.reward_kwargs.overlong_buffer_cfg.* "
         "reward.reward_kwargs.overlong_buffer_cfg.*",
         "--overlong_buffer_len is the switch, and the metrics have the penalty",
@@ -294,11 +292,6 @@ NEEDLESS = [
 ]
 ABSENT = [
     *several("data.shuffle", "prompts are always shuffled, by --seed", default="True"),
-    *several(
-        f"data.trust_remote_code {MODEL}.trust_remote_code",
-        "code that a model brings along is never run",
-        default="False",
-    ),
     *several(
         f"{MODEL}.external_lib {MODEL}.hf_config_path {MODEL}.override_config*",
         "the model is as its files say",

@@ -43,7 +43,9 @@ class HFEngine:
     it finishes or new weights come."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        device = prepare_process(deterministic=settings.deterministic)
+        device = prepare_process(
+            deterministic=settings.deterministic, trust_remote_code=settings.trust_remote_code
+        )
         self._peaks = Peaks()
         dtype = torch.bfloat16 if settings.mixed_precision else torch.float32
         loaded = load_causal_lm(settings.model, dtype, longest=settings.longest)

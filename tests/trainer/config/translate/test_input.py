@@ -139,7 +139,6 @@ def test_dapo_s_data_have_no_boxes_and_its_reward_is_minus_1_or_1(
         ("reward_model.reward_manager=mine", "--remote_rm_url is the reward"),
         ("reward.reward_manager.name=mine", "--remote_rm_url is the reward"),
         ("reward_model.sandbox_fusion.url=http://a/run", "code is run by the reward `code`"),
-        ("critic.model.trust_remote_code=True", "code that a model brings along is never run"),
         ("critic.model.lora.rank=8", "--lora_rank is for policy and critic"),
     ],
 )
