@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contract import lease
-from contract.files import lines
+from contract.files import epochs, lines
 from contract.files.append import append_line
 from contract.files.os_errors import with_path
 from contract.journal_file import index
@@ -37,8 +37,8 @@ def read_events(journal: Path) -> Iterator[dict[str, Any]]:
                 event = event_of(line)
                 if line.endswith(b"\n"):  # the last line may be incomplete
                     damage.count(line, is_damaged=event is None)
-                if event is not None and (epoch := event.get("epoch") or newest) >= newest:
-                    newest = epoch
+                if event is not None and epochs.is_in_force(event.get("epoch"), newest):
+                    newest = event.get("epoch") or newest
                     yield event
     except FileNotFoundError:
         return

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.files import stored_json
+from contract.files import epochs, stored_json
 
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 VARIABLE, HOLDER_VARIABLE = "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER"
@@ -96,7 +96,7 @@ def check(claim: Claim | None) -> None:
 def refuse_later(claim: Claim) -> None:
     """Raises SupersededError if a greater number exists, OSError if no lease can be listed."""
     newest = max(_numbers(claim.lease.parent), default=0)
-    if newest > claim.epoch:
+    if epochs.is_superseded(claim.epoch, newest):
         raise _superseded(claim, claim.lease.with_name(str(newest)))
 
 

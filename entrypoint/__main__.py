@@ -200,7 +200,7 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     from entrypoint.config.role import Head, Worker, decide
     from entrypoint.job.recipes import base as recipes
     from entrypoint.net import node_claims
-    from entrypoint.node import head, unfit_report, worker
+    from entrypoint.node import roles, unfit_report
     from entrypoint.preflight.run import run_checks
     from entrypoint.preflight.show import failed_names, keep_report, not_well, say_report
     from entrypoint.processes.inbox import Inbox
@@ -256,9 +256,7 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
         console.log.warning("no report of preflight is kept: %s", errors.describe(error))
     findings = not_well(report, settings.secrets)
     with claim or nullcontext():
-        if isinstance(role, Head):
-            return head.serve(settings, role, findings, inbox)
-        return worker.serve(settings, findings, inbox)
+        return roles.serve(settings, role, findings, inbox)
 
 
 def _has_begun(settings: Settings) -> bool:

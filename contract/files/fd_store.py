@@ -99,6 +99,9 @@ class FdStore:
         self._server: _Server | None = None
 
     def __enter__(self) -> FdStore:
+        """Begin to serve; a store that serves already goes on."""
+        if self._server is not None:
+            return self
         try:
             private_dir.make(self._path.parent)
             self._path.unlink(missing_ok=True)  # of an earlier entrypoint

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from contract.files import lines, stored_json
+from contract.files import epochs, lines, stored_json
 from contract.files.os_errors import with_path
 from contract.journal_file.lines import KIND, Damage, Glance, event_of, glance
 from contract.run_dir import RunFiles, write_atomically
@@ -71,9 +71,9 @@ class Landmarks:
     def keep(self, end: int, line: bytes, found: Glance) -> None:
         """Keep a line of an event if it is a landmark."""
         name, newest = (found.kind, found.attempt), self.epoch()
-        epoch = found.epoch or newest
-        if epoch < newest:
+        if not epochs.is_in_force(found.epoch, newest):
             return
+        epoch = found.epoch or newest
         if epoch > newest:
             self._rises.append((end, epoch))
         elif found.kind in ROUTINE and name in self._seen:
@@ -126,7 +126,7 @@ def newest_first(journal: Path, *kinds: str) -> Iterator[dict[str, Any]]:
             event, newest = event_of(line), known.epoch(end)
             if event is None or (kinds and event["kind"] not in kinds):
                 continue
-            if (event.get("epoch") or newest) >= newest:
+            if epochs.is_in_force(event.get("epoch"), newest):
                 yield event
 
 

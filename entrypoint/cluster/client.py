@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from typing import Any
@@ -77,6 +77,8 @@ class CheckedIn:
     incarnation: str
     address: str
     """Where the head's Ray is; "" if the head does not say it."""
+    heritage: Mapping[str, Any] | None = None
+    """What this node has to know to take the head's place; None if it may not."""
 
 
 class ControlClient:
@@ -108,7 +110,7 @@ class ControlClient:
             raise self._no_head(answer)
         if refused:
             raise RefusedError(value)
-        return CheckedIn(str(value), str(row.get("address", "")))
+        return CheckedIn(str(value), str(row.get("address", "")), row.get("heritage"))
 
     def leave(self, node: str, why: str) -> bool:
         """Tell the head that this node's machine is about to go; return whether it knows now."""

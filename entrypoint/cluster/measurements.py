@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from contract.files import stored_json
+from contract.files import epochs, stored_json
 from contract.run_dir import RunFiles
 from entrypoint.cluster.event_stream import next_events
 from entrypoint.run import log_files
@@ -95,9 +95,8 @@ class _History:
             return False
         self._offset, entries, more = next_events(self.journal, self._offset)
         for _, event in entries:
-            epoch = event.get("epoch") or self._epoch
-            if epoch >= self._epoch:  # else an older head wrote it too late
-                self._epoch = epoch
+            if epochs.is_in_force(event.get("epoch"), self._epoch):
+                self._epoch = event.get("epoch") or self._epoch
                 at = datetime.fromisoformat(event["at"])
                 self._tally.add(at, event["kind"], event["details"])
         return more

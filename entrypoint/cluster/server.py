@@ -125,6 +125,10 @@ class ControlServer:
         if self._registry.release_leaving():
             self._in_loop(self._workers.answer_running)
 
+    def bequeath(self, heritage: dict[str, Any] | None) -> None:
+        """Tell each worker that is accepted from now on how to lead the run in the head's place."""
+        self._workers.heritage = heritage
+
     def evict(self, worker: str, why: str) -> None:
         """Refuse a worker until its checks have passed again."""
         self._registry.evict(worker, why)

@@ -81,6 +81,8 @@ class WorkerRoutes:
     stacks_of: int = field(init=False, default=0)
     """The attempt whose stacks the workers are to write; 0 if none."""
     sweep: LeftoverReports = field(init=False, default_factory=LeftoverReports)
+    heritage: dict[str, Any] | None = field(init=False, default=None)
+    """What a worker has to know to take the head's place; None if none may."""
     announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Ends all open polls."""
 
@@ -122,7 +124,7 @@ class WorkerRoutes:
             if info.joined:
                 await asyncio.to_thread(self._report_differences)
         accepted = {"incarnation": self.registry.incarnation, "address": self.registry.me.address}
-        return JSONResponse({"accepted": True, **accepted})
+        return JSONResponse({"accepted": True, **accepted, "heritage": self.heritage})
 
     def _report_differences(self) -> None:
         for sentence in self.registry.new_differences():

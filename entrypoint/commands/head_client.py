@@ -30,7 +30,7 @@ from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
-from entrypoint.run.lease import SILENCE_SECONDS
+from entrypoint.run.lease import SILENCE_SECONDS, moved_to
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
 
 def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     token = token_of(settings)
-    host = host_to_ask(settings)
+    host = _host(settings)
     client = ControlClient(host, settings.control_port, token, settings.url)
     try:
         return client.command(method, path, **options)
@@ -141,7 +141,12 @@ def keys_of(settings: Settings) -> dict[str, str]:
 
 def url_of(settings: Settings) -> str:
     """Return the control port's URL, as this command reaches it."""
-    return settings.url or f"http://{host_port(host_to_ask(settings), settings.control_port)}"
+    return settings.url or f"http://{host_port(_host(settings), settings.control_port)}"
+
+
+def _host(settings: Settings) -> str:
+    """Return where the head is: a worker that has taken its place is where its lease says."""
+    return moved_to(RunFiles(settings.run_dir).leases) or host_to_ask(settings)
 
 
 def patiently(

@@ -40,6 +40,14 @@ class PreflightMode(StrEnum):
     OFF = "off"
 
 
+class HeadFailover(StrEnum):
+    """Whether a worker may take the place of a head that is lost."""
+
+    AUTO = "auto"
+    """Where the nodes share the run directory."""
+    OFF = "off"
+
+
 class LogFormat(StrEnum):
     """What a line of a node's console is."""
 

@@ -28,6 +28,10 @@ class Head:
     expected_workers: int
     min_workers: int
     why: str
+    takeovers: int = 0
+    """How many heads of this run were lost before, each replaced by a worker."""
+    known: tuple[str, ...] | None = None
+    """The workers for which a new head waits, after it was a worker; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,28 @@ from contract.options import Declared, declared_in
 from contract.redaction import redact, secret_texts
 from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
-from entrypoint.config.parsers import DebugRay, LogFormat, PortRange, PreflightMode, ServiceOn
+from entrypoint.config.parsers import (
+    DebugRay,
+    HeadFailover,
+    LogFormat,
+    PortRange,
+    PreflightMode,
+    ServiceOn,
+)
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Secret, Variable, variable
 
-__all__ = ["DebugRay", "LogFormat", "PortRange", "PreflightMode", "Secret", "ServiceOn", "Settings"]
+__all__ = [
+    "DebugRay",
+    "HeadFailover",
+    "LogFormat",
+    "PortRange",
+    "PreflightMode",
+    "Secret",
+    "ServiceOn",
+    "Settings",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +100,12 @@ class Settings:
         "How long to wait for a lost worker before the run continues with fewer.",
         parse=parse.duration,
         default=300.0,
+    )
+    head_failover: HeadFailover = variable(
+        "ROLLCALL_HEAD_FAILOVER",
+        "`auto`: on a shared run directory, a worker [takes the place](recovery.md"
+        "#a-head-that-is-lost) of a lost head. `off`: the run waits for the head.",
+        default=HeadFailover.OFF,
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",

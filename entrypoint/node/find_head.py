@@ -31,9 +31,12 @@ class HeadLocator:
     def find(self) -> list[str]:
         """Return the addresses where the head may be, the likeliest first.
 
-        That is where it answered last, then where its lease says that it is. Raises NotYetError if
-        none is known now.
+        That is where a worker leads that has taken the head's place. Without one it is where the
+        head answered last, then where its lease says that it is. Raises NotYetError if none is
+        known now.
         """
+        if moved := lease.moved_to(self.leases):
+            return [moved]
         leased = lease.address(self.leases)
         try:
             found = dns.addresses(self.name)
@@ -45,6 +48,8 @@ class HeadLocator:
 
     def is_at(self, address: str) -> bool:
         """Return whether the head may still be at `address`; true if nothing says otherwise."""
+        if moved := lease.moved_to(self.leases):
+            return address == moved
         try:
             return address in dns.addresses(self.name)
         except NotYetError:

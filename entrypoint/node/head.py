@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from contract import lease as contract_lease
@@ -20,7 +21,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
 from entrypoint.config.role import Head, bind_address, head_address
-from entrypoint.config.settings import Settings
+from entrypoint.config.settings import HeadFailover, Settings
 from entrypoint.job import command_identity, exported_model, run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.job_loop import JobLoop
@@ -33,14 +34,15 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, ray_node, start_again, store_sync, webhook
+from entrypoint.node import actor_logs, heritage, ray_node, start_again, store_sync, webhook
 from entrypoint.node.existing_ray.cluster import ExistingRay
+from entrypoint.node.heritage import Moved, Succession
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
-from entrypoint.run import errors, restore
+from entrypoint.run import errors, lease, restore
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
@@ -51,20 +53,33 @@ from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
 
+TAKES_OVER = "a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)"
 PORT_TAKEN = "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port"
 
 
-def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: Inbox) -> int:
-    """Lead the run until it ends; return the outcome's exit code. `findings`: as in NodeInfo."""
+def serve(
+    settings: Settings,
+    role: Head,
+    findings: Mapping[str, str],
+    inbox: Inbox,
+    taken: Succession | None = None,
+) -> int | Moved:
+    """Lead the run until it ends; return the outcome's exit code.
+
+    Returns Moved if a worker has taken this head's place. `findings`: as in NodeInfo; `taken`: what
+    this node has as a worker that takes a head's place.
+    """
     run, named = RunFiles(settings.run_dir), head_address(settings)
+
+    def superseded(why: str) -> None:
+        give_way(settings, own, inbox, why)
+
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
         store_sync.fetch_history(settings, run, inbox.stop)
-        with (
-            Lease(run.leases, lambda why: give_way(settings, lease, inbox, why), address) as lease,
-            webhook.telling(settings, run, lease.claim),
-        ):
-            journal = Journal(run.journal, settings.node_name, lease.claim, settings.secrets)
+        own = taken.lease if taken else Lease(run.leases, superseded, address)
+        with own, webhook.telling(settings, run, own.claim):
+            journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)
             identity = command_identity.fingerprint(settings)
             begun = run_identity.identify(settings, run)
             finished = _finished_before(journal, identity)
@@ -81,27 +96,46 @@ def serve(settings: Settings, role: Head, findings: Mapping[str, str], inbox: In
             journal.record(
                 "start",
                 _start_sentence(settings, role),
-                incarnation=lease.incarnation,
-                resume=start_again.command(settings, socket.gethostname()),
+                incarnation=own.incarnation,
+                resume=_resume(journal, settings, taken),
             )
+            if taken:
+                _tell_move(journal, settings, run)
             run_identity.record_difference(settings, begun, journal)
             if settings.wandb_api_key is None:
                 log.info("WANDB_API_KEY is not set: nothing is sent to Weights & Biases")
             storage_proof.sweep(run.root)
-            me = node_info(settings, address, findings, lease.incarnation)
-            return _lead(settings, role, me, journal, inbox)
+            me = node_info(settings, address, findings, own.incarnation)
+            memory = taken.memory if taken else FdStore(ray_node.fd_store_path(settings))
+            return _lead(settings, role, journal, Node(me, memory, inbox))
     except wait.InterruptedWaitError as error:
         log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED
     except restore.OtherRunError as error:
         log.error("%s", error)
         return ExitCode.USAGE
-    except (StoreError, TakenOverError, HeldError, contract_lease.SupersededError) as error:
+    except HeldError as error:
+        moved = lease.moved_to(run.leases)
+        if moved and settings.head_failover is HeadFailover.AUTO:
+            return Moved(moved)
+        log.error("%s", error)
+        return ExitCode.RUN_DIR
+    except (StoreError, TakenOverError, contract_lease.SupersededError) as error:
         log.error("%s", error)
         return ExitCode.RUN_DIR
     except OSError as error:
         log.error("%s", errors.explain(error))
         return errors.exit_code(error, run.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This node as its head has it."""
+
+    me: NodeInfo
+    """Its `storage` is the head's incarnation."""
+    memory: FdStore
+    inbox: Inbox
 
 
 def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
@@ -130,9 +164,9 @@ def node_info(
     )
 
 
-def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox: Inbox) -> int:
-    """From the start of Ray to the outcome. `me.storage` is this head's incarnation."""
-    began = time.monotonic()
+def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
+    """From the start of Ray to the outcome."""
+    began, me, inbox = time.monotonic(), node.me, node.inbox
     token = run_token.for_head(settings)
     keys = keys_of(settings, token)
     skipped = differences.skipped_checks(settings)
@@ -152,13 +186,17 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
     control = ControlServer(registry, observer, files, keys, listener)
     control.max_restarts = settings.max_restarts
+    control.bequeath(heritage.told(settings, role, me.address))
+    if settings.head_failover is not HeadFailover.OFF:
+        why = heritage.why_off(settings, role.expected_workers)
+        log.info("if this head is lost, %s", f"the run waits for it: {why}" if why else TAKES_OVER)
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()
     tell = partial(journal.record, "service")
     with (
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
-        FdStore(ray_node.fd_store_path(settings)) as memory,
+        node.memory as memory,
         nullcontext() if settings.ray_address else actor_logs.copying(settings),
         cluster,
         control,
@@ -167,7 +205,7 @@ def _lead(settings: Settings, role: Head, me: NodeInfo, journal: Journal, inbox:
         ExitStack() as uploads,
     ):
         ray = sockets.host_port(me.address, settings.ray_port)
-        supervise = _supervision(cluster, services, env, ray, role.min_workers)
+        supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
         own_url = f"http://{sockets.host_port(bind_address(settings) or me.address, port)}"
         link = page_link(settings.url or own_url, keys.read_only)
@@ -206,15 +244,15 @@ def _supervision(
     services: Services,
     env: Mapping[str, str],
     ray: str,
-    min_workers: int,
+    role: Head,
 ) -> Callable[[RunContext], Outcome]:
     """Return what supervises a job. `env`: what the services have; `ray`: Ray's host and port."""
-    present: tuple[str, ...] | None = None  # the next job waits for no worker that was missing
+    present = role.known  # the next job waits for no worker that was missing
 
     def supervise(run: RunContext) -> Outcome:
         nonlocal present
         collective = CollectiveCheck(run.settings, ray, env)
-        rendezvous = Rendezvous(run, cluster, services, collective, min_workers)
+        rendezvous = Rendezvous(run, cluster, services, collective, role.min_workers)
         rendezvous.present = present
         try:
             return Supervisor(run, rendezvous, cluster.jobs(run.settings)).supervise()
@@ -236,6 +274,21 @@ def _finished_before(journal: Journal, fingerprint: str) -> str | None:
     return None
 
 
+def _resume(journal: Journal, settings: Settings, taken: Succession | None) -> str:
+    """Return the command that starts the head again: of a worker's place, that of the first one."""
+    if taken is None:
+        return start_again.command(settings, socket.gethostname())
+    starts = (event["details"].get("resume", "") for event in journal.landmarks("start"))
+    return next(starts, "")
+
+
+def _tell_move(journal: Journal, settings: Settings, run: RunFiles) -> None:
+    starts = [event["node"] for event in journal.landmarks("start")]
+    before = starts[-2] if len(starts) > 1 else "the first head"
+    sentence = f"the head has moved from {before}, which is silent, to {settings.node_name}"
+    journal.record("head-moved", sentence, before=before, now=settings.node_name)
+
+
 def _start_sentence(settings: Settings, role: Head) -> str:
     if settings.ray_address:
         nodes = "node" if role.expected_workers == 1 else "nodes"
@@ -244,6 +297,9 @@ def _start_sentence(settings: Settings, role: Head) -> str:
             f"{role.expected_workers} {nodes} besides Ray's head"
         )
     jobs = " and for jobs (rollcall submit)" if settings.waits_for_jobs else ""
+    if role.known is not None:
+        others = ", ".join(role.known) or "no other node"
+        return f"{role.why}; it goes on with {others}"
     if role.expected_workers == 0:
         waits = "; it waits for jobs (rollcall submit)" if settings.waits_for_jobs else ""
         return f"this is the head of a cluster of one node (EXPECTED_WORKERS=0){waits}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from entrypoint.cluster.client import CheckedIn, ControlClient, WrongTokenError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.net.wait import NotYetError
+from entrypoint.node.heritage import Heritage
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ class WayIn:
     info: NodeInfo
     """What this node says of itself: its own address is that of the route to `host`."""
     incarnation: str
+    heritage: Heritage | None
+    """What this node has to know to take the head's place."""
 
 
 def through(
@@ -54,7 +57,8 @@ def through(
             raise
         if way is not None:
             way.client.close()
-        way = WayIn(host, client, info, accepted.incarnation)
+        inherits = Heritage.read(accepted.heritage)
+        way = WayIn(host, client, info, accepted.incarnation, inherits)
         left = [other for other in left if other == accepted.address]
         if accepted.address in answers:
             _warn(way, accepted.address, answers[accepted.address])

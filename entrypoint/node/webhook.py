@@ -38,7 +38,7 @@ LAST_SECONDS = 3.0
 """For the rest of the messages when the head ends."""
 MOST_WAITING = 50
 """Messages that wait for the server; the oldest are dropped."""
-REPAIRED = ("engine-replaced", "node-back", "rank-replaced")
+REPAIRED = ("engine-replaced", "head-moved", "node-back", "rank-replaced")
 """Kinds of events that tell of a recovery within an attempt."""
 WARNED = (
     *("engine-left-out", "node-lost", "oom-kill", "push-failed", "refused", "reward-server"),

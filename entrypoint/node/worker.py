@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -14,7 +15,14 @@ from typing import TypeVar
 from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError, WrongTokenError
+from entrypoint.cluster.client import (
+    CheckedIn,
+    ControlClient,
+    HeadFailedError,
+    NotNowError,
+    RefusedError,
+    WrongTokenError,
+)
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.config.role import Sourced, head_address
@@ -26,7 +34,9 @@ from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
 from entrypoint.node import actor_logs, leftover_cleanup, log_shipper, ray_node
+from entrypoint.node.candidate import Candidate, TookOverError
 from entrypoint.node.find_head import HeadLocator
+from entrypoint.node.heritage import Succession
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.way_in import WayIn, through
@@ -56,31 +66,39 @@ LIFE = uuid.uuid4().hex
 """Identifies this process."""
 TRIES = 5
 """After this many failures of Ray in a row, the worker gives up."""
+ANSWERED = (NotNowError, HeadFailedError, RefusedError, WrongTokenError)
+"""What a head has said that does not accept this node: it lives."""
 LONGEST_PAUSE_SECONDS = 0.3
 """Longest pause between polls for the head; it delays the worker's Ray by at most as much."""
 
 
-def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int:
+def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int | Succession:
     """Stay in the cluster until the head announces the outcome; return the exit code.
 
-    `findings`: as in NodeInfo.
+    Returns a Succession if this worker has taken the place of a head that was lost. `findings`: as
+    in NodeInfo.
     """
     try:
         token = run_token.for_worker(settings, inbox.stop)
         run_token.show_to_shells(token)
         env = ray_node.environment(settings, token)
         with (
-            FdStore(ray_node.fd_store_path(settings)) as memory,
+            ExitStack() as own,
             actor_logs.copying(settings),
             Services(settings, is_head=False, env=env, tell=log.warning) as services,
         ):
+            memory = own.enter_context(FdStore(ray_node.fd_store_path(settings)))
+            own.callback(memory.save, RunFiles(settings.run_dir).kept, settings.node_name)
             membership = _Membership(settings, findings, token, inbox, services)
             try:
                 with gpu_use.watching(settings, membership.take_gpu_use):
                     return membership.keep()
+            except TookOverError as taken:
+                own.pop_all()  # the memory stays for the head
+                return taken.with_memory(memory)
             finally:
+                membership.candidate.watch.end()
                 run_token.hide_from_shells(membership.token)
-                memory.save(RunFiles(settings.run_dir).kept, settings.node_name)
     except wait.InterruptedWaitError as error:
         log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED
@@ -126,6 +144,7 @@ class _Membership:
     inbox: Inbox
     services: Services
     locator: HeadLocator = field(init=False)
+    candidate: Candidate = field(init=False)
     gpus: Sequence[GpuUse] = field(init=False, default=())
     """The newest use of the node's GPUs."""
     _logs: OwnLogs | None = field(init=False)
@@ -137,6 +156,7 @@ class _Membership:
     def __post_init__(self) -> None:
         head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
         self.locator = HeadLocator(head.value, leases)
+        self.candidate = Candidate(self.settings, self.inbox)
         self._logs = log_shipper.own_logs(self.settings, LIFE)
 
     def take_gpu_use(self, gpus: Sequence[GpuUse]) -> None:
@@ -165,6 +185,7 @@ class _Membership:
                     return ExitCode.STOPPED
                 case HeadLost(why):
                     log.warning("the head is lost (%s); waiting for it", why)
+                    self.candidate.watch.begin()
                 case JoinAgain():
                     log.warning("the head asks this node to join again")
                 case RayEnded(exit_code, _):
@@ -181,7 +202,6 @@ class _Membership:
     def _join_once(self) -> Message:
         """Run one membership, from the search for the head to the message that ended it."""
         settings, head = self.settings, self.locator.name
-        unfit = self.locator.raise_if_unfit
         proof = StorageProof(settings.run_dir, shared=settings.shares_run_dir)
         known: dict[str, NodeInfo] = {}
 
@@ -192,30 +212,44 @@ class _Membership:
             return ControlClient(host, settings.control_port, self.token), known[own]
 
         def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
-            return client.check_in(replace(self._now(info), storage=proof.show()))
+            try:
+                return client.check_in(replace(self._now(info), storage=proof.show()))
+            except ANSWERED:
+                self.candidate.watch.heard()
+                raise
 
         def way_in() -> WayIn:
             return through(self.locator.find(), door, check_in)
 
+        def unfit_or_lost() -> None:
+            self.locator.raise_if_unfit()
+            self.candidate.stand()
+
         try:
-            self._wait_for(f"the head's name {head}", self.locator.find, unfit)
-            way = self._wait_for(f"the head at {head}", way_in, unfit)
+            self.candidate.stand()
+            self._wait_for(f"the head's name {head}", self.locator.find, unfit_or_lost)
+            way = self._wait_for(f"the head at {head}", way_in, unfit_or_lost)
         finally:
             proof.withdraw()
         log.info("checked in at the head %s as %s, %s", head, way.info.node, way.info.address)
         self.locator.known, self.locator.kept = True, way.host
+        self.candidate.accepted(way.heritage, way.info.address)
         return self._stay(way)
 
     def _stay(self, way: WayIn) -> Message:
         """Join Ray at the head that has accepted this node; return what ended the membership."""
         settings, client, host = self.settings, way.client, way.host
         put, over = self.inbox.put, threading.Event()
-        is_there = partial(self.locator.is_at, host)
+
+        def is_there() -> bool:
+            """Asked when the head does not answer."""
+            self.candidate.watch.begin()
+            return self.locator.is_at(host) and self.candidate.watch.vacancy() is None
 
         def raise_if_over_or_moved() -> None:
             self._raise_if_over()
             self.locator.raise_if_unfit()
-            if not is_there():
+            if not self.locator.is_at(host):
                 raise _OverError(HeadLost("it is elsewhere now"))
 
         try:

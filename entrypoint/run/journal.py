@@ -17,7 +17,15 @@ log = logging.getLogger("rollcall")
 
 WARNING_KINDS = frozenset(
     {
-        *("command", "failure", "layout-warning", "refused", "node-lost", "step-pattern"),
+        *(
+            "command",
+            "failure",
+            "layout-warning",
+            "head-moved",
+            "refused",
+            "node-lost",
+            "step-pattern",
+        ),
         *("engine-left-out", "left-over", "oom-kill", "service", "upload-failed"),
     }
 )

@@ -31,9 +31,12 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from contract import lease as contract_lease
+from contract.files import epochs
 from contract.files.os_errors import with_path
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
+from entrypoint.run import succession
+from entrypoint.run.succession import Holder, Row, Vigil
 
 log = logging.getLogger(__name__)
 
@@ -58,18 +61,39 @@ def address(leases: Path) -> str:
         return ""
 
 
+def moved_to(leases: Path) -> str:
+    """The address of a head that was a worker before; "" if there is none, or it has ended."""
+    try:
+        return str(ip_address(succession.leader_after_failover(look(leases)[1])))
+    except (OSError, ValueError):
+        return ""
+
+
+def look(leases: Path) -> tuple[int, Row]:
+    """Return number and fields of the newest lease; 0 if there is none. Raises OSError."""
+    newest = contract_lease.newest(leases)
+    return (int(newest.name), contract_lease.read(newest)) if newest else (0, {})
+
+
 class Lease:
     """Held from `acquire` to `release`, renewed by a thread of its own."""
 
     def __init__(
-        self, leases: Path, on_lost: Callable[[str], None] = log.error, address: str = ""
+        self,
+        leases: Path,
+        on_lost: Callable[[str], None] = log.error,
+        address: str = "",
+        *,
+        was_worker: bool = False,
     ) -> None:
         """`on_lost` is called with a sentence when a later head has taken over the run.
 
-        `address`: where workers reach the holder.
+        `address`: where workers reach the holder. `was_worker`: the holder takes the place of a
+        head that was lost, so the nodes' settings name another address.
         """
         self._leases = leases
         self._address = address
+        self._was_worker = was_worker
         self._on_lost = on_lost
         self._descriptor: int | None = None
         self._renewing: threading.Thread | None = None
@@ -92,7 +116,7 @@ class Lease:
         if previous is None and written:
             previous = self._restored(written)
         if previous is None:
-            self._take(written + 1)
+            self._take(epochs.next_number(0, written))
             return self
         # Its lock is kept until the new lease is there: a third head must not see both free.
         descriptor = os.open(previous, os.O_RDWR)
@@ -101,10 +125,21 @@ class Lease:
                 lives = self._lives(previous, descriptor)
             if lives:
                 raise HeldError(self._sentence(previous))
-            self._take(max(int(previous.name), written) + 1)
+            self._take(epochs.next_number(int(previous.name), written))
         finally:
             os.close(descriptor)
         return self
+
+    def succeed(self, vigil: Vigil) -> None:
+        """Take the lease after the one that was watched, whose holder is silent.
+
+        Raises HeldError if the holder lives after all, or another node is faster; OSError.
+        """
+        number, row = look(self._leases)
+        if not succession.may_succeed(vigil, number, row, time.monotonic(), SILENCE_SECONDS):
+            raise HeldError(self._sentence(self._leases / str(number)))
+        written = landmarks(self._run.journal).epoch()
+        self._take(epochs.next_number(number, written))
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -116,7 +151,7 @@ class Lease:
             self._descriptor = None
 
     def __enter__(self) -> Lease:
-        return self.acquire()
+        return self if self._descriptor is not None else self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -214,6 +249,7 @@ class Lease:
                 "address": self._address,
                 "boot_id": _boot_id(),
                 "beat": count,
+                "was_worker": self._was_worker,
             }
         )
 
@@ -228,24 +264,27 @@ class Lease:
 
     def _lives(self, lease: Path, descriptor: int) -> bool:
         """Whether the holder lives. A silent holder is watched for as long as it may be silent."""
-        before = contract_lease.read(lease)
-        deadline = time.monotonic() + SILENCE_SECONDS
-        said = False
+        vigil = first = self._looked(None, lease)
         while True:
-            row = contract_lease.read(lease)
-            if row.get("over"):
-                return False
-            if row != before:
-                return True
-            if _lock(descriptor) and row.get("boot_id") == _boot_id():
-                return False
-            if time.monotonic() > deadline:
-                log.warning("the head on %s that held this run is silent", _host(row))
-                return False
-            if not said:
+            row = vigil.row
+            match succession.holder(vigil, vigil.looked, SILENCE_SECONDS):
+                case Holder.OVER:
+                    return False
+                case _ if row != first.row:
+                    return True
+                case _ if _lock(descriptor) and row.get("boot_id") == _boot_id():
+                    return False
+                case Holder.SILENT:
+                    log.warning("the head on %s that held this run is silent", _host(row))
+                    return False
+            if vigil is first:
                 log.info("a head on %s held this run: watching for its heartbeat", _host(row))
-                said = True
             self._released.wait(POLL_SECONDS)
+            vigil = self._looked(vigil, lease)
+
+    def _looked(self, before: Vigil | None, lease: Path) -> Vigil:
+        number, row = int(lease.name), contract_lease.read(lease)
+        return succession.watched(before, number, row, time.monotonic())
 
     def _sentence(self, lease: Path) -> str:
         host = contract_lease.read(lease).get("host", "this machine")

@@ -160,7 +160,7 @@ def test_a_machine_that_returns_with_an_old_disk_does_not_undo_what_another_one_
 def test_a_head_ends_with_64_for_another_run_and_with_73_without_the_store(
     tmp_path: Path, s3: S3, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def serve(directory: Path) -> int:
+    def serve(directory: Path) -> object:
         port = {"ROLLCALL_CONTROL_PORT": str(free_port), "ROLLCALL_REWARD_TIMEOUT": "1"}
         settings = settings_of(directory, s3.url, **port)
         return head.serve(settings, Head(0, 0, "a test"), {}, Inbox())

@@ -45,4 +45,6 @@ def head_of(settings: Settings) -> ControlServer:
 
 
 def serve(settings: Settings, inbox: Inbox | None = None) -> int:
-    return worker.serve(settings, {}, inbox or Inbox())
+    code = worker.serve(settings, {}, inbox or Inbox())
+    assert isinstance(code, int)
+    return code

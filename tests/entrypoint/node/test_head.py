@@ -21,6 +21,7 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.commands import cli
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
+from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.node import head, ray_node, start_again
 from entrypoint.node.existing_ray.cluster import ExistingRay
@@ -57,7 +58,13 @@ def variables(run: RunFiles, port: int) -> dict[str, str]:
 
 def serve(run: RunFiles, port: int, *job: str) -> int:
     settings = read_settings(variables(run, port), job)
-    return head.serve(settings, Head(0, 0, "a test"), {}, Inbox())
+    return lives(settings, Inbox())
+
+
+def lives(settings: Settings, inbox: Inbox) -> int:
+    code = head.serve(settings, Head(0, 0, "a test"), {}, inbox)
+    assert isinstance(code, int)
+    return code
 
 
 def finish(run: RunFiles) -> None:
@@ -176,7 +183,7 @@ def test_a_head_without_a_job_leads_those_that_are_submitted_until_it_is_stopped
     settings = read_settings(environ)
 
     def live() -> None:
-        codes.append(head.serve(settings, Head(0, 0, "a test"), {}, inbox))
+        codes.append(lives(settings, inbox))
 
     living = threading.Thread(target=live)
     living.start()

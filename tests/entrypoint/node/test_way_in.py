@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from entrypoint.cluster import server
 from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
@@ -54,18 +53,11 @@ def head_at(
     run: Path, monkeypatch: pytest.MonkeyPatch, address: str, own: str, port: int = 0
 ) -> Iterator[Head]:
     """A head that listens at one address alone, or at all if that is "". `own`: that of its Ray."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
-    def listen(port: int) -> socket.socket:
-        return socket.create_server((address, port), family=family, backlog=64)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(server, "listen", listen)
-        head = Head(run, port)
-        object.__setattr__(head.control._registry.me, "address", own)
-        with head.control:
-            eventually(lambda: answers(head.port, address or "127.0.0.1"))
-            yield head
+    head = Head(run, port, address)
+    object.__setattr__(head.control._registry.me, "address", own)
+    with head.control:
+        eventually(lambda: answers(head.port, address or "127.0.0.1"))
+        yield head
 
 
 @contextmanager

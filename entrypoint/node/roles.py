@@ -1,0 +1,41 @@
+"""A node's roles, one after another: a worker may become the head, and a lost head a worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from entrypoint import console
+from entrypoint.config.role import Head, Worker
+from entrypoint.config.settings import Settings
+from entrypoint.node import head, heritage, worker
+from entrypoint.node.heritage import Moved, Succession
+from entrypoint.processes.inbox import Inbox
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    settings: Settings, role: Head | Worker, findings: Mapping[str, str], inbox: Inbox
+) -> int:
+    """Be what the settings say, and what becomes of it; return the exit code.
+
+    `findings`: as in NodeInfo.
+    """
+    end: int | Succession | Moved
+    if isinstance(role, Head):
+        end = head.serve(settings, role, findings, inbox)
+    else:
+        end = worker.serve(settings, findings, inbox)
+    while not isinstance(end, int):
+        match end:
+            case Succession():
+                settings = end.settings
+                console.set_up(settings)  # masks the secrets that it has inherited
+                console.log_to_file(settings, is_head=True)
+                end = head.serve(settings, end.role, findings, inbox, end)
+            case Moved(address):
+                log.warning("the head of this run is at %s now: this node joins it", address)
+                settings = heritage.as_worker(settings, address)
+                end = worker.serve(settings, findings, inbox)
+    return end

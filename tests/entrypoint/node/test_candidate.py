@@ -1,0 +1,138 @@
+"""A worker that may take the place of a lost head does so once, and only if it can lead."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.run_dir import RunFiles
+from entrypoint.config.read import read_settings
+from entrypoint.config.role import Head
+from entrypoint.net.port_block import PortBlock
+from entrypoint.node import candidate, heritage
+from entrypoint.node.candidate import Candidate, TookOverError
+from entrypoint.node.heritage import Heritage
+from entrypoint.processes.inbox import Inbox
+from entrypoint.run import lease
+from tests.support.waiting import eventually
+
+SILENCE = 0.5
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(lease, "SILENCE_SECONDS", SILENCE)
+    monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.05)
+    with PortBlock(4) as first:
+        yield first
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFiles:
+    """Of a head on another machine."""
+    run = RunFiles(tmp_path)
+    run.leases.mkdir()
+    beat(run, 1)
+    return run
+
+
+def beat(run: RunFiles, count: int) -> None:
+    row = {"incarnation": "x", "host": "elsewhere", "address": "10.0.0.1", "beat": count}
+    (run.leases / "1").write_text(json.dumps(row))
+
+
+def standing(run: RunFiles, ports: int, **own: str) -> Candidate:
+    """A worker that the head has accepted, and that does not hear it any more."""
+    of_both = {
+        "ROLLCALL_RUN_DIR": str(run.root),
+        "ROLLCALL_RAY_PORT": str(ports),
+        "ROLLCALL_DASHBOARD_PORT": str(ports + 1),
+        "ROLLCALL_CONTROL_PORT": str(ports + 2),
+    }
+    on_head = {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": "auto"}
+    head = read_settings({**of_both, **on_head}, ("true",))
+    of_worker = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}
+    made = Candidate(read_settings({**of_both, **of_worker, **own}), Inbox())
+    made.accepted(Heritage.read(heritage.told(head, Head(2, 2, "a test"), "10.0.0.1")), "127.0.0.1")
+    made.watch.begin()
+    return made
+
+
+def vacant(found: Candidate) -> None:
+    eventually(lambda: found.watch.vacancy() is not None)
+
+
+def test_it_leads_once_the_head_is_silent_and_not_before(run: RunFiles, ports: int) -> None:
+    found = standing(run, ports)
+    until = time.monotonic() + 3 * SILENCE
+    while time.monotonic() < until:
+        beat(run, int(time.monotonic() * 1000))
+        found.stand()
+        time.sleep(0.05)
+    vacant(found)
+    with pytest.raises(TookOverError) as taken:
+        found.stand()
+    with taken.value.lease as own:
+        assert own.claim.epoch == 2
+        assert lease.moved_to(run.leases) == "127.0.0.1"
+    assert taken.value.settings.job == ("true",)
+    assert lease.moved_to(run.leases) == "", "a head that has ended is nowhere"
+
+
+def test_of_two_the_other_goes_on_as_a_worker(run: RunFiles, ports: int) -> None:
+    first, second = standing(run, ports), standing(run, ports)
+    vacant(first)
+    vacant(second)
+    with pytest.raises(TookOverError) as taken:
+        first.stand()
+    with taken.value.lease:
+        second.stand()
+        eventually(lambda: second.watch.vacancy() is None)
+    second.watch.end()
+
+
+def test_a_head_that_answers_is_not_lost_though_it_writes_no_heartbeat(
+    run: RunFiles, ports: int
+) -> None:
+    found = standing(run, ports)
+    until = time.monotonic() + 3 * SILENCE
+    while time.monotonic() < until:
+        found.watch.heard()
+        found.stand()
+        time.sleep(0.05)
+    found.watch.end()
+
+
+def test_a_run_that_is_over_is_led_by_nobody(run: RunFiles, ports: int) -> None:
+    (run.leases / "1").write_text('{"host": "elsewhere", "over": true}')
+    found = standing(run, ports)
+    time.sleep(3 * SILENCE)
+    found.stand()
+    found.watch.end()
+
+
+def test_a_worker_that_refuses_for_itself_waits(run: RunFiles, ports: int) -> None:
+    found = standing(run, ports, ROLLCALL_HEAD_FAILOVER="off")
+    vacant(found)
+    found.stand()
+    found.watch.end()
+    assert [path.name for path in run.leases.iterdir()] == ["1"]
+
+
+def test_a_worker_without_the_heads_ports_leaves_the_lease_to_another_and_says_why_once(
+    run: RunFiles, ports: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = standing(run, ports)
+    vacant(found)
+    with socket.create_server(("", ports + 2)), caplog.at_level(logging.WARNING):
+        found.stand()
+        found.stand()
+    found.watch.end()
+    assert caplog.text.count(f"port {ports + 2} cannot be listened on") == 1
+    assert [path.name for path in run.leases.iterdir()] == ["1"]
