@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from entrypoint.run.token import RAY_OF_IMAGE, SHELLS
 from tests.container import cuda_check
 from tests.container.dockerfile import DOCKERFILE, stages
 from tests.support.repository import ROOT
+
+OTHER_RAY = "tests/container/host/Dockerfile.other-ray"
 
 
 def bake(name: str) -> list[str]:
@@ -98,6 +102,25 @@ def test_verl_is_built_for_its_flavour_alone_and_the_roll_call_tells_it_apart() 
     # Nodes compare a digest of the locks.
     assert "COPY --from=cuda-verl-build /requirements /requirements" in stages()["cuda-verl-venv"]
     assert "COPY requirements/verl.lock" in stages()["cuda-verl-build"]
+
+
+def test_the_image_s_user_is_a_number_other_than_root_s() -> None:
+    """Kubernetes' runAsNonRoot takes no name."""
+    (user,) = re.findall(r"^ARG RUN_AS=(\d+):\d+$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert int(user) > 0
+    assert "\nUSER ${RUN_AS}\n" in stages()["image"]
+
+
+@pytest.mark.parametrize("path", ["docs/extend-the-image.md", OTHER_RAY])
+def test_what_installs_packages_on_top_of_the_image_is_root_and_then_no_longer(path: str) -> None:
+    blocks = re.findall(
+        r"^FROM (?:localhost/)?rollcall.+?(?=^```|\Z)", (ROOT / path).read_text(), re.M | re.S
+    )
+    for block in blocks:
+        instructions = re.findall(r"^(USER|RUN) ?(\S*)", block, re.MULTILINE)
+        assert [name for name, _ in instructions] == ["USER", "RUN", "USER"]
+        assert [user for name, user in instructions if name == "USER"] == ["0", "1000:1000"]
+    assert blocks
 
 
 def bases() -> dict[str, str]:

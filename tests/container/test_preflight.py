@@ -117,7 +117,7 @@ def test_twenty_healthy_starts_give_no_alarm() -> None:
     reports = [json.loads(line)["checks"] for line in done.stdout.splitlines()]
     assert len(reports) == STARTS
     for rows in reports:
-        assert alarms({row["name"]: row for row in rows}) == set()
+        assert alarms({row["name"]: row for row in rows}) == set(), rows
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +150,7 @@ def refusal(cluster: Cluster, name: str) -> str:
 def test_a_worker_on_other_storage_is_refused_on_both_sides(
     waiting: Cluster, tmp_path: Path
 ) -> None:
+    tmp_path.chmod(0o1777)
     node = worker(waiting, "elsewhere", f"--volume={tmp_path}:/checkpoints")
     assert node.exit_code(within=150) == 76
     assert "mount one shared storage at ROLLCALL_RUN_DIR" in node.said
@@ -161,6 +162,7 @@ def test_a_worker_whose_clock_is_wrong_is_refused_on_both_sides(
     waiting: Cluster, tmp_path: Path
 ) -> None:
     clock = WrongClock.made_in(tmp_path, seconds=-7_200)
+    tmp_path.chmod(0o755)
     node = worker(
         waiting,
         "late",
