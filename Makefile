@@ -18,7 +18,7 @@ WITH_VERL ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 # The text after `##` is what `make help` prints.
-.PHONY: help setup demo test units faults planted fuzz chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check dist publish-package publish-image
+.PHONY: help setup demo test units faults planted fuzz chaos lint docs pictures bench gpu-hour hosts lock clean cuda-check dist bases audit publish-package publish-image
 
 setup: $(VENV)/.done .oracles/.done  ## install the locked dependencies in .venv, OpenRLHF, verifiers and verl in .oracles
 
@@ -121,7 +121,14 @@ publish-package: .release/.done  ## build, list in an SBOM, sign and upload the 
 publish-image: .release/.done  ## build, list in an SBOM, push and sign the image: IMAGE=REGISTRY/NAME:TAG FLAVOUR=cuda DRY_RUN=1
 	release/image.sh
 
-# What builds, signs and lists what is published.
+bases:  ## write the present digests of the base images into the Dockerfile: ENGINE=docker
+	release/bases.sh
+
+# It asks OSV's database, over the network.
+audit: .release/.done  ## fail if an advisory is known on a locked package, and release/advisories.toml does not accept it
+	.release/bin/python release/audit.py
+
+# What builds, signs, audits and lists what is published.
 .release/.done: requirements/release.lock $(VENV)/.done
 	rm -rf .release
 	python3 -m venv .release
