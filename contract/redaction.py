@@ -56,7 +56,7 @@ ISSUED = re.compile(
         | wandb_v1_[A-Za-z0-9_]{30,}                            # Weights & Biases
         | gh[opsur]_[A-Za-z0-9]{36,} | github_pat_[A-Za-z0-9_]{22,} | glpat-[A-Za-z0-9_-]{20,}
         | sk-[A-Za-z0-9_-]{20,} | xox[abprs]-[A-Za-z0-9-]{10,} | AKIA[A-Z0-9]{16}
-        | rollcall-(?:page|submit|service)-[0-9a-f]{48}
+        | rollcall-(?:page|submit|service|node)-[0-9a-f]{48}
       )(?![A-Za-z0-9])
     | (?<=hooks\.slack\.com/)[\w/-]+
     | (?<=[Bb]earer[ ])[A-Za-z0-9._~+/-]{16,}=*
@@ -69,7 +69,7 @@ ISSUED = re.compile(
 """Matches a secret by how its issuer writes it, whatever name precedes it."""
 ISSUED_PARTS = (
     *("hf_", "wandb_v1_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-"),
-    *("xox", "AKIA", "rollcall-page-", "rollcall-submit-", "rollcall-service-"),
+    *("xox", "AKIA", "rollcall-page-", "rollcall-submit-", "rollcall-service-", "rollcall-node-"),
 )
 """How the secrets begin that ISSUED matches at the begin of a word."""
 OPTION_END = re.compile(rf"""(?:{NAMES}|use_wandb)(?=(\s(?!\s*=))|\s*=|\\*["'])""")

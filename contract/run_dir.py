@@ -95,6 +95,11 @@ class RunFiles:
         return self.root / ".token"
 
     @property
+    def retired_tokens(self) -> Path:
+        """Has what tells the tokens that were replaced, and when: no head takes them again."""
+        return self.root / ".retired-tokens.json"
+
+    @property
     def leases(self) -> Path:
         return self.root / ".leases"
 

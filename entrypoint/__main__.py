@@ -280,6 +280,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         page,
         pipeline,
         remote,
+        rotate_token,
     )
     from entrypoint.commands.head_client import NoAnswerError
     from entrypoint.run import errors
@@ -301,6 +302,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         "logs": logs.logs,
         "events": events.events,
         "stop": remote.stop,
+        "rotate-token": rotate_token.rotate_token,
     }
     try:
         return answers[call.command](read_settings(environ), options)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hmac
 import re
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from urllib.parse import urlencode
 
 from contract.options import ConfigError, Fault
 from contract.redaction import MASK
+from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.run import token as run_token
 
@@ -53,6 +56,13 @@ DUTIES: Mapping[str, Access] = {
 """Names of the keys for links and for `open --key`, weakest first."""
 KEYS = "/v1/keys"
 """Answers with the keys up to the asker's own, for programs alone."""
+TOKEN = "/v1/token"
+"""Changes the run's token."""
+RENEWAL = "/v1/token/renewal"
+"""Answers with the new token to the own key of a worker that was there when it changed: no key of
+the run opens it."""
+RENEWAL_SECONDS = 60.0
+"""How long after a change a worker may get the new token."""
 NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/healthz"): Access.NONE,
     ("GET", "/"): Access.READ,
@@ -79,6 +89,8 @@ NEEDED: Mapping[tuple[str, str], Access] = {
     ("POST", "/v1/leave"): Access.ALL,
     ("POST", "/v1/left-over"): Access.ALL,
     ("POST", "/v1/log"): Access.ALL,
+    ("POST", TOKEN): Access.ALL,
+    ("POST", RENEWAL): Access.ALL,  # and not even that: see RENEWAL
 }
 """What each path needs; docs/reference.md says it in its table of paths."""
 PATTERNS = tuple(
@@ -105,22 +117,71 @@ def too_weak(need: Access, access: Access) -> str:
     return f"this needs {need.key}{stronger}, and {access.key} was given"
 
 
-class Keys:
-    """The keys of one run."""
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    """A worker that may get the new token, until a second of the monotonic clock."""
 
-    def __init__(
-        self, token: str, given: Mapping[Access, str] | None = None, *, takes_jobs: bool = True
-    ) -> None:
-        """`given`: keys in place of derived ones. `takes_jobs`: whether anybody may submit."""
-        self.takes_jobs = takes_jobs
-        derived = {
-            Access.READ: run_token.read_only(token),
-            Access.OPERATE: run_token.for_page(token),
-            Access.SUBMIT: run_token.for_submit(token),
-        }
-        self._of = derived | dict(given or {}) | {Access.ALL: token}
+    worker: str
+    until: float
+
+
+class Keys:
+    """The keys of one run. Every method may be called from any thread."""
+
+    is_given = False
+    """Whether the token comes from ROLLCALL_TOKEN, not from the run directory."""
+    takes_jobs = True
+    """Whether anybody may submit."""
+
+    def __init__(self, token: str, given: Mapping[Access, str] | None = None) -> None:
+        """`given`: keys in place of derived ones."""
+        self.first = token
+        """The token of the head's start, which its Ray has."""
+        self._given = dict(given or {})
+        self._retired: dict[str, str] = {}
+        self._renewals: dict[str, _Renewal] = {}
+        self._renewed: set[str] = set()
+        self._use(token)
+
+    def _use(self, token: str) -> None:
+        of_token = dict(zip(DUTIES.values(), run_token.keys(token), strict=True))
+        self._of = of_token | self._given | {Access.ALL: token}
         self.cookie = f"rollcall-{run_token.derived(token, 'cookie')[:8]}"
         """Name of the cookie. Browsers send the cookies of one host to all of its ports."""
+
+    @property
+    def token(self) -> str:
+        return self._of[Access.ALL]
+
+    def rotate(self, token: str, at: str, workers: Mapping[str, str]) -> None:
+        """Open to this token alone. `workers`: those that may get it → their own keys."""
+        self._retired |= dict.fromkeys(run_token.marks(self.token), at)
+        until = time.monotonic() + RENEWAL_SECONDS
+        self._renewed = set()
+        self._renewals = {
+            run_token.mark(own): _Renewal(worker, until) for worker, own in workers.items()
+        }
+        self._use(token)
+
+    def retired(self, key: str) -> str:
+        """Return when a key ceased to open anything as the token changed; "" if it did not."""
+        return self._retired.get(run_token.mark(key), "")
+
+    def forget(self, retired: Mapping[str, str]) -> None:
+        """Refuse the keys with these marks by the time of their end."""
+        self._retired |= retired
+
+    def renews(self, key: str) -> bool:
+        """Whether this is the own key of a worker that may get the new token; notes that it did."""
+        found = self._renewals.get(run_token.mark(key))
+        if found is None or time.monotonic() > found.until:
+            return False
+        self._renewed.add(found.worker)
+        return True
+
+    def renewed(self) -> frozenset[str]:
+        """Return the workers that have got the newest token."""
+        return frozenset(self._renewed)
 
     def access(self, key: str) -> Access:
         """Return what `key` opens. Compares in constant time."""
@@ -160,7 +221,10 @@ def keys_of(settings: Settings, token: str) -> Keys:
             problem = f"is the same as {own}, which opens more"
             remedy = "give each its own, as `openssl rand -hex 24` prints, or leave it out"
             raise ConfigError([Fault(other, MASK, problem, remedy)])
-    return Keys(token, texts, takes_jobs=settings.takes_jobs)
+    keys = Keys(token, texts)
+    keys.is_given, keys.takes_jobs = settings.token is not None, settings.takes_jobs
+    keys.forget(run_token.retired(RunFiles(settings.run_dir)))
+    return keys
 
 
 def page_link(base: str, key: str, *, controls: bool = False) -> str:

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint.cluster import browser
-from entrypoint.cluster.access import KEYS, NO_SUBMISSIONS, Access, Keys, needed, too_weak
+from entrypoint.cluster.access import KEYS, NO_SUBMISSIONS, RENEWAL, Access, Keys, needed, too_weak
 from env.http.connections import PROVE
 
 ACCESS = "rollcall.access"
@@ -40,10 +40,16 @@ class Authentication:
         if is_page and request.method == "POST":
             return self._signed_in(request, await browser.key_in_form(request))
         given, is_cookie = self._given(request)
+        if path == RENEWAL and not is_cookie and self._keys.renews(given):
+            request.scope["extensions"][PROVE]()
+            return None
         access = self._keys.access(given)
-        if access is Access.NONE:
+        if access is Access.NONE or path == RENEWAL:
             if is_page and "text/html" in request.headers.get("accept", ""):
                 return browser.form(wrong=bool(given) and not is_cookie)
+            if at := self._keys.retired(given):
+                row = {"error": f"the run's token was changed at {at}", "retired": at}
+                return JSONResponse(row, status_code=401)
             return JSONResponse({"error": "wrong or missing token"}, status_code=401)
         request.scope["extensions"][PROVE]()
         request.scope["extensions"][ACCESS] = access

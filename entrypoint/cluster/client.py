@@ -13,12 +13,13 @@ from typing import Any
 
 import httpx
 
+from entrypoint.cluster.access import RENEWAL
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
-from entrypoint.net.http import direct, tls
+from entrypoint.net.http import bearer, direct, tls
 from entrypoint.net.sockets import host_port
 from entrypoint.processes.inbox import (
     HeadLost,
@@ -79,15 +80,23 @@ class CheckedIn:
     """Where the head's Ray is; "" if the head does not say it."""
     heritage: Mapping[str, Any] | None = None
     """What this node has to know to take the head's place; None if it may not."""
+    ray_token: str | None = None
+    """The token of the head's Ray; None if it is this node's."""
 
 
 class ControlClient:
     def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
         """`url`: where the control port is reached from outside, instead of `host` and `port`."""
+        self.on_token: Callable[[str], None] = lambda _: None
+        """Called with the new token once `rotate-token` has replaced the one of before."""
+        self._token = token
+        self._own_key = ""
+        """By which the head gives this node a new token; "" before the check-in."""
+        self._renewing = threading.Lock()
         self._base = (url or f"http://{host_port(host, port)}").rstrip("/")
         self._http = httpx.Client(
             base_url=self._base,
-            headers={"Authorization": f"Bearer {token}"},
+            headers=bearer(token),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             # TLS hides the token from a proxy that the user's network needs.
             transport=None if self._base.startswith("https:") else direct(KEEPALIVE),
@@ -110,7 +119,9 @@ class ControlClient:
             raise self._no_head(answer)
         if refused:
             raise RefusedError(value)
-        return CheckedIn(str(value), str(row.get("address", "")), row.get("heritage"))
+        self._own_key = str(row.get("own_key", ""))
+        address = str(row.get("address", ""))
+        return CheckedIn(str(value), address, row.get("heritage"), row.get("ray_token"))
 
     def leave(self, node: str, why: str) -> bool:
         """Tell the head that this node's machine is about to go; return whether it knows now."""
@@ -146,10 +157,15 @@ class ControlClient:
         Raises WrongTokenError, NoHeadError, NotNowError, HeadFailedError, and NotYetError if there
         is not a usable answer.
         """
-        try:
-            answer = self._http.request(method, path, **options)
-        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
-            raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+        sent = self._token
+        answer = self._request(method, path, **options)
+        if answer.status_code == 401 and (at := _retired(answer)):
+            if not self._renewed(sent):
+                raise WrongTokenError(
+                    f"the token given to the head at {self._base} was replaced at {at} by "
+                    "`rollcall rotate-token`"
+                )
+            answer = self._request(method, path, **options)
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
         if answer.status_code == 403 and _is_object(answer) and "needs" in answer.json():
@@ -163,6 +179,31 @@ class ControlClient:
         if not _is_object(answer):
             raise self._no_head(answer)
         return answer
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Return the answer. Raises NotYetError."""
+        try:
+            return self._http.request(method, path, **options)
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
+            raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+
+    def _renewed(self, refused: str) -> bool:
+        """Get the head's new token by this node's own key; return whether there is one.
+
+        `refused`: the token of before. Raises NotYetError.
+        """
+        with self._renewing:  # other threads ask, too
+            if self._token != refused:
+                return True
+            if not self._own_key:
+                return False
+            answer = self._request("POST", RENEWAL, headers=bearer(self._own_key))
+            if not answer.is_success:
+                return False
+            self._token = str(answer.json()["token"])
+            self._http.headers.update(bearer(self._token))
+            self.on_token(self._token)
+            return True
 
     def _no_head(self, answer: httpx.Response) -> NoHeadError:
         path, status = answer.request.url.path, answer.status_code
@@ -241,6 +282,11 @@ def _signs_of_life(node: str, gpus: Callable[[], Sequence[GpuUse]]) -> dict[str,
     use = [astuple(gpu) for gpu in gpus()]
     known = {"gpus": json.dumps(use, separators=(",", ":"))} if use else {}
     return {"node": node, "oom_kills": oom_kills.count(), **known}
+
+
+def _retired(answer: httpx.Response) -> str:
+    """Return since when the token is replaced; "" if it was no token of the run."""
+    return str(answer.json().get("retired", "")) if _is_object(answer) else ""
 
 
 def _is_object(answer: httpx.Response) -> bool:

@@ -5,6 +5,7 @@ Every method may be called from any thread. A method waits only for the registry
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 import uuid
@@ -35,6 +36,8 @@ class CheckInResult:
     """The check-in says something that the head did not know."""
     had_joined: bool = False
     """The node had joined Ray before; by asking again it says that its earlier Ray is gone."""
+    own_key: str = ""
+    """The node's own key, with which it gets a new token; "" if it is refused."""
 
 
 class NodeRegistry:
@@ -89,7 +92,19 @@ class NodeRegistry:
             if had_joined:
                 self._renewed.discard(info.node)
             refusal = self._take(info, source, now)
-            return CheckInResult(refusal=refusal, is_new=is_new, had_joined=had_joined)
+            entry = None if refusal else self._entries[info.node]
+            return CheckInResult(
+                refusal=refusal,
+                is_new=is_new,
+                had_joined=had_joined,
+                own_key=entry.own_key if entry else "",
+            )
+
+    def own_keys(self) -> dict[str, str]:
+        """Return the workers that are there → their own keys."""
+        with self._lock:
+            now = time.monotonic()
+            return {name: e.own_key for name, e in self._entries.items() if e.present(now)}
 
     def new_differences(self) -> list[str]:
         """Return sentences on how the nodes differ, each once, when all workers have joined."""
@@ -303,6 +318,7 @@ class NodeRegistry:
         self._refused.pop(info.node, None)
         entry = self._entries.setdefault(info.node, RegisteredNode(info, now))
         entry.info, entry.seen_at, entry.hung_up = info, now, False
+        entry.own_key = f"rollcall-node-{secrets.token_hex(24)}"
         entry.source, entry.skew = peer_address(source, info.address), skew
         self._acknowledged.discard(info.node)
         return None

@@ -35,6 +35,8 @@ class RegisteredNode:
     """Address of the node's connection as the head sees it; "" if it reveals nothing."""
     gpus: Sequence[GpuUse] = field(init=False, default=())
     """The newest use of the node's GPUs; empty if it has none, or does not tell."""
+    own_key: str = field(init=False, default="", repr=False)
+    """By which the node gets a new token, if the old one is replaced while it is there."""
     skew: float = 0.0
     """Seconds by which the node's clock is ahead of the head's."""
 

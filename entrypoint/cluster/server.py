@@ -32,6 +32,7 @@ from entrypoint.cluster.request_io import hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.serving import Serving
+from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
 from entrypoint.run import kept_state, run_attempts, run_facts
@@ -74,7 +75,9 @@ class ControlServer:
         self._keys = keys
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
-        self._workers = WorkerRoutes(registry, observer, run, self._reads, self.jobs)
+        self._workers = WorkerRoutes(registry, observer, self.jobs, keys)
+        wake = self._workers.answer_running
+        self._rotation = TokenRotation(run, keys, registry, observer, wake)
         self.phase = HeadPhase.STARTING
         self.sentence = ""
         self.idle = ""
@@ -228,6 +231,7 @@ class ControlServer:
             *self._views.routes(),
             *self._workers.routes(),
             *self.jobs.routes(),
+            *self._rotation.routes(),
         ]
 
     async def _health(self, request: Request) -> Response:

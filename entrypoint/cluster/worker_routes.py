@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from contract.run_dir import RunFiles
 from entrypoint.cluster import storage_proof
+from entrypoint.cluster.access import Keys
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
@@ -22,7 +22,6 @@ from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.run.storage_reads import StorageReads
 
 
 @dataclass(slots=True)
@@ -73,9 +72,8 @@ class LeftoverReports:
 class WorkerRoutes:
     registry: NodeRegistry
     observer: RollObserver
-    run: RunFiles
-    reads: StorageReads
     jobs: JobRoutes
+    keys: Keys
     outcome: dict[str, Any] | None = field(init=False, default=None)
     """How the cluster has ended; None until then."""
     stacks_of: int = field(init=False, default=0)
@@ -92,7 +90,9 @@ class WorkerRoutes:
             Route("/v1/outcome", self._ask_outcome),
             Route("/v1/leave", self._leave, methods=["POST"]),
             Route("/v1/left-over", self._left_over, methods=["POST"]),
-            Route("/v1/log", WorkerLogs(self.run.logs, self.reads).take, methods=["POST"]),
+            Route(
+                "/v1/log", WorkerLogs(self.jobs.run.logs, self.jobs.reads).take, methods=["POST"]
+            ),
         ]
 
     def answer_running(self) -> None:
@@ -108,8 +108,8 @@ class WorkerRoutes:
         except ValueError as error:
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=400)
         if info.storage:
-            look = partial(storage_proof.is_there, self.run.root, info.storage)
-            seen = await self.reads.ask(look)
+            look = partial(storage_proof.is_there, self.jobs.run.root, info.storage)
+            seen = await self.jobs.reads.ask(look)
             info = replace(info, storage=self.registry.me.storage if seen else "")
         answer = self.registry.check_in(info, request.client.host if request.client else "")
         if answer.retry_because:
@@ -123,7 +123,12 @@ class WorkerRoutes:
             await asyncio.to_thread(self.observer.checked_in, info)
             if info.joined:
                 await asyncio.to_thread(self._report_differences)
-        accepted = {"incarnation": self.registry.incarnation, "address": self.registry.me.address}
+        accepted = {
+            "incarnation": self.registry.incarnation,
+            "address": self.registry.me.address,
+            "own_key": answer.own_key,
+            "ray_token": None if self.keys.first == self.keys.token else self.keys.first,
+        }
         return JSONResponse({"accepted": True, **accepted, "heritage": self.heritage})
 
     def _report_differences(self) -> None:

@@ -114,6 +114,7 @@ NEEDED: Mapping[str, Access] = {
     "stop": Access.OPERATE,
     "submit": Access.SUBMIT,
     "pipeline": Access.SUBMIT,
+    "rotate-token": Access.ALL,
 }
 """The weakest key with which a command does all that it does."""
 
@@ -318,6 +319,13 @@ def _pipeline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="YAML with the stages, in their order")
 
 
+def _rotate_token(parser: argparse.ArgumentParser) -> None:
+    what = "the run's directory, or the head's address; none: as for other commands"
+    parser.add_argument("run", nargs="?", metavar="RUN|URL", help=what)
+    what = "has the new token; -: standard input; not given: the head makes one in its RUN/.token"
+    parser.add_argument("--token-file", metavar="FILE", help=what)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "up": _up,
     "plan": _plan,
@@ -332,4 +340,5 @@ COMMANDS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "logs": _logs,
     "events": _events,
     "stop": _stop,
+    "rotate-token": _rotate_token,
 }

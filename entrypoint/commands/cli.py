@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "report": "the flight record of a run: report RUN",
     "bundle": "one archive for a bug report, without secrets: bundle RUN --out FILE.tar.gz",
     "stop": "ask the head to save and to stop, or end one job",
+    "rotate-token": "put a new token in the place of the run's, while the run goes on",
     "prepare": "make the data and the model of a task, or an index: prepare arithmetic --out DIR",
     "serve-retriever": "serve passages over HTTP: serve-retriever --index DIR",
     "serve-reward": "serve a reward model over HTTP: serve-reward --model DIR",
@@ -46,7 +47,18 @@ NAME, NAME_VARIABLE = "--name", "ROLLCALL_NAME"
 """Flag of `up` and `plan`: the run's name, and the variable that it stands for."""
 OWN_ARGUMENTS = ("init", "demo", "report", "bundle")
 """Commands whose modules parse their arguments."""
-REMOTE = ("submit", "pipeline", "list", "status", "wait", "open", "logs", "events", "stop")
+REMOTE = (
+    "submit",
+    "pipeline",
+    "list",
+    "status",
+    "wait",
+    "open",
+    "logs",
+    "events",
+    "stop",
+    "rotate-token",
+)
 """Commands that ask a head, and take arguments of their own (commands/arguments.py)."""
 
 

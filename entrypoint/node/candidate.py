@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contract.files.fd_store import FdStore
 from contract.options import ConfigError
 from contract.run_dir import RunFiles
 from entrypoint.config.role import Head
-from entrypoint.config.settings import HeadFailover, Settings
+from entrypoint.config.settings import HeadFailover, Secret, Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.machine import address
 from entrypoint.net import sockets
@@ -36,9 +36,15 @@ class TookOverError(Exception):
         super().__init__(lease.path)
         self.settings, self.role, self.lease = settings, role, lease
 
-    def with_memory(self, memory: FdStore) -> Succession:
-        """Return all that the worker brings to its new role."""
-        return Succession(self.settings, self.role, self.lease, memory)
+    def succession(self, memory: FdStore, token: str) -> Succession:
+        """Return all that the worker brings to its new role.
+
+        `token`: the run's, which may have been replaced since this node started.
+        """
+        settings = self.settings
+        if settings.token is not None:
+            settings = replace(settings, token=Secret(token))
+        return Succession(settings, self.role, self.lease, memory)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,14 @@ class JournalObserver:
 
     def differs(self, sentence: str) -> None:
         self.journal.record("difference", sentence)
+
+    def token_changes(self) -> None:
+        self.journal.record("token", "the run's token is changed (rollcall rotate-token)")
+
+    def token_changed(self, told: Sequence[str], not_told: Sequence[str]) -> None:
+        have = f"{', '.join(told) or 'no worker'} has the new token"
+        lack = f"; {', '.join(not_told)} did not ask for it in time" if not_told else ""
+        self.journal.record("token", f"{have}{lack}", told=list(told), not_told=list(not_told))
 
     def leaving(self, worker: str, why: str) -> None:
         self.inbox.put(WorkerLeaves(worker, why))

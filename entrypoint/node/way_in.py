@@ -24,6 +24,8 @@ class WayIn:
     incarnation: str
     heritage: Heritage | None
     """What this node has to know to take the head's place."""
+    ray_token: str | None = None
+    """The token of the head's Ray; None if it is this node's."""
 
 
 def through(
@@ -57,8 +59,8 @@ def through(
             raise
         if way is not None:
             way.client.close()
-        inherits = Heritage.read(accepted.heritage)
-        way = WayIn(host, client, info, accepted.incarnation, inherits)
+        inherits, ray = Heritage.read(accepted.heritage), accepted.ray_token
+        way = WayIn(host, client, info, accepted.incarnation, inherits, ray)
         left = [other for other in left if other == accepted.address]
         if accepted.address in answers:
             _warn(way, accepted.address, answers[accepted.address])

@@ -95,10 +95,10 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int 
                     return membership.keep()
             except TookOverError as taken:
                 own.pop_all()  # the memory stays for the head
-                return taken.with_memory(memory)
+                return taken.succession(memory, membership.token)
             finally:
                 membership.candidate.watch.end()
-                run_token.hide_from_shells(membership.token)
+                run_token.hide_from_shells(membership.ray_token)
     except wait.InterruptedWaitError as error:
         log.info("%s", inbox.with_reason(str(error)))
         return ExitCode.STOPPED
@@ -106,7 +106,7 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int 
         log.error("%s", error)
         return ExitCode.UNREACHABLE
     except WrongTokenError as error:
-        log.error("%s: set the head's ROLLCALL_TOKEN, or share its run directory", error)
+        log.error("%s: set ROLLCALL_TOKEN to the head's token, or share its run directory", error)
         return ExitCode.NOT_ALLOWED
     except RayFailedError as error:
         log.error("%s", error)
@@ -145,6 +145,8 @@ class _Membership:
     services: Services
     locator: HeadLocator = field(init=False)
     candidate: Candidate = field(init=False)
+    ray_token: str = field(init=False)
+    """The token of the head's Ray, which stays as it is while Ray runs."""
     gpus: Sequence[GpuUse] = field(init=False, default=())
     """The newest use of the node's GPUs."""
     _logs: OwnLogs | None = field(init=False)
@@ -157,10 +159,24 @@ class _Membership:
         head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
         self.locator = HeadLocator(head.value, leases)
         self.candidate = Candidate(self.settings, self.inbox)
+        self.ray_token = self.token
         self._logs = log_shipper.own_logs(self.settings, LIFE)
 
     def take_gpu_use(self, gpus: Sequence[GpuUse]) -> None:
         self.gpus = gpus
+
+    def take_token(self, token: str) -> None:
+        """Ask by another token, which `rotate-token` has put in the place of this node's."""
+        log.info("the head has a new token, and this node has it, too")
+        self.token = token
+
+    def _take_ray_token(self, token: str) -> None:
+        if token == self.ray_token:
+            return
+        run_token.hide_from_shells(self.ray_token)
+        run_token.show_to_shells(token)
+        self.ray_token = token
+        self.services.use(ray_node.environment(self.settings, token))
 
     def keep(self) -> int:
         """Join again and again until the run ends; return the exit code."""
@@ -173,7 +189,6 @@ class _Membership:
                 if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
                     raise
                 self.token = other
-                run_token.show_to_shells(other)
                 continue
             self._why_ended = ended.why if isinstance(ended, RayEnded) else ""
             match ended:
@@ -209,7 +224,9 @@ class _Membership:
             own = address_of.worker_address(settings, host)
             if own not in known:
                 known[own] = self._node_info(own)
-            return ControlClient(host, settings.control_port, self.token), known[own]
+            client = ControlClient(host, settings.control_port, self.token)
+            client.on_token = self.take_token
+            return client, known[own]
 
         def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
             try:
@@ -234,6 +251,7 @@ class _Membership:
         log.info("checked in at the head %s as %s, %s", head, way.info.node, way.info.address)
         self.locator.known, self.locator.kept = True, way.host
         self.candidate.accepted(way.heritage, way.info.address)
+        self._take_ray_token(way.ray_token or self.token)
         return self._stay(way)
 
     def _stay(self, way: WayIn) -> Message:
@@ -341,7 +359,7 @@ class _Membership:
 
     def _start_ray(self, info: NodeInfo, host: str) -> RayNode:
         arguments = ray_node.worker_arguments(self.settings, host)
-        return RayNode(self.settings, arguments, info, self.token, self.inbox)
+        return RayNode(self.settings, arguments, info, self.ray_token, self.inbox)
 
     def _next_message(self, client: ControlClient) -> Message:
         """Return what ends the membership; do what the head asks about the job meanwhile."""

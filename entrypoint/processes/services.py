@@ -68,6 +68,12 @@ class Service:
         self._process: process.Process | None = None
         self._keeper = threading.Thread(target=self._keep, name=spec.name, daemon=True)
 
+    def use(self, env: Mapping[str, str]) -> None:
+        """Start the server again with this environment, which also later starts have."""
+        self._env = env
+        if self._process is not None:
+            self._process.stop(grace=3.0)
+
     def start(self) -> None:
         if self.spec.command:
             self._keeper.start()
@@ -154,6 +160,11 @@ class Services:
             )
             for spec in specs(settings, is_head=is_head)
         ]
+
+    def use(self, env: Mapping[str, str]) -> None:
+        """Start all servers again with another environment, as with another key."""
+        for service in self._services:
+            service.use({**env, **process.marks(self._mark)})
 
     def __enter__(self) -> Services:
         of_earlier_life = process.find_ours_or_orphaned(self._mark)

@@ -26,6 +26,5 @@ def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
         except OSError:
             continue
     tokens = [secret for secret in found if len(secret) >= 16]
-    made = (run_token.read_only, run_token.for_page, run_token.for_submit)
-    keys = {key(token) for token in tokens for key in made}
+    keys = {key for token in tokens for key in run_token.keys(token)}
     return frozenset(found | keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from contract.files import stored_json
 from contract.files.os_errors import with_path
 from contract.options import ConfigError, Fault
 from contract.redaction import MASK
@@ -65,6 +67,41 @@ def for_submit(token: str) -> str:
     return f"rollcall-submit-{derived(token, 'submit')}"
 
 
+def is_derived(key: str) -> bool:
+    """Whether a key is derived from some token."""
+    return DERIVED.fullmatch(key) is not None
+
+
+def keys(token: str) -> tuple[str, str, str]:
+    """The keys of a token for less: read, operator, submit."""
+    return read_only(token), for_page(token), for_submit(token)
+
+
+def mark(key: str) -> str:
+    """What tells a key, and from which nobody can compute it."""
+    return derived(key, "mark")
+
+
+def marks(token: str) -> list[str]:
+    """The marks of a token and of its keys."""
+    return [mark(key) for key in (token, *keys(token))]
+
+
+def retired(run: RunFiles) -> dict[str, str]:
+    """The marks of the tokens and keys that `rotate-token` has ended → when. Raises OSError."""
+    try:
+        rows = stored_json.json_object(run.retired_tokens) or {}
+    except FileNotFoundError:
+        return {}
+    return {known: at for known, at in rows.items() if isinstance(at, str)}
+
+
+def retire(run: RunFiles, token: str, at: str) -> None:
+    """Note, for every later head, that a token and its keys open nothing. Raises OSError."""
+    rows = retired(run) | dict.fromkeys(marks(token), at)
+    write_atomically(run.retired_tokens, json.dumps(rows), mode=0o600)
+
+
 def for_services(settings: Settings, token: str) -> str:
     """The key of the reward and retrieval servers: the given one, else one of the run's token."""
     own = settings.service_key
@@ -89,15 +126,22 @@ def for_head(settings: Settings) -> str:
 
     A given token is never written to the run directory.
 
-    Raises OSError if the run directory does not take the file.
+    Raises OSError if the run directory does not take the file, and ConfigError for a given token
+    that `rotate-token` has replaced.
     """
+    run = RunFiles(settings.run_dir)
+    ended = retired(run)
     if settings.token is not None:
-        return given(settings.token)
-    path = RunFiles(settings.run_dir).token
+        token = given(settings.token)
+        if at := ended.get(mark(token)):
+            problem = f"was replaced at {at} by `rollcall rotate-token`"
+            raise ConfigError([Fault("ROLLCALL_TOKEN", MASK, problem, "give the new token")])
+        return token
+    path = run.token
     try:
-        if token := _token_in(path):
-            return token
-        log.warning("%s is damaged: it is made anew, and workers read it again", path)
+        if (found := _token_in(path)) and mark(found) not in ended:
+            return found
+        log.warning("%s is damaged or replaced: it is made anew, and workers read it again", path)
     except FileNotFoundError:
         pass
     token = secrets.token_hex(24)

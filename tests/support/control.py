@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,8 @@ class Recorder:
         self.differences: list[str] = []
         self.leaves: list[tuple[str, str]] = []
         self.stops: list[str] = []
+        self.token_changed_for: list[str] | None = None
+        """The workers that got a new token; None if there was none."""
 
     def checked_in(self, info: NodeInfo) -> None:
         self.check_ins.append((info.node, None))
@@ -53,6 +55,12 @@ class Recorder:
 
     def differs(self, sentence: str) -> None:
         self.differences.append(sentence)
+
+    def token_changes(self) -> None:
+        self.token_changed_for = []
+
+    def token_changed(self, told: Sequence[str], not_told: Sequence[str]) -> None:
+        self.token_changed_for = [*told]
 
     def leaving(self, worker: str, why: str) -> None:
         self.leaves.append((worker, why))
@@ -100,6 +108,12 @@ class Head:
         """The page's link with the read-only key, or with the operator key."""
         key = run_token.for_page(TOKEN) if controls else run_token.read_only(TOKEN)
         return page_link(f"http://127.0.0.1:{self.port}", key, controls=controls)
+
+    def status(self, method: str, path: str, key: str) -> int:
+        """The status of the answer, whose body may never end."""
+        url, headers = f"http://127.0.0.1:{self.port}{path}", {"Authorization": f"Bearer {key}"}
+        with httpx.stream(method, url, headers=headers, verify=tls()) as answer:
+            return answer.status_code
 
     def get(self, path: str, token: str = TOKEN) -> httpx.Response:
         url = f"http://127.0.0.1:{self.port}{path}"

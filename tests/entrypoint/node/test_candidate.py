@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
@@ -20,6 +21,7 @@ from entrypoint.node.candidate import Candidate, TookOverError
 from entrypoint.node.heritage import Heritage
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run import lease
+from entrypoint.run import token as run_token
 from tests.support.waiting import eventually
 
 SILENCE = 0.5
@@ -83,6 +85,16 @@ def test_it_leads_once_the_head_is_silent_and_not_before(run: RunFiles, ports: i
         assert lease.moved_to(run.leases) == "127.0.0.1"
     assert taken.value.settings.job == ("true",)
     assert lease.moved_to(run.leases) == "", "a head that has ended is nowhere"
+
+
+def test_a_worker_leads_with_the_token_that_the_run_has_now(run: RunFiles, ports: int) -> None:
+    found = standing(run, ports, ROLLCALL_TOKEN="of-the-start-of-all")
+    vacant(found)
+    with pytest.raises(TookOverError) as taken:
+        found.stand()
+    with taken.value.lease, FdStore(run.root / "socket") as memory:
+        made = taken.value.succession(memory, "of-rotate-token-since")
+    assert run_token.for_head(made.settings) == "of-rotate-token-since"
 
 
 def test_of_two_the_other_goes_on_as_a_worker(run: RunFiles, ports: int) -> None:

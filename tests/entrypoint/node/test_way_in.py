@@ -49,9 +49,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Named:
 
 
 @contextmanager
-def head_at(
-    run: Path, monkeypatch: pytest.MonkeyPatch, address: str, own: str, port: int = 0
-) -> Iterator[Head]:
+def head_at(run: Path, address: str, own: str, port: int = 0) -> Iterator[Head]:
     """A head that listens at one address alone, or at all if that is "". `own`: that of its Ray."""
     head = Head(run, port, address)
     object.__setattr__(head.control._registry.me, "address", own)
@@ -110,7 +108,7 @@ def stayed_at(
 def test_the_address_that_answers_as_a_head_is_kept_wherever_it_stands(
     place: int, named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
         addresses = ["127.0.0.6", "127.0.0.7"]  # nobody, and a server that is not a head
         addresses.insert(place, "127.0.0.5")
         named(*addresses)
@@ -126,7 +124,7 @@ def test_of_both_address_families_the_one_that_answers_is_kept(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for answering, other in (("127.0.0.1", "::1"), ("::1", "127.0.0.1")):
-        with head_at(tmp_path, monkeypatch, answering, answering) as head:
+        with head_at(tmp_path, answering, answering) as head:
             named(other, answering)
             _, used = stayed_at(settings_of(tmp_path, head), monkeypatch)
             assert used == [(answering, answering)]
@@ -135,7 +133,7 @@ def test_of_both_address_families_the_one_that_answers_is_kept(
 def test_an_ipv6_literal_is_the_heads_address(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "::1", "::1") as head:
+    with head_at(tmp_path, "::1", "::1") as head:
         _, used = stayed_at(settings_of(tmp_path, head, "::1"), monkeypatch)
     assert used == [("::1", "::1")]
 
@@ -143,7 +141,7 @@ def test_an_ipv6_literal_is_the_heads_address(
 def test_of_two_that_answer_the_one_of_the_heads_ray_is_taken(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "", "127.0.0.3") as head:
+    with head_at(tmp_path, "", "127.0.0.3") as head:
         named("127.0.0.2", "127.0.0.4", "127.0.0.3")
         _, used = stayed_at(settings_of(tmp_path, head), monkeypatch)
     assert used == [("127.0.0.3", "127.0.0.1")]
@@ -169,7 +167,7 @@ def test_no_connection_stays_open_if_the_second_address_refuses_the_node() -> No
 def test_a_head_whose_ray_is_out_of_reach_is_told_what_to_set(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.6") as head:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.6") as head:
         named("127.0.0.6", "127.0.0.5")
         stayed_at(settings_of(tmp_path, head), monkeypatch)
     (said,) = [one for one in caplog.messages if "ROLLCALL_NODE_ADDRESS" in one]
@@ -180,7 +178,7 @@ def test_a_head_whose_ray_is_out_of_reach_is_told_what_to_set(
 def test_all_addresses_are_named_if_none_answers(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
         named("127.0.0.6", "127.0.0.7")
         settings = settings_of(tmp_path, head, ROLLCALL_HEAD_TIMEOUT="1s")
         services = Services(settings, is_head=False, env={}, tell=print)
@@ -195,11 +193,11 @@ def test_all_addresses_are_named_if_none_answers(
 def test_after_a_restart_the_head_is_found_at_its_other_address(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
         named("127.0.0.5", "127.0.0.6")
         settings = settings_of(tmp_path, head)
         membership, used = stayed_at(settings, monkeypatch)
-    with head_at(tmp_path, monkeypatch, "127.0.0.6", "127.0.0.6", head.port):
+    with head_at(tmp_path, "127.0.0.6", "127.0.0.6", head.port):
         assert membership._join_once() == StopAsked("SIGTERM")
     assert [host for host, _ in used] == ["127.0.0.5", "127.0.0.6"]
 
@@ -207,7 +205,7 @@ def test_after_a_restart_the_head_is_found_at_its_other_address(
 def test_an_unfit_worker_reports_to_the_address_that_answers(
     named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with head_at(tmp_path, monkeypatch, "127.0.0.5", "127.0.0.5") as head:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
         named("127.0.0.6", "127.0.0.5")
         settings = settings_of(tmp_path, head)
         unfit_report.report(settings, ("no GPU",))

@@ -1,0 +1,95 @@
+"""Another token for a real cluster while its job runs; the head listens at one address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from contract.exit_codes import ExitCode
+from entrypoint.net.http import bearer
+from tests.support.node_cluster import HEAD, Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+OWN, OTHER = "127.0.0.2", "127.0.0.1"
+WORKER, LATE = 1, 2
+JOINS_SECONDS = 180
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("rotate"), workers=1)
+    cluster.own[HEAD] = {"ROLLCALL_BIND": OWN}
+    try:
+        cluster.start(HEAD, WORKER)
+        cluster.goes_on(within=JOINS_SECONDS)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def state(cluster: Cluster, token: str, host: str = OWN) -> httpx.Response:
+    port = cluster.environment(HEAD)["ROLLCALL_CONTROL_PORT"]
+    return httpx.get(f"http://{host}:{port}/v1/state", headers=bearer(token), trust_env=False)
+
+
+def told(root: Path) -> str:
+    """All texts below a directory, but for the token's own file."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".token")
+    return "".join(path.read_text(errors="replace") for path in files)
+
+
+def command_lines() -> str:
+    found = psutil.process_iter(["cmdline"])
+    return "\n".join(" ".join(one.info["cmdline"] or ()) for one in found)
+
+
+def test_the_head_is_at_its_address_alone(cluster: Cluster) -> None:
+    token = cluster.run.token.read_text()
+    assert state(cluster, token).json()["present"] == 1
+    with pytest.raises(httpx.ConnectError):
+        state(cluster, token, OTHER)
+    asked = cluster.ask("status", ROLLCALL_HEAD_ADDRESS="")
+    assert asked.returncode == 0, asked.stderr
+    assert f"http://{OWN}:" in asked.stdout
+
+
+def test_the_run_goes_on_with_another_token(cluster: Cluster) -> None:
+    old = cluster.run.token.read_text()
+    asked = cluster.ask("rotate-token", str(cluster.run.root))
+    assert asked.returncode == 0, asked.stderr
+    assert "the old one opens nothing; worker-1 has it" in asked.stdout
+    new = cluster.run.token.read_text()
+    assert new != old
+    assert (state(cluster, old).status_code, state(cluster, new).status_code) == (401, 200)
+    cluster.goes_on(within=60)
+    assert state(cluster, new).json()["present"] == 1
+    assert len(cluster.events("attempt")) == 1
+    changed = cluster.events("token")[-1]["details"]
+    assert (changed["told"], changed["not_told"]) == (["worker-1"], [])
+    for text in (told(cluster.layout.root), command_lines(), asked.stdout + asked.stderr):
+        assert new not in text
+
+    cluster.own[LATE] = {"ROLLCALL_TOKEN": old}
+    cluster.start(LATE)
+    late = cluster.nodes[LATE]
+    cluster.until(lambda: not late.running, "end of the late worker", within=120)
+    assert late.exit_code == ExitCode.NOT_ALLOWED
+    said = cluster.said(LATE)
+    assert "was replaced at" in said
+    assert "by `rollcall rotate-token`: set ROLLCALL_TOKEN to the head's token" in said
+
+
+def test_a_worker_that_starts_again_joins_the_ray_of_before(cluster: Cluster) -> None:
+    attempts = len(cluster.events("attempt"))
+    cluster.kill(WORKER)
+    cluster.start(WORKER)
+    cluster.resumes(attempts, within=JOINS_SECONDS)
+    assert state(cluster, cluster.run.token.read_text()).json()["present"] == 1
+    (cluster.run.root / "finish").touch()
+    del cluster.nodes[LATE]
+    assert set(cluster.exit_codes(within=60).values()) == {0}
