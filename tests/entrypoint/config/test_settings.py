@@ -408,4 +408,6 @@ def test_a_debugger_that_is_switched_off_by_name_stays_off() -> None:
 def test_a_key_of_the_page_starts_no_node(capsys: pytest.CaptureFixture[str]) -> None:
     told = read_settings({"ROLLCALL_TOKEN": run_token.read_only(SECRET), "ROLLCALL_JOB": "true"})
     assert plan.main(told, as_json=False) == 64
-    assert "is a key of the run's page, which starts no node" in capsys.readouterr().err
+    assert (
+        "is a key that a run derived from its token, and starts no node" in capsys.readouterr().err
+    )
