@@ -58,8 +58,14 @@ class Clock:
 
 
 def waited(file: Path) -> float:
-    """Return for how many seconds a thread has been ready to run, and did not (proc(5))."""
-    return int(file.read_text().split()[1]) / 1e9
+    """Return for how many seconds a thread has been ready to run, and did not (proc(5)).
+
+    0 for a thread that has ended.
+    """
+    try:
+        return int(file.read_text().split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 def main() -> None:
@@ -70,7 +76,8 @@ def main() -> None:
         while not over.wait(INTERVAL_SECONDS):
             try:
                 took, own = ask(*target)
-            except OSError:
+            except OSError as error:
+                print(f"{name} does not answer: {error!r}", file=sys.stderr, flush=True)
                 took = own = LONGEST_SECONDS
             before = slowest[name]
             slowest[name] = (max(took, before[0]), max(own, before[1]))
