@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from contract.redaction import MASK
 from entrypoint.processes.process import kill
 from entrypoint.run import token as run_token
 from tests.cluster.leaking_job import ERROR
@@ -155,6 +156,9 @@ def test_no_file_of_the_run_has_a_secret(ended: Ended, hook: Hook) -> None:
             text = file.read_bytes().decode(errors="replace")
             found += seen(text, secrets(hook), file.relative_to(cluster.layout.root))
     assert found == []
+    printed = "".join(log.read_text(errors="replace") for log in cluster.run.logs.rglob("*.log"))
+    assert f"arguments: -p {MASK} --password {MASK}" in printed
+    assert f"SMTP_PASS={MASK} {MASK}" in printed
 
 
 def test_another_user_reads_nothing_of_ray(ended: Ended) -> None:
