@@ -154,6 +154,8 @@ def endings(events: Iterable[Event]) -> Iterator[str]:
             running, unanswered = False, True
         elif kind == "collective":
             unanswered = unanswered or event["details"]["verdict"] == "fail"
+        elif kind == "decision" and event["details"]["answer"] == "grow":
+            running = unanswered = False  # a stop that the head itself has asked for
         elif kind == "decision" and event["details"]["answer"] != "shrink":
             if not unanswered:
                 yield f"an answer to no failure: {event['sentence']!r}"
