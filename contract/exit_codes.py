@@ -63,6 +63,6 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         "file or a right is missing outside the run directory",
         f"Replace the node that is not fit; rollcall doctor says why. {RESUMES}",
     ),
-    ExitCode.NOT_ALLOWED: Meaning("wrong token"),
+    ExitCode.NOT_ALLOWED: Meaning("wrong token, or a certificate that is refused"),
     ExitCode.STOPPED: Meaning("stopped after a save: SIGTERM, Ctrl-C, or a terminal that closed"),
 }

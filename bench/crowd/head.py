@@ -16,6 +16,7 @@ from entrypoint.cluster.access import Keys
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
+from entrypoint.cluster.serving import Listener
 from entrypoint.net.sockets import listen
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -44,7 +45,8 @@ def main() -> int:
     me = NodeInfo(node="head", address="127.0.0.1", versions={"ray": "2.55.0"})
     registry = NodeRegistry(me, options.workers, "crowd")
     observer = JournalObserver(journal, Inbox(), cast(HeadRay, NoRay()))
-    control = ControlServer(registry, observer, run, Keys(options.token), listen(options.port))
+    listener = Listener(listen(options.port))
+    control = ControlServer(registry, observer, run, Keys(options.token), listener)
     process.raise_open_files_limit()
     own = psutil.Process()
     with control:

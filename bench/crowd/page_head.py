@@ -18,6 +18,7 @@ from entrypoint.cluster.access import Keys
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer, HeadPhase
+from entrypoint.cluster.serving import Listener
 from entrypoint.net.sockets import listen
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -58,7 +59,8 @@ def main() -> int:
         if number % 40 == 1 and entry is not None:
             registry.poll_closed(entry, hung_up=True)
     observer = JournalObserver(Journal(run.journal, "head"), Inbox(), cast(HeadRay, None))
-    control = ControlServer(registry, observer, run, Keys(options.token), listen(options.port))
+    listener = Listener(listen(options.port))
+    control = ControlServer(registry, observer, run, Keys(options.token), listener)
     control.phase, control.sentence = HeadPhase.TRAINING, "attempt 3 trains"
     process.raise_open_files_limit()
     with control:

@@ -20,6 +20,7 @@ from contract.options import ConfigError, Fault
 from contract.redaction import MASK
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
+from entrypoint.net.tls import CERTIFICATE
 from entrypoint.run import token as run_token
 
 
@@ -65,6 +66,7 @@ RENEWAL_SECONDS = 60.0
 """How long after a change a worker may get the new token."""
 NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/healthz"): Access.NONE,
+    ("GET", CERTIFICATE): Access.NONE,  # before any key is sent
     ("GET", "/"): Access.READ,
     ("POST", "/"): Access.NONE,  # the form, which brings a key
     ("GET", "/metrics"): Access.READ,
@@ -188,6 +190,9 @@ class Keys:
         sent = key.encode()
         opened = [a for a, own in self._of.items() if hmac.compare_digest(sent, own.encode())]
         return max(opened, default=Access.NONE)
+
+    def all(self) -> list[str]:
+        return list(self._of.values())
 
     def for_browser(self, access: Access) -> str:
         """Return the key that a browser keeps: never one that runs programs."""

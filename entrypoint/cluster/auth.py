@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import KEYS, NO_SUBMISSIONS, RENEWAL, Access, Keys, needed, too_weak
+from entrypoint.net.tls import CERTIFICATE
 from env.http.connections import PROVE
 
 ACCESS = "rollcall.access"
@@ -17,16 +18,18 @@ NOT_OF_COOKIE = "a page gets no key: what a cookie holds stays in it"
 IN_ADDRESS = ("token", "read")
 """Names of a key in an address. Logs mask what follows `token=`, so links for logs have `read=`."""
 
+OPEN = ("/healthz", CERTIFICATE)
+
 
 class Authentication:
-    """Requires a key of the run for every path but /healthz."""
+    """Requires a key of the run for every path that is not OPEN."""
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/healthz":
+        if scope["type"] == "http" and scope["path"] not in OPEN:
             request = Request(scope, receive)
             if (answer := await self._answer(request)) is not None:
                 await answer(scope, receive, send)

@@ -16,11 +16,19 @@ import httpx
 from entrypoint.cluster.access import RENEWAL
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import QUESTION_SECONDS
+from entrypoint.cluster.trust import (
+    NO_TRUST,
+    OtherTlsError,
+    Trust,
+    WrongTokenError,
+    raise_if_of_tls,
+)
 from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net import wait
-from entrypoint.net.http import bearer, direct, tls
+from entrypoint.net.http import bearer
 from entrypoint.net.sockets import host_port
+from entrypoint.net.tls import NotProvenError
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
@@ -45,10 +53,6 @@ KEEPALIVE = (
 
 class RefusedError(Exception):
     """The head refuses this node; the sentence is the head's."""
-
-
-class WrongTokenError(Exception):
-    """The head does not know this node's token."""
 
 
 class WeakKeyError(WrongTokenError):
@@ -85,22 +89,26 @@ class CheckedIn:
 
 
 class ControlClient:
-    def __init__(self, host: str, port: int, token: str, url: str | None = None) -> None:
-        """`url`: where the control port is reached from outside, instead of `host` and `port`."""
+    def __init__(
+        self, host: str, port: int, token: str, url: str | None = None, trust: Trust = NO_TRUST
+    ) -> None:
+        """`url`: where the control port is reached from outside, instead of `host` and `port`.
+
+        Raises ConfigError if the authorities that are to be trusted cannot be read.
+        """
         self.on_token: Callable[[str], None] = lambda _: None
         """Called with the new token once `rotate-token` has replaced the one of before."""
         self._token = token
         self._own_key = ""
         """By which the head gives this node a new token; "" before the check-in."""
         self._renewing = threading.Lock()
-        self._base = (url or f"http://{host_port(host, port)}").rstrip("/")
+        self._base = (url or f"{trust.scheme}://{host_port(host, port)}").rstrip("/")
+        self.at = host, port, token
         self._http = httpx.Client(
             base_url=self._base,
             headers=bearer(token),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-            # TLS hides the token from a proxy that the user's network needs.
-            transport=None if self._base.startswith("https:") else direct(KEEPALIVE),
-            verify=tls(),
+            **trust.options(token, self._base, KEEPALIVE, is_given=url is not None),
         )
 
     def close(self) -> None:
@@ -154,8 +162,8 @@ class ControlClient:
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return an answer whose body is a JSON object.
 
-        Raises WrongTokenError, NoHeadError, NotNowError, HeadFailedError, and NotYetError if there
-        is not a usable answer.
+        Raises WrongTokenError, UntrustedError, OtherTlsError, NoHeadError, NotNowError,
+        HeadFailedError, and NotYetError if there is not a usable answer.
         """
         sent = self._token
         answer = self._request(method, path, **options)
@@ -181,11 +189,22 @@ class ControlClient:
         return answer
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Return the answer. Raises NotYetError."""
+        """Return the answer. Raises NotYetError, and if no head is there to trust as `ask` does."""
         try:
-            return self._http.request(method, path, **options)
+            answer = self._http.request(method, path, **options)
+        except NotProvenError:
+            raise WrongTokenError(
+                f"what answers at {self._base} does not prove that it knows this token"
+            ) from None
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
+            raise_if_of_tls(error, httpx.URL(self._base))
             raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+        if answer.status_code == httpx.codes.UPGRADE_REQUIRED:
+            raise OtherTlsError(
+                f"the head at {self._base} speaks TLS, and this side does not: set the same "
+                "ROLLCALL_TLS or ROLLCALL_TLS_CA here as on the head"
+            )
+        return answer
 
     def _renewed(self, refused: str) -> bool:
         """Get the head's new token by this node's own key; return whether there is one.

@@ -20,7 +20,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import Keys, page_link
 from entrypoint.cluster.gpu_history import GpuHistory
-from entrypoint.cluster.serving import Serving
+from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.run import kept_state, run_list
 from entrypoint.run.storage_reads import StorageReads
@@ -65,10 +65,11 @@ class KeptRunsServer:
         page = browser.PAGE if self._runs.is_run else browser.page_of_list(root.resolve().name)
         views = ViewRoutes(self._runs, self._reads, self._closing, GpuHistory(), page)
         routes = [Route("/healthz", self._health), Route("/v1/state", self._state)]
-        listener = socket.create_server((LOOPBACK, port))
+        listener = Listener(socket.create_server((LOOPBACK, port)))
         keys = Keys(secrets.token_urlsafe(32))
         self._serving = Serving([*routes, *views.routes()], keys, listener, self._closing.set)
-        self.link = page_link(f"http://{LOOPBACK}:{listener.getsockname()[1]}", keys.read_only)
+        own = f"http://{LOOPBACK}:{listener.socket.getsockname()[1]}"
+        self.link = page_link(own, keys.read_only)
 
     def __enter__(self) -> KeptRunsServer:
         self._serving.__enter__()

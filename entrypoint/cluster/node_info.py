@@ -28,6 +28,8 @@ class NodeInfo:
     """Identifies the process that has passed every check; "" if some were skipped."""
     unfit: Sequence[str] = ()
     """Sentences on the failed checks that keep the node from joining."""
+    tls: str = ""
+    """Which certificates the node accepts, as all nodes have to; "" without TLS."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The node's variables for NCCL, RCCL and gloo."""
     storage: str = ""

@@ -26,6 +26,11 @@ def refusal(
         return f"{info.node} is not fit: {'; '.join(info.unfit)}"
     if info.node == head.node:  # messages about one would be read as about the other
         return f"{info.node} is the head's own name: give this worker another ROLLCALL_NODE_NAME"
+    if info.tls != head.tls:
+        return (
+            f"{info.node} has {_tls(info.tls)}, and the head has {_tls(head.tls)}: set the same "
+            "ROLLCALL_TLS or ROLLCALL_TLS_CA on all nodes"
+        )
     differing = [
         f"{name} {info.versions.get(name, 'unknown')} here, {head.versions[name]} on the head"
         for name in MUST_AGREE
@@ -40,6 +45,11 @@ def refusal(
         off = f"{duration(abs(skew))} {side} the head's"
         return f"the clock of {info.node} is {off}: set both (NTP)"
     return None
+
+
+def _tls(kind: str) -> str:
+    names = {"": "no TLS", "auto": "ROLLCALL_TLS=auto"}
+    return names.get(kind, f"the ROLLCALL_TLS_CA with {kind}")
 
 
 def other_storage(

@@ -57,6 +57,7 @@ class CheckIn(BaseModel):
     rejoins: Line = ""
     examined: Line = ""
     unfit: Lines = []
+    tls: Line = ""
     environment: Texts = {}
     storage: Line = ""
     clock: Annotated[float, Field(ge=0, le=1e11)] | None = None

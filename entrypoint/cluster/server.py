@@ -8,10 +8,9 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from starlette.requests import Request
@@ -31,10 +30,11 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
-from entrypoint.cluster.serving import Serving
+from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
+from entrypoint.net.tls import CERTIFICATE, proof
 from entrypoint.run import kept_state, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
@@ -66,13 +66,14 @@ class ControlServer:
         observer: RollObserver,
         run: RunFiles,
         keys: Keys,
-        listener: socket.socket,
+        listener: Listener,
     ) -> None:
         """`listener`: the control port, which ends with this server."""
         self._registry = registry
         self._observer = observer
         self._run = run
         self._keys = keys
+        self._shown = listener.tls.certificate if listener.tls else b""
         self._reads = StorageReads()
         self.jobs = JobRoutes(run, self._reads)
         self._workers = WorkerRoutes(registry, observer, self.jobs, keys)
@@ -224,6 +225,7 @@ class ControlServer:
     def _routes(self) -> list[Route]:
         return [
             Route("/healthz", self._health),
+            Route(CERTIFICATE, self._certificate),
             Route("/metrics", self._metrics),
             Route("/v1/state", self._state),
             Route("/v1/stop", self._stop, methods=["POST"]),
@@ -237,6 +239,11 @@ class ControlServer:
     async def _health(self, request: Request) -> Response:
         """Answer anyone: the answer says only that the head runs."""
         return JSONResponse({"status": "ok"})
+
+    async def _certificate(self, request: Request) -> Response:
+        """Answer anyone with what proves to a client that this head has its key, too."""
+        keys = self._keys.all() if self._shown else []
+        return JSONResponse({"proofs": await asyncio.to_thread(_proofs, self._shown, *keys)})
 
     async def _state(self, request: Request) -> Response:
         """Answer with the state; `?until=outcome` has it wait for the outcome, for a while.
@@ -276,3 +283,9 @@ class ControlServer:
             oom_kills=self.oom_kills(),
         )
         return prometheus.text(scrape)
+
+
+@lru_cache(maxsize=2)
+def _proofs(certificate: bytes, *keys: str) -> list[str]:
+    """Return the proofs with these keys, which change with the token. The first call is slow."""
+    return [proof(key, certificate) for key in keys]

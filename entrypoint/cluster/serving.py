@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from contract import lease
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import Keys
 from entrypoint.cluster.auth import Authentication
+from entrypoint.run.tls.files import Served
 from env.http import connections
 
 SMALL_BYTES = 2048
@@ -63,18 +65,29 @@ def _not_now(request: Request, error: Exception) -> Response:
     return refused(503, str(error))
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a server listens, and what it shows."""
+
+    socket: socket.socket
+    tls: Served | None = None
+
+
 class Serving:
     """Start with `with`; every method may be called from any thread."""
 
     def __init__(
-        self, routes: Sequence[Route], keys: Keys, listener: socket.socket, end: Callable[[], None]
+        self, routes: Sequence[Route], keys: Keys, listener: Listener, end: Callable[[], None]
     ) -> None:
         """`end`: called in the loop when the server ends, so that open answers end in time."""
-        self._socket = listener
+        self._socket, tls = listener.socket, listener.tls
         self._end = end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server = connections.Server(
-            application(routes, keys), "the control port", lifespan="off"
+            application(routes, keys),
+            "the control port",
+            tls=tls.context if tls else None,
+            lifespan="off",
         )
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 

@@ -22,8 +22,8 @@ from entrypoint.cluster.client import (
     NoHeadError,
     NotNowError,
     WeakKeyError,
-    WrongTokenError,
 )
+from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenError, trust_of
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
@@ -64,7 +64,7 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
 def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
     token = token_of(settings)
     host = _host(settings)
-    client = ControlClient(host, settings.control_port, token, settings.url)
+    client = ControlClient(host, settings.control_port, token, settings.url, trust_of(settings))
     try:
         return client.command(method, path, **options)
     except DeclinedError as error:
@@ -84,6 +84,10 @@ def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[
     except WeakKeyError as error:
         sentence = f"{error}: give it by ROLLCALL_TOKEN"
         raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED) from None
+    except OtherTlsError as error:
+        raise NoAnswerError(str(error), ExitCode.USAGE) from None
+    except UntrustedError as error:
+        raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
     except WrongTokenError as error:
         remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
         raise NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED) from None
@@ -141,7 +145,8 @@ def keys_of(settings: Settings) -> dict[str, str]:
 
 def url_of(settings: Settings) -> str:
     """Return the control port's URL, as this command reaches it."""
-    return settings.url or f"http://{host_port(_host(settings), settings.control_port)}"
+    own = f"{settings.scheme}://{host_port(_host(settings), settings.control_port)}"
+    return settings.url or own
 
 
 def _host(settings: Settings) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from contract.options import Fault, nearest
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
-from entrypoint.config.parsers import one_of
+from entrypoint.config.parsers import Tls, one_of
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
@@ -20,6 +20,7 @@ def contradictions(settings: Settings) -> Iterator[Fault]:
     yield from _debuggers(settings)
     yield from _ports(settings)
     yield from _services(settings)
+    yield from _tls(settings)
     yield from _jobs(settings)
     yield from _storage(settings)
     yield from _left_out(settings)
@@ -77,6 +78,21 @@ def _services(settings: Settings) -> Iterator[Fault]:
             remedy = f"set {name}_URL to where the server answers"
             value = shown(raw, settings.secrets)
             yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
+
+
+def _tls(settings: Settings) -> Iterator[Fault]:
+    given = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(settings, name)]
+    if given and settings.variable("tls"):
+        problem = f"is set beside {declared()[given[0]].name}"
+        yield Fault("ROLLCALL_TLS", str(settings.tls), problem, "set one of the two")
+    if (
+        settings.url
+        and settings.tls_mode is not Tls.OFF
+        and urlsplit(settings.url).scheme != "https"
+    ):
+        problem = "is without TLS, which is on (ROLLCALL_TLS or ROLLCALL_TLS_CA)"
+        value = shown(settings.url, settings.secrets)
+        yield Fault("ROLLCALL_URL", value, problem, "begin it with https://")
 
 
 OF_OTHER_PROGRAMS = ("runtime_env", "step_pattern", "checkpoints", "resume_args")

@@ -32,6 +32,15 @@ class DebugRay(StrEnum):
     POST_MORTEM = "post-mortem"
 
 
+class Tls(StrEnum):
+    """Which certificates the control port and Ray have."""
+
+    OFF = "off"
+    AUTO = "auto"
+    """Made ones, which the token vouches for."""
+    GIVEN = "given"
+
+
 class PreflightMode(StrEnum):
     """What a failed check does: stop the node, or only show. `off` runs no check."""
 
@@ -203,6 +212,12 @@ def one_of(names: Iterable[str]) -> str:
     """`a, b or c`."""
     *most, last = map(str, names)
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def tls(raw: str) -> Tls:
+    if raw.lower() in (Tls.OFF, Tls.AUTO):
+        return Tls(raw.lower())
+    raise ParseError("is unknown", "give auto or off, or set ROLLCALL_TLS_CERT, _KEY and _CA")
 
 
 def debug_ray(raw: str) -> DebugRay:

@@ -26,6 +26,7 @@ from entrypoint.config.parsers import (
     PortRange,
     PreflightMode,
     ServiceOn,
+    Tls,
 )
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES
@@ -351,6 +352,24 @@ class Settings:
         "On the head: 0: no key brings a job to the control port, not even the token.",
         default=True,
     )
+    tls: Tls = variable(
+        "ROLLCALL_TLS",
+        "`auto`, on every node and where commands run: [TLS](#tls) for control port and Ray, by"
+        " certificates that the token vouches for.",
+        parse=parse.tls,
+        default=Tls.OFF,
+    )
+    tls_cert: Path | None = variable(
+        "ROLLCALL_TLS_CERT",
+        "For [TLS](#tls) with your own certificates: this node's (PEM).",
+    )
+    tls_key: Path | None = variable(
+        "ROLLCALL_TLS_KEY", "The key of `ROLLCALL_TLS_CERT` (PEM), without a passphrase."
+    )
+    tls_ca: Path | None = variable(
+        "ROLLCALL_TLS_CA",
+        "What has signed the nodes' certificates (PEM). A command needs this one alone.",
+    )
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
         "This node's name in the roll and in its log file's name. A second node on one "
@@ -449,6 +468,16 @@ class Settings:
     def store(self) -> str | None:
         """The URL of the store to which checkpoints are uploaded."""
         return self.storage if "://" in self.storage else None
+
+    @property
+    def tls_mode(self) -> Tls:
+        is_given = self.tls_cert or self.tls_key or self.tls_ca
+        return Tls.GIVEN if is_given else self.tls
+
+    @property
+    def scheme(self) -> str:
+        """Of the control port's URL."""
+        return "http" if self.tls_mode is Tls.OFF else "https"
 
     @property
     def ray_home(self) -> Path:

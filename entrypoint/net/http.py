@@ -23,12 +23,14 @@ def tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def direct(socket_options: Sequence[tuple[int, int, int]] = ()) -> httpx.HTTPTransport:
+def direct(
+    socket_options: Sequence[tuple[int, int, int]] = (), trust: ssl.SSLContext | None = None
+) -> httpx.HTTPTransport:
     """The transport of an httpx.Client that ignores HTTP_PROXY, so no proxy sees the token.
 
-    Variables of TLS, such as SSL_CERT_FILE, stay in force.
+    `trust`: which certificates are accepted; by default as variables such as SSL_CERT_FILE say.
     """
-    return httpx.HTTPTransport(verify=tls(), socket_options=socket_options)
+    return httpx.HTTPTransport(verify=trust or tls(), socket_options=socket_options)
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from entrypoint.cluster.access import keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.server import ControlServer
+from entrypoint.cluster.serving import Listener
 from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import HeadFailover, Settings
 from entrypoint.job import command_identity, exported_model, run_identity, supervisor
@@ -50,6 +51,7 @@ from entrypoint.run.journal import Journal
 from entrypoint.run.lease import HeldError, Lease
 from entrypoint.run.restore import TakenOverError
 from entrypoint.run.store import StoreError
+from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ def serve(
 
     try:
         address = address_of.own_head_address(settings, named.value if named else None)
+        tls_files.check(settings, address)
         store_sync.fetch_history(settings, run, inbox.stop)
         own = taken.lease if taken else Lease(run.leases, superseded, address)
         with own, webhook.telling(settings, run, own.claim):
@@ -160,6 +163,7 @@ def node_info(
         warnings=tuple(findings),
         findings=findings,
         environment=collective_variables(settings.environ),
+        tls=tls_files.kind(settings),
         storage=incarnation,
     )
 
@@ -184,7 +188,10 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     except OSError as error:
         log.error(PORT_TAKEN, port, error.strerror)
         return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
-    control = ControlServer(registry, observer, files, keys, listener)
+    named = head_address(settings)
+    names = [named.value] if named else []
+    served = tls_files.prepare(settings, token, me.address, *names)
+    control = ControlServer(registry, observer, files, keys, Listener(listener, served))
     control.max_restarts = settings.max_restarts
     control.bequeath(heritage.told(settings, role, me.address))
     if settings.head_failover is not HeadFailover.OFF:
@@ -207,7 +214,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
-        own_url = f"http://{sockets.host_port(bind_address(settings) or me.address, port)}"
+        own_host = sockets.host_port(bind_address(settings) or me.address, port)
+        own_url = f"{settings.scheme}://{own_host}"
         link = page_link(settings.url or own_url, keys.read_only)
         log.info("the run's page, to read only: %s", link)
         try:

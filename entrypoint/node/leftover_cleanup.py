@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 
-from entrypoint.cluster.client import ControlClient, DeclinedError, WrongTokenError
+from entrypoint.cluster.client import ControlClient, DeclinedError
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.processes import leftovers

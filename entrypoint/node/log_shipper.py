@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.run_dir import RunFiles
-from entrypoint.cluster.client import ControlClient, WrongTokenError
+from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.cluster.worker_logs import MOST_BYTES, belongs
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait

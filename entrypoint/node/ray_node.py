@@ -41,6 +41,7 @@ from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from entrypoint.processes.programs import beside_interpreter
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
+from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
 
@@ -369,6 +370,7 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
         # The entrypoint looks for the driver's output and processes on the head.
         "RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES": "0",
         **fd_store.environment(fd_store_path(settings)),
+        **tls_files.for_ray(settings),
     }
     if not settings.shares_run_dir:
         ours[NODE_DIR] = str(settings.run_dir)

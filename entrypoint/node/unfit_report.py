@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
-from entrypoint.cluster.client import ControlClient, RefusedError, WrongTokenError
+from entrypoint.cluster.client import ControlClient, RefusedError
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.trust import Trust, UntrustedError, WrongTokenError, trust_of
+from entrypoint.config.parsers import Tls
 from entrypoint.config.role import head_address
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
@@ -25,7 +28,7 @@ def report(settings: Settings, sentences: tuple[str, ...]) -> None:
         return
     try:
         host = sockets.answering(dns.addresses(head.value), settings.control_port)
-        client = ControlClient(host, settings.control_port, token)
+        client = ControlClient(host, settings.control_port, token, trust=trust_of(settings))
         address = address_of.worker_address(settings, host)
         client.check_in(
             NodeInfo(
@@ -37,3 +40,18 @@ def report(settings: Settings, sentences: tuple[str, ...]) -> None:
         )
     except (wait.NotYetError, WrongTokenError, RefusedError) as error:
         log.info("told the head: %s", error)
+
+
+def report_tls(error: UntrustedError, client: ControlClient, info: NodeInfo) -> None:
+    """Tell a head that proves its knowledge of the token why this node does not trust it.
+
+    Raises RefusedError, which has the head's sentence, if the head has been told.
+    """
+    host, port, token = client.at
+    other = ControlClient(host, port, token, trust=Trust(Tls.AUTO))
+    try:
+        other.check_in(replace(info, unfit=[str(error)[:LONGEST_SENTENCE]]))
+    except (wait.NotYetError, WrongTokenError) as why:
+        log.info("the head is not told: %s", why)
+    finally:
+        other.close()

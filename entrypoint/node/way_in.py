@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from entrypoint.cluster.client import CheckedIn, ControlClient, WrongTokenError
+from entrypoint.cluster.client import CheckedIn, ControlClient
 from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.net.wait import NotYetError
 from entrypoint.node.heritage import Heritage
 

@@ -21,10 +21,10 @@ from entrypoint.cluster.client import (
     HeadFailedError,
     NotNowError,
     RefusedError,
-    WrongTokenError,
 )
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.storage_proof import StorageProof
+from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenError, trust_of
 from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
@@ -33,7 +33,7 @@ from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, leftover_cleanup, log_shipper, ray_node
+from entrypoint.node import actor_logs, leftover_cleanup, log_shipper, ray_node, unfit_report
 from entrypoint.node.candidate import Candidate, TookOverError
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.heritage import Succession
@@ -57,6 +57,7 @@ from entrypoint.processes.inbox import (
 from entrypoint.processes.services import Services
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
+from entrypoint.run.tls import files as tls_files
 from entrypoint.run.unfit_head_note import HeadUnfitError
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,10 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int 
     except (wait.GaveUpError, HeadUnfitError) as error:
         log.error("%s", error)
         return ExitCode.UNREACHABLE
+    except UntrustedError as error:
+        log.error("%s does not join: %s", settings.node_name, error)
+        is_other = isinstance(error, OtherTlsError)
+        return ExitCode.UNFIT if is_other else ExitCode.NOT_ALLOWED
     except WrongTokenError as error:
         log.error("%s: set ROLLCALL_TOKEN to the head's token, or share its run directory", error)
         return ExitCode.NOT_ALLOWED
@@ -185,6 +190,8 @@ class _Membership:
             self._joined = None
             try:
                 ended = self._join_once()
+            except UntrustedError:
+                raise
             except WrongTokenError:
                 if not (other := run_token.other_than(self.token, self.settings, self.inbox.stop)):
                     raise
@@ -219,18 +226,24 @@ class _Membership:
         settings, head = self.settings, self.locator.name
         proof = StorageProof(settings.run_dir, shared=settings.shares_run_dir)
         known: dict[str, NodeInfo] = {}
+        trust = trust_of(settings)
 
         def door(host: str) -> tuple[ControlClient, NodeInfo]:
             own = address_of.worker_address(settings, host)
             if own not in known:
                 known[own] = self._node_info(own)
-            client = ControlClient(host, settings.control_port, self.token)
+                tls_files.check(settings, own)
+            client = ControlClient(host, settings.control_port, self.token, trust=trust)
             client.on_token = self.take_token
             return client, known[own]
 
         def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
+            said = replace(self._now(info), storage=proof.show())
             try:
-                return client.check_in(replace(self._now(info), storage=proof.show()))
+                return client.check_in(said)
+            except UntrustedError as error:
+                unfit_report.report_tls(error, client, said)
+                raise
             except ANSWERED:
                 self.candidate.watch.heard()
                 raise
@@ -358,6 +371,8 @@ class _Membership:
             return message
 
     def _start_ray(self, info: NodeInfo, host: str) -> RayNode:
+        # Its Ray keeps the token of the head's start, and so the authority, after `rotate-token`.
+        tls_files.prepare(self.settings, self.ray_token, info.address)
         arguments = ray_node.worker_arguments(self.settings, host)
         return RayNode(self.settings, arguments, info, self.ray_token, self.inbox)
 
@@ -401,6 +416,7 @@ class _Membership:
             findings=self.findings,
             environment=collective_variables(self.settings.environ),
             rejoins=self._why_ended,
+            tls=tls_files.kind(self.settings),
             examined=LIFE if examined_whole(self.settings) else "",
         )
 

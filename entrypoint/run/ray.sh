@@ -10,5 +10,10 @@ fi
 home=${ROLLCALL_RAY_TEMP_DIR:-${RAY_TMPDIR:-${TMPDIR:-/tmp}}/rollcall-$(id -u)}
 if [ -O "$home" ]; then
   export RAY_TMPDIR="$home"
+  # As entrypoint.run.tls.files says it.
+  if [ -r "$home/tls/key.pem" ]; then
+    export RAY_USE_TLS=1 RAY_TLS_SERVER_CERT="$home/tls/cert.pem" \
+      RAY_TLS_SERVER_KEY="$home/tls/key.pem" RAY_TLS_CA_CERT="$home/tls/ca.pem"
+  fi
 fi
 exec "$(dirname "$(command -v python)")/ray" "$@"

@@ -17,14 +17,18 @@ import ipaddress
 import logging
 import resource
 import socket
+import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
 from h11 import DONE, IDLE, SEND_BODY
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from env.http.fair_accept import Listener
@@ -46,6 +50,14 @@ NEW_SECONDS = 2.0
 MOST_UNPROVEN = 1024
 UNPROVEN_SHARE = 4
 """Unproven connections take at most one of this many descriptors of the process."""
+TLS_BUFFER_BYTES = 64 * 1024
+"""Most that is decrypted at once, for each connection."""
+HEALTH = "/healthz"
+"""Answers everyone, also without TLS: probes of containers ask for it."""
+NEEDS_TLS = 426
+"""The status of a request without TLS, where TLS is on (RFC 9110, 15.5.22)."""
+CLIENT_HELLO = b"\x16\x03"
+"""The first bytes of TLS (RFC 8446, 5.1)."""
 IPV6_NETWORK_BITS = 64
 """The smallest IPv6 network that one owner has."""
 
@@ -110,10 +122,10 @@ def owner_of(address: str) -> str:
 class Config(uvicorn.Config):
     """uvicorn's settings, and the state that the server's connections share."""
 
-    def __init__(self, app: Any, **settings: Any) -> None:
+    def __init__(self, app: Any, tls: ssl.SSLContext | None, **settings: Any) -> None:
         super().__init__(
             app,
-            http=Connection,
+            http=partial(Handshake.of_connection, tls) if tls else Connection,  # type: ignore[arg-type]
             ws="none",
             log_config=None,
             log_level="warning",
@@ -129,11 +141,13 @@ class Config(uvicorn.Config):
 class Server(uvicorn.Server):
     """uvicorn's server; it logs errors of the event loop in one line."""
 
-    def __init__(self, app: Any, name: str, **settings: Any) -> None:
+    def __init__(
+        self, app: Any, name: str, *, tls: ssl.SSLContext | None = None, **settings: Any
+    ) -> None:
         """`app`: calls the scope's extension PROVE. `settings`: more of uvicorn's."""
         say_once_per_minute()
         self._name = name
-        self._unproven = (config := Config(app, **settings)).unproven
+        self._unproven = (config := Config(app, tls, **settings)).unproven
         self._listeners: list[Listener] = []
         super().__init__(config)
 
@@ -186,15 +200,30 @@ class Connection(H11Protocol):
         self._unproven = config.unproven
         self._deadline: asyncio.TimerHandle | None = None
         self._is_proven = False
+        self._accepted: asyncio.Transport | None = None
         self.owner = ""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.owner = owner_of(self.client[0]) if self.client else ""
+    def accept(self, transport: asyncio.Transport) -> None:
+        """Count the connection, before the first byte, and before TLS."""
+        self._accepted = transport
+        client = get_remote_addr(transport)
+        self.owner = owner_of(client[0]) if client else ""
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self.abort)
         self._unproven.add(self, self.loop.time())
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._accepted is None:
+            self.accept(transport)
+
     def data_received(self, data: bytes) -> None:
+        if not self._is_proven and self.scheme == "http" and data.startswith(CLIENT_HELLO):
+            log.warning(
+                "%s speaks TLS to this server, which has none",
+                self.client[0] if self.client else "-",
+            )
+            self.abort()
+            return
         for start in range(0, len(data), HEADER_BYTES):
             if self.transport.is_closing():
                 return
@@ -208,13 +237,27 @@ class Connection(H11Protocol):
         self._keep_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.forget()
+        super().connection_lost(exc)
+
+    def forget(self) -> None:
+        """Count the connection no more: it has ended."""
         self._unproven.discard(self)
         self._end_deadline()
-        super().connection_lost(exc)
 
     def abort(self) -> None:
         """Close without waiting for the other side to take what was written."""
-        self.transport.abort()
+        assert self._accepted is not None
+        self._accepted.abort()
+
+    def answer_without_tls(self, begin: bytes) -> None:
+        """Answer a request that came without TLS, of which `begin` has the first bytes."""
+        assert self._accepted is not None
+        is_probe = begin.split(b" ")[1:2] == [HEALTH.encode()]
+        status = "200 OK" if is_probe else f"{NEEDS_TLS} Upgrade Required"
+        head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        self._accepted.write(head.encode())
+        self._accepted.close()
 
     def prove(self) -> None:
         """Note that a request with the token has arrived."""
@@ -245,3 +288,51 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class Handshake(SSLProtocol):
+    """TLS below a Connection, whose limits count from the accepted connection on.
+
+    A request without TLS gets a status that says so; a probe of HEALTH gets its answer.
+    """
+
+    max_size = TLS_BUFFER_BYTES
+
+    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
+        super().__init__(
+            connection.loop,
+            connection,
+            context,
+            waiter=None,  # type: ignore[arg-type]
+            server_side=True,
+        )
+        self._connection = connection
+        self._first: memoryview | None = None
+        """Where the first bytes will be."""
+        self._has_begun = False
+
+    @classmethod
+    def of_connection(cls, context: ssl.SSLContext, **settings: Any) -> Handshake:
+        """Return the protocol of a connection. `settings`: those of Connection."""
+        return cls(Connection(**settings), context)
+
+    def connection_made(self, transport: Any) -> None:
+        self._connection.accept(transport)
+        super().connection_made(transport)
+
+    def get_buffer(self, n: int) -> Any:
+        self._first = memoryview(super().get_buffer(n))
+        return self._first
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._has_begun and self._first is not None:
+            self._has_begun = True
+            begin = bytes(self._first[:nbytes])
+            if not begin.startswith(CLIENT_HELLO[:1]):
+                self._connection.answer_without_tls(begin)
+                return
+        super().buffer_updated(nbytes)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.forget()
+        super().connection_lost(exc)

@@ -20,10 +20,12 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.server import ControlServer
+from entrypoint.cluster.serving import Listener
 from entrypoint.net.http import tls
 from entrypoint.net.port_block import PortBlock
 from entrypoint.net.sockets import host_port, listen
 from entrypoint.run import token as run_token
+from entrypoint.run.tls.files import Served
 from tests.support.waiting import eventually
 
 TOKEN = "correct-horse-battery"
@@ -75,12 +77,12 @@ def control_server(
     token: str,
     registry: NodeRegistry | None = None,
     observer: RollObserver | None = None,
+    tls: Served | None = None,
 ) -> ControlServer:
     """By default the port of a head that waits for one worker."""
     registry = registry or NodeRegistry(HEAD, 1, "first")
-    return ControlServer(
-        registry, observer or Recorder(), RunFiles(run_dir), Keys(token), listen(port)
-    )
+    listener = Listener(listen(port), tls)
+    return ControlServer(registry, observer or Recorder(), RunFiles(run_dir), Keys(token), listener)
 
 
 def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInfo:
@@ -90,7 +92,9 @@ def node_info(node: str, address: str = "127.0.0.3", **versions: str) -> NodeInf
 class Head:
     """A control port with what it told the head about."""
 
-    def __init__(self, run: Path, port: int = 0, address: str = "") -> None:
+    def __init__(
+        self, run: Path, port: int = 0, address: str = "", tls: Served | None = None
+    ) -> None:
         """`address`: the one at which it listens; "": all."""
         self.heard = Recorder()
         self._reserved = PortBlock()
@@ -98,7 +102,7 @@ class Head:
         self.run = RunFiles(run)
         self.keys = Keys(TOKEN)
         registry = NodeRegistry(node_info("head", "127.0.0.2"), 2, "first")
-        listener = listen(self.port, address)
+        listener = Listener(listen(self.port, address), tls)
         self.control = ControlServer(registry, self.heard, self.run, self.keys, listener)
 
     def client(self, token: str = TOKEN, host: str = "127.0.0.1") -> ControlClient:

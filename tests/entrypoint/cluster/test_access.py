@@ -19,8 +19,8 @@ from contract.progress import Progress
 from contract.redaction import redact
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import Access, Keys, page_link
-from entrypoint.cluster.client import WrongTokenError
 from entrypoint.cluster.server import HeadPhase
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.commands import remote
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError

@@ -16,8 +16,9 @@ import pytest
 from contract.journal import append_event
 from contract.progress import Progress
 from entrypoint.cluster import serving
-from entrypoint.cluster.client import RefusedError, WrongTokenError
+from entrypoint.cluster.client import RefusedError
 from entrypoint.cluster.storage_proof import StorageProof
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import (
     HeadLost,

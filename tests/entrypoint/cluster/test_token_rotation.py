@@ -14,7 +14,8 @@ from contract.options import ConfigError
 from entrypoint.__main__ import main
 from entrypoint.cluster import access
 from entrypoint.cluster.access import NEEDED, RENEWAL, Access, keys_of
-from entrypoint.cluster.client import ControlClient, WrongTokenError
+from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.config.read import read_settings
 from entrypoint.net.http import bearer
 from entrypoint.processes.inbox import HeadSaid, Message
