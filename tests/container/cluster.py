@@ -35,6 +35,8 @@ class Cluster:
     """More of each container, as podman has them."""
     user = ""
     """Of each container; the image's if empty."""
+    stands_by = False
+    """Whether nodes hold standby ranks: each costs the imports of one, and most runs lose none."""
 
     def __init__(self, root: Path, data: Path, *, memory: str = "4g") -> None:
         """`memory`: of each container."""
@@ -102,6 +104,7 @@ class Cluster:
             f"--volume={self.run.root}:/checkpoints",
             f"--volume={self.data}:/data:ro",
             *(f"--volume={volume}" for volume in self.volumes),
+            f"--env=ROLLCALL_STANDBY_RANKS={int(self.stands_by)}",
             *(f"--env={name}={value}" for name, value in env.items()),
         ]
         if self.user:

@@ -24,6 +24,8 @@ class Containers(Cluster):
 
     user = "0:0"
 
+    stands_by = True
+
     def boot(self) -> None:
         job = (*ENDLESS, "--remote_rm_url", "arithmetic", "--dist_timeout", "45")
         self.head(*job, ROLLCALL_HANG_TIMEOUT="45")
