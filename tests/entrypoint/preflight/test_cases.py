@@ -84,7 +84,7 @@ def with_port(number: int | None) -> Build:
 
     def build(root: Path, patch: pytest.MonkeyPatch) -> Context:
         taken = {number} if number else set()
-        patch.setattr(ports, "why_not", lambda port, _: IN_USE if port in taken else None)
+        patch.setattr(ports, "why_not", lambda port, *_: IN_USE if port in taken else None)
         return context({"ROLLCALL_RAY_PORT": str(number or 6379)})
 
     return build

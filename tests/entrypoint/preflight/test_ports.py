@@ -166,7 +166,7 @@ def test_only_a_port_that_may_become_free_is_worth_another_try(
     with other_node(f"beside-{port_block}", port_block, port_block + 39):
         assert ends_with(settings) == 76, "it lives, and has the same settings"
 
-    def refused(port: int, address: str) -> OSError | None:
+    def refused(port: int, address: str = "") -> OSError | None:
         denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return denied if port == settings.dashboard_port else port_block_of.why_not(port, address)
 
