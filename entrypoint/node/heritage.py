@@ -140,6 +140,9 @@ def heir(settings: Settings, heritage: Heritage, address: str) -> tuple[Settings
         "ROLLCALL_NODE_ADDRESS": address,
         "EXPECTED_WORKERS": str(heritage.expected_workers),
     }
+    if settings.token is not None:
+        environ = _without(environ, ("ROLLCALL_TOKEN_FILE",))
+        environ["ROLLCALL_TOKEN"] = settings.token.reveal()
     made = read_settings(environ, tuple(heritage.job), heritage.recipe)
     takeovers, expected = heritage.takeovers + 1, heritage.expected_workers
     role = Head(
