@@ -37,7 +37,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
+demo: $(VENV)/.done  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
 test: setup  ## lint, then run the tests that this machine can run, without those of make faults

@@ -19,7 +19,8 @@ from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patie
 from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import end_of_run
 from entrypoint.config.settings import Settings
-from entrypoint.job.failures.frames import TRACEBACK
+from entrypoint.job.failures.log_patterns import spoken
+from entrypoint.job.failures.tracebacks import last_traceback
 from entrypoint.run import log_files
 from entrypoint.run import token as run_token
 from entrypoint.run.log_files import Piece
@@ -258,9 +259,10 @@ def _by_use(name: str) -> tuple[int, int]:
 
 def _last_traceback(text: str) -> list[str]:
     """Return the lines from the last traceback on, if they are not too many."""
-    _, found, rest = text.rpartition(TRACEBACK)
-    lines = (found + rest).splitlines() if found else []
-    return lines if len(lines) <= MOST_TRACEBACK_LINES else []
+    lines = text.splitlines()
+    begin = last_traceback([spoken(line)[1] for line in lines])
+    shown = [] if begin is None else lines[begin:]
+    return shown if len(shown) <= MOST_TRACEBACK_LINES else []
 
 
 def read_part(source: Logs, name: str, part: Part, offsets: dict[str, int]) -> str:

@@ -13,6 +13,7 @@ import psutil
 
 from contract.files.lines import backwards
 from contract.run_dir import write_atomically
+from entrypoint.job.failures.tracebacks import last_traceback
 from entrypoint.machine import port_holders
 from entrypoint.node.ray_start_errors import LONGEST_WORDS, last_words
 
@@ -105,10 +106,9 @@ def _fatal(log: Path) -> str:
 
 def _error(log: Path) -> str:
     """Return the error of the last traceback in a log."""
-    lines = _newest_lines(log)
-    if not any(line.startswith("Traceback ") for line in lines):
-        return ""
-    return last_words("\n".join(reversed(lines)))
+    lines = _newest_lines(log)[::-1]
+    begin = last_traceback(lines)
+    return "" if begin is None else last_words("\n".join(lines[begin:]))
 
 
 def _newest_lines(log: Path) -> list[str]:

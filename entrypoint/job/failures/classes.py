@@ -26,6 +26,8 @@ class Evidence:
     """Finished steps of the run at that moment."""
     place: str = ""
     """`path:line` in the user's own code, of the traceback that the line ends."""
+    ends_rank: bool = False
+    """A rank of the job has ended by this error of its own, so its peers miss it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
 
 def _seen(result: AttemptResult) -> set[FailureClass]:
     seen = {found.failure for found in result.evidence}
-    if any(KILLED_RANK.match(found.line) for found in result.evidence):
+    if any(found.ends_rank or KILLED_RANK.match(found.line) for found in result.evidence):
         seen.discard(FailureClass.COLLECTIVE)
     if result.lost_nodes or result.status == "LOST" or result.error_type in SUPERVISOR_LOST:
         seen.add(FailureClass.NODE_LOST)
@@ -193,7 +195,9 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     if found := find_evidence(result, failure):
         return _seen_in(found)
     if number := _ended_by(result.exit_code):
-        return Reason(f"the driver was ended by signal {number} ({signal.strsignal(number)})")
+        sentence = f"the driver was ended by signal {number} ({signal.strsignal(number)})"
+        at_signal = result.told_error.startswith(error_lines.FATAL_SIGNAL)
+        return Reason(sentence, result.told_place if at_signal else "")
     if result.evidence:
         return _seen_in(result.evidence[0])
     if result.status == "LOST":

@@ -15,11 +15,13 @@ import signal
 from dataclasses import dataclass, field
 
 from contract.launch.log_lines import ENDED_RANK
-from entrypoint.job.failures.frames import TRACEBACK
+from entrypoint.job.failures.tracebacks import Line, Part
 
 MOST_AFTER = 30
 """Lines that may follow an error, such as the table with which torchrun ends."""
 
+FATAL_SIGNAL = "Fatal Python error: "
+"""Begins the line before the stack that `faulthandler` writes."""
 _ERRNOS = "|".join(sorted({re.escape(os.strerror(one)) for one in errno.errorcode}))
 _SIGNALS = "|".join(
     sorted({re.escape(text) for one in signal.valid_signals() if (text := signal.strsignal(one))})
@@ -30,6 +32,8 @@ ERRORS = re.compile(
         (
             # an exception's name: `torch.OutOfMemoryError: …`, `KeyboardInterrupt`
             r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure)(?::|$)",
+            rf"^{FATAL_SIGNAL}",
+            r"^(?:ERROR|CRITICAL|FATAL) \d\d-\d\d \d\d:",  # vLLM's logger
             # a level, behind a program or a file: `train.py: error: …`, `t.c:1:19: error: …`
             r"^(?:\S+: ){0,3}\W{0,2}(?i:fatal|error|critical|panic|fatal error)\b(?:[:\]!]| is )",
             rf"^{_STAMP} .{{0,80}}?\b(?:ERROR|CRITICAL|FATAL)\b",
@@ -52,6 +56,11 @@ ERRORS = re.compile(
         )
     )
 )
+POINTS_ELSEWHERE = re.compile(
+    r"(?i:\b(?:root cause|stack ?trace|traceback|logs?) above\b|stack trace for root cause)"
+    r"|\bChildFailedError\b|CalledProcessError: .* returned non-zero exit status"
+)
+"""In an error of vLLM, torchrun or accelerate that is about the error of another process."""
 TRAINING = re.compile(
     r"^\W*(?:step|epoch|iter\w*|batch|eval\w*|train\w*|loss|reward|acc\w*)\b.*\d"
     r"|\d+%\||\d+/\d+ \["  # a bar
@@ -76,6 +85,11 @@ def may_be_error(line: str) -> bool:
     return bool(WORDS.search(line)) and not TRAINING.search(line) and not NONE.search(line)
 
 
+def points_elsewhere(error: str) -> bool:
+    """Return whether an error says no more than that another process has failed."""
+    return bool(POINTS_ELSEWHERE.search(error))
+
+
 @dataclass(slots=True)
 class ErrorLines:
     """Reads a program's lines in their order; `newest` is its newest error, or ""."""
@@ -83,23 +97,29 @@ class ErrorLines:
     newest: str = ""
     place: str = ""
     """`path:line` in the user's own code of that error; "" if it is not known."""
+    step: int = 0
+    """The steps that had finished when it was printed; its reader sets them."""
     _after: int = field(default=0, init=False)
     """Lines since that error."""
-    _in_traceback: bool = field(default=False, init=False)
 
-    def read(self, line: str, *, mild: bool = False, place: str = "") -> None:
-        """`line`: without control sequences; `mild`: a warning, or a log line without an error.
+    def read(self, said: Line, *, mild: bool = False) -> bool:
+        """Return whether this line is the newest error.
 
-        `place`: of the user's own code in the traceback that this line ends, if any.
+        `mild`: a warning, or a log line without an error.
         """
-        if line.startswith(TRACEBACK):
-            self._in_traceback = True
-        elif not line.strip() or line[0].isspace():
-            return
-        elif not mild and (self._in_traceback or ERRORS.search(line)):
-            self._in_traceback = False
-            self.newest, self.place, self._after = line, place, 0
-        elif self.newest:
+        line = said.text
+        if said.part is Part.DUMP and self.newest.startswith(FATAL_SIGNAL):
+            self.place = said.place
+        if not line.strip() or line[0].isspace() or said.part is Part.BEGIN:
+            return False
+        if not mild and (said.part is Part.ERROR or ERRORS.search(line)):
+            self._after = 0
+            if self.newest and points_elsewhere(line):
+                return False
+            self.newest, self.place = line, said.place
+            return True
+        if self.newest:
             self._after += 1
             if self._after > MOST_AFTER or TRAINING.search(line):
-                self.newest = ""
+                self.newest = self.place = ""
+        return False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from entrypoint.job.failures.classes import Evidence
-from entrypoint.job.failures.error_lines import ErrorLines
-from entrypoint.job.failures.frames import BEGINS, Frames
+from entrypoint.job.failures.error_lines import ErrorLines, may_be_error, points_elsewhere
+from entrypoint.job.failures.tracebacks import Line, Part, Tracebacks, in_a_panel
 from entrypoint.machine import oom_kills, xid
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
@@ -20,6 +21,12 @@ SPEAKER = re.compile(
 """Prefix that names the process of a line: (PolicyActor pid=7, ip=10.0.0.2), (raylet), [rank3]:,
 [default0]: of torch's launcher.
 Ray omits the address if the process runs on the head."""
+RANK = re.compile(r"\[rank\d+\]: ?$")
+"""Prefix of an exception that nothing has caught in a process with torch.distributed."""
+OF_PEERS = re.compile(
+    r"(?i)nccl|gloo|collective|process ?group|barrier|\bpeer|connect|socket|time(?:d ?)? ?out|store"
+)
+"""In an error that a rank has because another one has ended, or the network between them."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
 """Lines that never end a job: a logger's own trouble, source code quoted in a traceback."""
 
@@ -63,44 +70,56 @@ class EvidenceLog:
         self.last_error = ""
         """The driver's last own line that is not a warning."""
         self._lines = ErrorLines()
-        self._frames: dict[str, Frames] = {}
+        self._relayed = ErrorLines()
+        """Errors that other processes of the job print, through Ray or a launcher."""
+        self._tracebacks: dict[str, Tracebacks] = {"": Tracebacks()}
         """Prefix of a process's lines → the traceback that it prints."""
-        self._error_step = 0
-        """When the driver's newest error was printed."""
 
     def read(self, line: str) -> None:
         speaker, text, address = spoken(line)
-        place = self._place(speaker, text)
-        is_new = self._read_own(own_line(line), place)
-        failure = self._hint(line) or _failure_in(text)
-        if not is_new and not failure:
+        said = self._said(speaker, text)
+        is_new = self._read_relayed(said) if speaker else self._read_own(said)
+        failure = self._hint(line) or _failure_in(said.text)
+        ends_rank = said.part is Part.ERROR and _ends_rank(speaker, said.text)
+        if not (is_new or failure or ends_rank):
             return
         step = self._step_now()
         if is_new:
-            self._error_step = step
-        if failure:
-            found = Evidence(failure, text[:LONGEST_LINE], address, step=step, place=place)
-            self._add(found)
+            (self._relayed if speaker else self._lines).step = step
+        if failure or ends_rank:
+            self._add(
+                Evidence(
+                    failure or FailureClass.UNKNOWN,
+                    said.text[:LONGEST_LINE],
+                    address,
+                    step=step,
+                    place=said.place,
+                    ends_rank=ends_rank,
+                )
+            )
 
-    def _place(self, speaker: str, text: str) -> str:
-        """Return the place in the user's own code of the traceback that this line is part of."""
-        if text.startswith(BEGINS):
-            self._frames.setdefault(speaker, Frames())
-        elif speaker not in self._frames:
-            return ""
-        if self._frames[speaker].read(text):
-            return self._frames[speaker].place
-        del self._frames[speaker]
-        return ""
+    def _said(self, speaker: str, text: str) -> Line:
+        """Return the line as part of the traceback that this process prints, if any."""
+        reader = self._tracebacks.setdefault(speaker, Tracebacks())
+        said = reader.read(text)
+        if said.part is Part.NONE and (panel := in_a_panel(said.text)):
+            said = Line(panel, Part.NONE)
+        if reader.is_idle and speaker:
+            del self._tracebacks[speaker]
+        return said
 
-    def _read_own(self, line: str, place: str) -> bool:
+    def _read_relayed(self, said: Line) -> bool:
+        mild = NO_ERROR.search(said.text[:LONGEST_LINE]) is not None
+        return self._relayed.read(said, mild=mild)
+
+    def _read_own(self, said: Line) -> bool:
         """Read a line of the driver itself; return whether it is its newest error."""
+        line = _own(said.text)
         mild, before = NO_ERROR.search(line) is not None, self._lines.newest
-        self._lines.read(line, mild=mild, place=place)
-        newest = self._lines.newest
-        if line and (not mild or (before and not newest)):  # the training has gone on after it
+        is_new = self._lines.read(replace(said, text=line), mild=mild)
+        if line and (not mild or (before and not self._lines.newest)):  # the training has gone on
             self.last_error = line
-        return newest not in ("", before)
+        return is_new
 
     def read_ray_message(self, message: str) -> None:
         """Add what Ray says about a driver that it could not start, or has lost.
@@ -118,12 +137,21 @@ class EvidenceLog:
         return sentence
 
     def told_error(self, step: int) -> str:
-        """Return the driver's newest error if the job ends after `step` finished steps, or ""."""
-        return self._lines.newest if step - self._error_step < STALE_STEPS else ""
+        """Return the driver's newest error if the job ends after `step` finished steps, or "".
+
+        If it only points to the error of another process, or if there is none, that one.
+        """
+        told = self._told()
+        return told.newest if step - told.step < STALE_STEPS else ""
 
     def told_place(self) -> str:
-        """Return the place of the driver's newest error in the user's own code, or ""."""
-        return self._lines.place
+        """Return the place of that error in the user's own code, or ""."""
+        return self._told().place
+
+    def _told(self) -> ErrorLines:
+        own = self._lines.newest or (may_be_error(self.last_error) and self.last_error)
+        is_known = own and not points_elsewhere(own)
+        return self._lines if is_known or not self._relayed.newest else self._relayed
 
     def _add(self, found: Evidence) -> None:
         known = self._first.get(found.failure)
@@ -135,14 +163,15 @@ class EvidenceLog:
         return tuple(found for found in self._first.values() if _counts(found, step))
 
 
-def own_line(line: str) -> str:
-    """Return the line if the driver itself has printed it, else "".
-
-    Ray relays the output of all processes of the job, each line with a prefix and in colours.
-    """
+def _own(text: str) -> str:
+    """Return what a line of the driver says of its end; "" if a tracker or Ray has printed it."""
     # Cut first: the time of the search grows with the square of a word's length.
-    text = plain(line[: 10 * LONGEST_LINE]).rstrip()[:LONGEST_LINE]
-    return "" if SPEAKER.match(text) or text.startswith(NOT_OWN) else text
+    return "" if text.startswith(NOT_OWN) else text[:LONGEST_LINE]
+
+
+def _ends_rank(speaker: str, error: str) -> bool:
+    """Whether torch's hook has printed an error that ends a rank, and its peers did not cause."""
+    return bool(RANK.match(speaker)) and not OF_PEERS.search(error)
 
 
 def _counts(found: Evidence, step: int) -> bool:

@@ -215,21 +215,22 @@ def test_events_follows_until_the_end_and_prints_each_event_once(
     assert (codes, sentences) == ([0], ["one", "two", "the job has finished"])
 
 
+@pytest.mark.parametrize("margin", ["", "(EngineCore pid=7) ERROR 11-28 10:22:11 [core.py:708] "])
 def test_logs_begins_with_the_newest_attempts_traceback_and_ends_with_rays_own(
-    head: Head, capsys: pytest.CaptureFixture[str]
+    head: Head, capsys: pytest.CaptureFixture[str], margin: str
 ) -> None:
     head.run.logs.mkdir(exist_ok=True)
     for name in ("attempt-9", "head", "ray-head", "reward", "worker-1"):
         (head.run.logs / f"{name}.log").write_text(f"a line of {name}\n")
     frames = [f'  File "model.py", line {number}, in call\n' for number in range(40)]
     trace = ["before\n", "Traceback (most recent call last):\n", *frames, "ValueError: 7\n"]
-    (head.run.logs / "attempt-10.log").write_text("".join(trace))
+    (head.run.logs / "attempt-10.log").write_text("".join(f"{margin}{line}" for line in trace))
     assert rollcall(of(head), "logs") == 0
     said = capsys.readouterr().out
     named = re.findall("^==> (.*)", said, re.MULTILINE)
     first = ["attempt-10.log", "attempt-9.log", "head.log", "worker-1.log"]
     assert named == [*first, "reward.log", "ray-head.log"]
-    assert said.startswith("==> attempt-10.log\nTraceback (most recent call last):\n")
+    assert said.startswith(f"==> attempt-10.log\n{margin}Traceback (most recent call last):\n")
     assert said.count("model.py") == 40
     assert rollcall(of(head), "logs", "-n", "5") == 0
     assert capsys.readouterr().out.count("model.py") == 4

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
-from entrypoint.job.failures import frames
+from entrypoint.job.failures import tracebacks
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
     AttemptResult,
     Evidence,
     Hung,
+    Reason,
     StopRequested,
     WrongStart,
     classify,
@@ -29,6 +30,7 @@ from tests.support.repository import DATA
 
 F = FailureClass
 ENDS = tomllib.loads((DATA / "last_lines.toml").read_text())["end"]
+PRINTED = tomllib.loads((DATA / "tracebacks.toml").read_text())["printed"]
 RECORDED = sorted((DATA / "failures").glob("*.toml"))
 
 
@@ -59,6 +61,8 @@ def result_of(case: dict[str, Any]) -> AttemptResult:
         last_error=evidence.last_error,
         evidence=evidence.at(step + case.get("steps_later", 0)),
         step=step,
+        told_error=evidence.told_error(step),
+        told_place=evidence.told_place(),
     )
 
 
@@ -253,7 +257,7 @@ OF_RAY_ALONE = OF_AN_ACTOR.replace(
         (f"Traceback (most recent call last):{IN_LIBRARIES}ValueError: wrong", ""),
         (f"{OF_THE_DRIVER}the step is left out\ntrain.py: error: no data is left", ""),
         (
-            f'Traceback (most recent call last):\n  File "{frames.__file__}", line 1\nKeyError: 1',
+            f'{tracebacks.HEADER}:\n  File "{tracebacks.__file__}", line 1\nKeyError: 1',
             "",
         ),
         (OF_A_RANK.replace("ValueError: expected", f"{OUT_OF_MEMORY}: "), "/job/model.py:12"),
@@ -281,3 +285,22 @@ def test_two_actors_that_print_their_tracebacks_at_once_keep_their_own_places() 
         evidence.read(f"(A pid=1, ip=10.0.0.1) {line}")
         evidence.read(f"(B pid=2, ip=10.0.0.2) {line.replace('model.py', 'other.py')}")
     assert [found.place for found in evidence.at(0)] == ["/job/model.py:12"]
+
+
+@pytest.mark.parametrize("printed", PRINTED, ids=lambda printed: str(printed["program"]))
+def test_the_cause_and_its_place_are_found_in_each_form_of_a_traceback(
+    printed: dict[str, Any],
+) -> None:
+    result = result_of(printed)
+    failure = classify(result)
+    assert failure is F.UNKNOWN
+    assert explain(result, failure) == Reason(printed["error"], printed["place"])
+
+
+def test_an_error_that_peers_share_does_not_hide_the_collective_that_failed() -> None:
+    lost = "RuntimeError: NCCL communicator was aborted on rank 1."
+    watchdog = (
+        "[rank0]:[E1128 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout"
+    )
+    log = f"[rank1]: {tracebacks.HEADER}:\n[rank1]: {lost}\n{watchdog}"
+    assert classify(result_of({"log": log, "exit_code": 1})) is F.COLLECTIVE

@@ -32,4 +32,6 @@ def test_ordinary_lines_are_no_signs() -> None:
 
 def test_a_line_without_a_space_is_judged_at_once_however_long_it_is() -> None:
     """Its search took minutes, in which the head answered nobody."""
-    assert log_patterns.own_line("a" * 10**6) == "a" * log_patterns.LONGEST_LINE
+    evidence = EvidenceLog(lambda: 0)
+    evidence.read("a" * 10**6)
+    assert evidence.last_error == "a" * log_patterns.LONGEST_LINE
