@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 
 from contract.redaction import SECRET_NAME
 from entrypoint.config.settings import Settings, declared
@@ -16,21 +17,36 @@ ENGINES = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}
 """Program → the file that it makes in each of its containers."""
 CONTAINER = re.compile(r"[0-9a-f]{12}")
 """The host name that both give a container: the beginning of its id, which names it."""
-OTHERS_START_IT = ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+BY_HAND = ("torchrun",)
+"""Platforms whose variables a person sets, and types the command."""
+APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 """Set where the words of this process are not those that a person has typed."""
 
 
 def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
-    """Return a line for a shell; "" if another program, such as a platform's, has started this.
+    """Return a line for a shell. Words in capitals are what only the person knows.
 
     `host`: this machine's host name; `root`: of its files.
     """
-    if settings.platform.name or any(name in os.environ for name in OTHERS_START_IT):
-        return ""
+    run_dir = str(settings.run_dir)
+    if settings.platform.again:
+        return filled(settings.platform.again, {**os.environ, "ROLLCALL_RUN_DIR": run_dir})
+    if settings.platform.name and settings.platform.name not in BY_HAND:
+        return f"submit the job to {settings.platform.name} again, with ROLLCALL_RUN_DIR={run_dir}"
+    if any(name in os.environ for name in APPTAINER):
+        return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}"
     for engine, made in ENGINES.items():
         if (root / made.lstrip("/")).exists():
-            return f"{engine} start --attach {host}" if CONTAINER.fullmatch(host) else ""
+            again = f"{engine} run OPTIONS IMAGE WORDS"
+            kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
+            return kept if CONTAINER.fullmatch(host) else again
     return typed(sys.argv, os.environ, Path.cwd())
+
+
+def filled(line: str, environ: Mapping[str, str]) -> str:
+    """Pure: return the line with the values of its variables; the name of one without a value."""
+    names = Template(line).get_identifiers()
+    return Template(line).substitute({n: shlex.quote(environ.get(n) or n) for n in names})
 
 
 def typed(words: Sequence[str], environ: Mapping[str, str], directory: Path) -> str:

@@ -44,6 +44,8 @@ def batch_node(environ: Mapping[str, str]) -> Facts | None:
             Source("nodes", "AWS_BATCH_JOB_NUM_NODES", NODE_COUNT),
             Source("head_address", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", host),
         ),
+        again="aws batch submit-job --job-name NAME --job-queue $AWS_BATCH_JQ_NAME "
+        "--job-definition DEFINITION",
         undecided=f"pass {NODE_INDEX} and {MAIN_INDEX} to the node, or set RAY_WORKER",
     ).read(environ)
 

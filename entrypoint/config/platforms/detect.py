@@ -80,6 +80,7 @@ def _merge(first: Facts, second: Facts) -> Facts:
         faults=faults,
         undecided=first.undecided or second.undecided,
         remedies={**second.remedies, **first.remedies},
+        again=first.again or second.again,
         **values,
     )
 

@@ -22,5 +22,6 @@ DSTACK = Platform(
         Source("head_address", "DSTACK_MASTER_NODE_IP", host),
         Source("gpus_per_node", "DSTACK_GPUS_PER_NODE", GPU_COUNT),
     ),
+    again="dstack apply -f FILE",
     undecided="pass DSTACK_NODE_RANK to the node, or set RAY_WORKER",
 )

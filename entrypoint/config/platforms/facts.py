@@ -64,6 +64,8 @@ class Facts:
     """The fault if no platform's variables say whether this node is the head."""
     remedies: Mapping[str, str] = field(default_factory=dict)
     """Fact to what the user must set if this platform does not give it."""
+    again: str = ""
+    """What a person does to start the head of a run that has ended again: see `Platform.again`."""
 
     @property
     def is_head(self) -> bool | None:
@@ -103,6 +105,12 @@ class Platform:
     """What to set if the variables do not say whether this node is the head."""
     remedies: Mapping[str, str] = field(default_factory=dict)
     """Fact to what to set if the platform does not give it, or gives it wrongly."""
+    again: str = ""
+    """What a person does to start the head of a run that has ended again, for a shell.
+
+    Words in capitals are the person's; `$NAME` is a variable of this node, and `$ROLLCALL_RUN_DIR`
+    is always known.
+    """
 
     def read(self, environ: Mapping[str, str]) -> Facts | None:
         """The platform's facts; None if this node does not run on it."""
@@ -110,7 +118,8 @@ class Platform:
         if mark is None:
             return None
         facts = gather(self.name, environ, self.sources, self.remedies)
-        return replace(facts, undecided=not_decided(self.name, environ, mark, self.undecided))
+        undecided = not_decided(self.name, environ, mark, self.undecided)
+        return replace(facts, undecided=undecided, again=self.again)
 
 
 def gather(

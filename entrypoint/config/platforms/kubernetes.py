@@ -34,6 +34,7 @@ LEADER_WORKER_SET = Platform(
         Source("nodes", "LWS_GROUP_SIZE", NODE_COUNT),
         Source("head_address", "LWS_LEADER_ADDRESS", host),
     ),
+    again="kubectl delete pod $HOSTNAME",
     undecided="set LWS_WORKER_INDEX from the label leaderworkerset.sigs.k8s.io/worker-index",
 )
 KUBEFLOW = Platform(
@@ -44,11 +45,16 @@ KUBEFLOW = Platform(
         Source("nodes", "PET_NNODES", NODE_COUNT),
         Source("head_address", "PET_MASTER_ADDR", host),
     ),
+    again="kubectl delete trainjob JOB && kubectl apply --filename FILE",
     undecided="use a runtime that sets PET_NODE_RANK (no elastic policy), or set RAY_WORKER",
 )
 
 POD_NAME = re.compile(r"(?P<owner>.+)-(?P<index>[0-9]+)")
 """The name of a pod of an Indexed Job, a JobSet or a StatefulSet."""
+
+OF_A_JOB_SET = re.compile(r"(?P<set>.+)-node-[0-9]+")
+"""The name of a Job of a JobSet whose replicated job is `node`, as in this product's chart."""
+REPLACE_A_JOB = "kubectl delete job JOB && kubectl apply --filename FILE"
 
 HEAD_ADDRESS = "ROLLCALL_HEAD_ADDRESS"
 NAME_THE_HEAD = (
@@ -82,7 +88,20 @@ def named_pod(environ: Mapping[str, str]) -> Facts | None:
         sources=by_pod_name(environ),
         undecided=NAME_THE_HEAD,
         remedies=NAMED_PODS,
+        again=_again(environ),
     ).read(environ)
+
+
+def _again(environ: Mapping[str, str]) -> str:
+    """A StatefulSet makes a pod that is deleted again; a Job that has ended makes none."""
+    named = POD_NAME.fullmatch(_first_part(environ.get("HOSTNAME", "")))
+    if not first_given(environ, ("JOB_COMPLETION_INDEX",)):
+        return "kubectl delete pod $HOSTNAME" if named else REPLACE_A_JOB
+    if named is None:
+        return REPLACE_A_JOB
+    of_set = OF_A_JOB_SET.fullmatch(named["owner"])
+    kind, name = ("jobset", of_set["set"]) if of_set else ("job", named["owner"])
+    return f"kubectl delete {kind} {name} && helm upgrade {name} CHART --reuse-values"
 
 
 def kuberay_pod(environ: Mapping[str, str]) -> Facts | None:

@@ -6,6 +6,7 @@ Source: docs.runpod.io, the environment variables of "Pods" and of "Instant Clus
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from entrypoint.config.parsers import host, host_label, node_name
 from entrypoint.config.platforms.facts import (
@@ -29,6 +30,7 @@ POD = (
     Source("node_name", "RUNPOD_POD_ID", node_name),
     Source("gpus_per_node", "RUNPOD_GPU_COUNT", GPU_COUNT),
 )
+AGAIN = "runpodctl stop pod $RUNPOD_POD_ID && runpodctl start pod $RUNPOD_POD_ID"
 ON_THE_GLOBAL_NETWORK = Source("node_host", "RUNPOD_POD_ID", pod_host)
 
 # WORLD_SIZE is the number of GPUs here: it is not read. NODE_ADDR lies in the cluster's own
@@ -45,6 +47,7 @@ INSTANT_CLUSTER = Platform(
         Source("head_address", "PRIMARY_ADDR", host),
         Source("head_address", "MASTER_ADDR", host),
     ),
+    again=AGAIN,
     undecided="set NODE_RANK to the node's number, or set RAY_WORKER",
 )
 
@@ -64,4 +67,4 @@ def pod(environ: Mapping[str, str]) -> Facts | None:
     if not first_given(environ, ("RUNPOD_POD_ID",)):
         return None
     alone = () if _in_a_cluster(environ) else (ON_THE_GLOBAL_NETWORK,)
-    return gather("runpod", environ, [*POD, *alone])
+    return replace(gather("runpod", environ, [*POD, *alone]), again=AGAIN)

@@ -22,5 +22,6 @@ SKYPILOT = Platform(
         Source("head_address", "SKYPILOT_NODE_IPS", first_line),
         Source("gpus_per_node", "SKYPILOT_NUM_GPUS_PER_NODE", GPU_COUNT),
     ),
+    again="sky jobs launch FILE, or sky launch --cluster CLUSTER FILE",
     undecided="pass SKYPILOT_NODE_RANK to the node, or set RAY_WORKER",
 )

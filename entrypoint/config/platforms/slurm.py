@@ -85,11 +85,16 @@ START_WITH_SRUN = (
 )
 
 
+AGAIN = "sbatch --export ALL,ROLLCALL_RUN_DIR=$ROLLCALL_RUN_DIR FILE WORDS"
+
+
 def task(environ: Mapping[str, str]) -> Facts | None:
     """The facts of a task; in a job without `srun`, its nodes, and no rank."""
     mark = first_given(environ, MARKS)
-    if mark is None:
-        return None
+    return None if mark is None else replace(_in_a_job(environ, mark), again=AGAIN)
+
+
+def _in_a_job(environ: Mapping[str, str], mark: str) -> Facts:
     if first_given(environ, ("OMPI_COMM_WORLD_RANK",)):  # mpirun started this process, not srun
         return gather("slurm", environ, NODE)
     if not _in_a_step(environ):

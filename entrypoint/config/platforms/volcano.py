@@ -43,5 +43,6 @@ def pod(environ: Mapping[str, str]) -> Facts | None:
         marks=(*INDEX, *(f"VC_{task}_HOSTS" for task in tasks)),
         sources=sources,
         undecided=NAME_THE_HEAD,
+        again="kubectl delete vcjob JOB && kubectl apply --filename FILE",
         remedies=NAMED_PODS,
     ).read(environ)

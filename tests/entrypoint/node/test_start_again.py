@@ -13,14 +13,9 @@ import pytest
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import start_again
+from tests.support.platforms import CLUSTERS, Recorded
 
 ID = "0123456789ab"
-SLURM = {
-    "SLURM_STEP_ID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_STEP_NUM_NODES": "1",
-    "SLURM_JOB_ID": "7",
-}
 
 
 def settings(**more: str) -> Settings:
@@ -53,22 +48,64 @@ def test_a_module_is_called_by_its_interpreter() -> None:
 
 
 @pytest.mark.parametrize(("engine", "made"), start_again.ENGINES.items())
-def test_a_container_is_started_by_the_id_that_names_it(
+def test_a_container_is_started_by_the_id_that_names_it_or_run_again(
     tmp_path: Path, engine: str, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in start_again.OTHERS_START_IT:
+    for name in start_again.APPTAINER:
         monkeypatch.delenv(name, raising=False)
     marker = tmp_path / made.lstrip("/")
     marker.parent.mkdir(exist_ok=True)
     marker.touch()
-    assert start_again.command(settings(), ID, tmp_path) == f"{engine} start --attach {ID}"
-    assert start_again.command(settings(), "gpu-1", tmp_path) == ""
+    again = f"{engine} run OPTIONS IMAGE WORDS"
+    kept = f"{engine} start --attach {ID}; after {engine} run --rm: {again}"
+    assert start_again.command(settings(), ID, tmp_path) == kept
+    assert start_again.command(settings(), "gpu-1", tmp_path) == again
 
 
-@pytest.mark.parametrize("variables", [SLURM, {}])
-def test_what_a_platform_has_started_has_no_line_to_type(
-    tmp_path: Path, variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+EXPECTED = {
+    "slurm": "sbatch --export ALL,ROLLCALL_RUN_DIR=/runs/a FILE WORDS",
+    "dstack": "dstack apply -f FILE",
+    "skypilot": "sky jobs launch FILE, or sky launch --cluster CLUSTER FILE",
+    "runpod": "runpodctl stop pod head123 && runpodctl start pod head123",
+    "leaderworkerset": "kubectl delete pod train-0-0",
+    "vertex": "submit the job to vertex again, with ROLLCALL_RUN_DIR=/runs/a",
+}
+HOSTNAME = "train-0"
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
+def test_each_platform_says_how_its_head_is_started_again(
+    cluster: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not variables:
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert start_again.command(settings(**variables), ID, tmp_path) == ""
+    head = {"HOSTNAME": HOSTNAME, **cluster.environs()[cluster.head]}
+    head |= {"RUNPOD_POD_ID": "head123"} if "RUNPOD_POD_ID" in head else {}
+    for name, value in head.items():
+        monkeypatch.setenv(name, value)
+    line = start_again.command(settings(**head, ROLLCALL_RUN_DIR="/runs/a"), ID, tmp_path)
+    assert "$" not in line
+    assert line == EXPECTED.get(cluster.platform, line) != ""
+
+
+@pytest.mark.parametrize(
+    ("pod", "more", "expected"),
+    [
+        (
+            "first-0",
+            {"JOB_COMPLETION_INDEX": "0"},
+            "kubectl delete job first && helm upgrade first CHART --reuse-values",
+        ),
+        (
+            "my-run-node-0-0",
+            {"JOB_COMPLETION_INDEX": "0"},
+            "kubectl delete jobset my-run && helm upgrade my-run CHART --reuse-values",
+        ),
+        ("train-0", {}, "kubectl delete pod train-0"),
+        ("train-x2k9z", {}, "kubectl delete job JOB && kubectl apply --filename FILE"),
+    ],
+)
+def test_kubernetes_names_what_has_made_the_pod(
+    pod: str, more: Mapping[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOSTNAME", pod)
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": pod, "RAY_WORKER": "0", **more}
+    assert start_again.command(settings(**environ), pod) == expected
