@@ -96,8 +96,9 @@ def _lines(part: Part) -> Iterator[str]:
     if part.record is None:
         yield f"{part.state}: {part.sentence}"
     else:
-        outcome, *rest = text.lines(part.record)
-        yield from (outcome, *(part.end.why() if part.end else ()), *rest)
+        outcome, size, *rest = text.lines(part.record)
+        yield from (outcome, *(part.end.why() if part.end else ()), size)
+        yield from (*(part.end.learned() if part.end else ()), *rest)
 
 
 def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:

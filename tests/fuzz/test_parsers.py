@@ -25,6 +25,7 @@ from entrypoint.config import parsers, pipeline, runtime_env
 from entrypoint.config.pipeline import PipelineError
 from entrypoint.job.failures.error_lines import ErrorLines
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
+from entrypoint.job.failures.tracebacks import Tracebacks
 from entrypoint.job.recipes.recognise import recognised
 from env.data.prompts import ReadSettings, load_prompts
 from env.data.rows import PromptError
@@ -127,10 +128,10 @@ def read_query(content: bytes) -> None:
 
 
 def read_log(content: bytes) -> None:
-    log, lines = EvidenceLog(lambda: 1), ErrorLines()
+    log, lines, tracebacks = EvidenceLog(lambda: 1), ErrorLines(), Tracebacks()
     for line in text_of(content).splitlines():
         log.read(plain(line))
-        lines.read(plain(line))
+        lines.read(tracebacks.read(plain(line)))
     log.read_ray_message(text_of(content))
 
 

@@ -22,8 +22,12 @@ READ_SECONDS = 30.0
 SHELLS = ("bash", "sh", "dash", "zsh")
 SET_BY_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 """Exported variables that tell a program nothing which its own shell would not set anew."""
-REPLACED = (("ray", "start"), ("ray", "stop"), ("ray", "status"))
-"""Commands of guides in place of which Rollcall starts Ray on all nodes."""
+REPLACED = (
+    *(("ray", "start"), ("ray", "stop"), ("ray", "status")),
+    *(("uv", "sync"), ("uv", "venv"), ("uv", "lock")),
+)
+"""Commands of guides in place of which Rollcall starts Ray on all nodes, and uses its own Python
+or the image's."""
 IDLE = frozenset(
     {"tee", "mkdir", "sleep", "date", "cat", "hostname", "which", "ls", "nvidia-smi", "ulimit"}
 )

@@ -69,9 +69,23 @@ class Ended:
         told = self.outcome if code is None else f"{self.outcome}, exit code {code}"
         yield f"the run has ended ({told}): {self.sentence}"
         yield from self.why()
+        yield from self.learned()
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
         if stored_json.is_count(steps) and stored_json.is_count(attempts):
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
+
+    def learned(self) -> Iterator[str]:
+        """Yield the first and the last value of reward and held-out accuracy, if they are known."""
+        of_reward = self._change("reward_first", "reward_last", ".3f")
+        of_accuracy = self._change("eval_before", "eval_after", ".1%")
+        told = {"reward": of_reward, "held-out accuracy": of_accuracy}
+        if any(told.values()):
+            yield ", ".join(f"{name} {values}" for name, values in told.items() if values)
+
+    def _change(self, first: str, last: str, form: str) -> str:
+        values = [self.result.get(name) for name in (first, last)]
+        known = all(isinstance(value, int | float) for value in values)
+        return " → ".join(format(value, form) for value in values) if known else ""
 
     def why(self) -> Iterator[str]:
         """Yield cause, place, remedy, command and log, each if it is known."""

@@ -155,6 +155,23 @@ def report_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, A
     return row
 
 
+def test_status_and_report_say_what_was_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, FINISHED)
+    told = {"reward_first": 0.55, "reward_last": 0.8984, "eval_before": 0.367, "eval_after": 0.871}
+    run.result.write_text(json.dumps(told))
+    learned = "reward 0.550 → 0.898, held-out accuracy 36.7% → 87.1%"
+    assert remote.status(settings(run), parse("status", [])) == 0
+    assert learned in capsys.readouterr().out.splitlines()
+    assert report.main([str(tmp_path)]) == 0
+    assert learned in capsys.readouterr().out.splitlines()
+    run.result.write_text(json.dumps(told | {"eval_before": None, "reward_last": "much"}))
+    assert remote.status(settings(run), parse("status", [])) == 0
+    assert "→" not in capsys.readouterr().out
+
+
 def test_every_class_of_failure_has_a_remedy() -> None:
     no_end = {FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP}
     assert {name for name, remedy in REMEDIES.items() if remedy} == set(FailureClass) - no_end

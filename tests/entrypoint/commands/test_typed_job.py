@@ -73,6 +73,7 @@ def test_flags_stages_and_a_named_recipe_stay_as_they_are() -> None:
     [
         (("no-such-program", "--x"), "give a command that it has"),
         (("train.py", "--x"), "give python3 train.py"),
+        (("pyhton3", "--x"), "did you mean python3?"),
     ],
 )
 def test_what_is_no_program_gets_one_message_with_what_would_do(

@@ -19,7 +19,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NoReturn
 
 from contract.exit_codes import ExitCode
@@ -39,6 +39,7 @@ EXIT = """exit codes:
   1   something is lost, or still to be given: standard error says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
+SHELLS = ("bash", "sh", "dash", "zsh")
 TOGETHER = "\xa0"
 """Keeps a flag and its value on one line."""
 
@@ -51,9 +52,15 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     cut = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:cut])
+    own, command = words[:cut], words[cut + 1 :]
+    if _runs_script(own):
+        own = own[1:]
+    elif _runs_script(command):
+        own += [command[1], *(f"--argument={word}" for word in command[2:])]
+        command = []
+    options = _parser().parse_args(own)
     try:
-        found = _command(options, words[cut + 1 :])
+        found = _command(options, command)
         made = translated(with_file(found))
     except TranslateError as error:
         return _fail(str(error), options)
@@ -66,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_shown(made))
         _tell(made)
     return ExitCode.FINISHED if made.is_whole else LOST
+
+
+def _runs_script(words: Sequence[str]) -> bool:
+    """Whether the words are a shell and its script, as in `bash run.sh`."""
+    return len(words) > 1 and PurePath(words[0]).name in SHELLS and words[1][:1] != "-"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ Its progress is in RUN/progress.json, or in its log (ROLLCALL_STEP_PATTERN).
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from contract.launch.command_lines import variables_before
 from contract.launch.shell_wrapping import OPERATOR
+from contract.options import did_you_mean
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.differences import skipped_checks
@@ -95,11 +97,17 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return ""
-    instead = "a command that it has"
+    instead = did_you_mean(program, _programs(), "give a command that it has", cutoff=0.8)
     if program.endswith(".py"):
-        instead = f"python3 {program}"
-    fault = f"{program} is not a program that this image has: give {instead}"
+        instead = f"give python3 {program}"
+    fault = f"{program} is not a program that this image has: {instead}"
     return AbsentFile(fault, Path(program)) if "/" in program else fault
+
+
+def _programs() -> list[str]:
+    """Return the names of the programs on PATH."""
+    places = filter(os.path.isdir, os.get_exec_path())
+    return sorted({name for place in places for name in os.listdir(place)})
 
 
 def no_directory(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from contract.launch.launcher_flags import (
     parse,
 )
 from contract.launch.programs import Program
+from contract.options import did_you_mean
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
@@ -93,7 +94,9 @@ def _no_script(settings: Settings, launch: Launch) -> str:
     script = Path.cwd() / words[0]
     if script.is_file():
         return ""
-    fault = f"{words[0]} is not a file in {Path.cwd()}: give the script's path as the nodes have it"
+    beside = [one.name for one in script.parent.glob("*.py")]
+    instead = did_you_mean(script.name, beside, "give the script's path as the nodes have it")
+    fault = f"{words[0]} is not a file in {Path.cwd()}: {instead}"
     return AbsentFile(fault, script)
 
 

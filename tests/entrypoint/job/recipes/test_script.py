@@ -61,6 +61,7 @@ HYDRA_FULL_ERROR=1 "${LAUNCH[@]}" -m verl.trainer.main_ppo "${DATA[@]}" \\
         (f"set -x; {VERL} a.b=1 > log 2>&1 &", "verl", f"{VERL} a.b=1"),
         (f"{VERL} \\\n  a.b=1 \\\n  c=\"d e\"", "verl", f"{VERL} a.b=1 'c=d e'"),
         ("ray stop; ray start --head; trl sft --x 1", "trl", "trl sft --x 1"),
+        ("uv sync --extra vllm --frozen; trl sft --x 1", "trl", "trl sft --x 1"),
         ("exec torchrun train.py --name $0", "torchrun", "torchrun train.py --name bash"),
         ("export A=1; B=2 deepspeed a.py", "torchrun", "A=1 B=2 deepspeed a.py"),
     ],

@@ -31,6 +31,18 @@ def test_a_command_after_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "defaults of verl 0.9 that differ here" in err
 
 
+@pytest.mark.parametrize("before", [[], ["--"]])
+def test_a_script_may_stand_behind_its_shell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, before: list[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f'uv sync --frozen\nuv run {VERL} {MODEL} "$@"\n')
+    alone = run(capsys, str(script))
+    assert run(capsys, *before, "bash", str(script)) == alone
+    more = run(capsys, "--", "bash", str(script), "trainer.save_freq=7")
+    assert flags(more[1])["--save_steps"] == ["7"]
+
+
 def test_overrides_and_flags_need_no_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert translate(capsys, f"data.train_files=gsm8k.parquet {MODEL}")["--dual_clip"] == ["3.0"]
     assert translate(capsys, "--actor.model_name_or_path m/m --ds.zero_stage 3") == {

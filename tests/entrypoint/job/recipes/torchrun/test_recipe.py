@@ -71,6 +71,13 @@ def test_what_cannot_run_is_a_fault_before_anything_starts(
     assert fault in found
 
 
+def test_the_nearest_script_is_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (found,) = RECIPE.faults(settings("trian.py"))
+    assert found == f"trian.py is not a file in {tmp_path}: did you mean train.py?"
+
+
 def test_a_script_in_a_working_directory_or_on_the_path_is_not_looked_for_here() -> None:
     environment = json.dumps({"working_dir": "https://example.org/code.zip"})
     assert RECIPE.faults(settings("other.py", ROLLCALL_RUNTIME_ENV=environment)) == []
