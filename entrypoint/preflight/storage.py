@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from contract.exit_codes import ExitCode
 from contract.files import ray_home
 from contract.run_dir import RunFiles
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.role import Worker
+from entrypoint.config.role import Head, Worker
 from entrypoint.machine.limits import GIB, MIB, sized
 from entrypoint.preflight import file_calls
 from entrypoint.preflight.check import Check, Context
@@ -54,6 +55,8 @@ def run_dir(context: Context) -> Finding:
             what = "is not a directory" if path.exists() else f"does not exist{unmade}"
             whose = "all nodes share" if settings.shares_run_dir else "outlives the head"
             remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
+            if not path.exists() and _is_alone(context) and not unmade:
+                remedy = f"mkdir -p {shlex.quote(str(path))}; in a container, mount it from outside"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
     except OSError as error:
         evidence = f"{path} cannot be looked into: {error.strerror}"
@@ -68,6 +71,10 @@ def run_dir(context: Context) -> Finding:
         evidence = f"{path} and this node differ by {duration(skew)} in their clocks"
         return Finding(Verdict.WARN, evidence, "set both clocks (NTP)")
     return judge_space(path, SMALLEST_RUN_DIR, ENOUGH_RUN_DIR)
+
+
+def _is_alone(context: Context) -> bool:
+    return isinstance(context.role, Head) and not context.role.expected_workers
 
 
 def is_mounted(path: Path) -> bool:

@@ -106,8 +106,8 @@ def _missing(settings: Settings) -> str:
 
 def _programs() -> list[str]:
     """Return the names of the programs on PATH."""
-    places = filter(os.path.isdir, os.get_exec_path())
-    return sorted({name for place in places for name in os.listdir(place)})
+    places = [path for path in map(Path, os.get_exec_path()) if path.is_dir()]
+    return sorted({one.name for path in places for one in path.iterdir()})
 
 
 def no_directory(settings: Settings) -> str:
