@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.exit_codes import ExitCode
@@ -105,6 +106,16 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class MissingFile(Fault):
     """A file that a command line names and that this machine lacks or cannot read now."""
+
+    def __str__(self) -> str:
+        said = Fault.__str__(self)  # `slots` makes the class anew: super() has no cell of it
+        path = Path(self.value or "")
+        try:
+            beside = [] if path.exists() else [one.name for one in path.parent.iterdir()]
+        except (OSError, ValueError):
+            return said
+        near = nearest(path.name, beside, cutoff=MISTYPED)
+        return f"{said}. In {path.parent} there is {near}" if near else said
 
 
 class UnknownName(Fault):

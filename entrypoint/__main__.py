@@ -287,7 +287,8 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
     options = arguments.parse(call.command, call.arguments)
     try:
-        environ = node_shell.with_node(environ)
+        if getattr(options, "path", None) is None:  # `open RUN` reads that run, whatever lives here
+            environ = node_shell.with_node(environ)
     except node_shell.SeveralNodesError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:

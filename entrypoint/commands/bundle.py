@@ -1,4 +1,4 @@
-"""`rollcall bundle RUN --out FILE.tar.gz`: one archive for a bug report, without secrets.
+"""`rollcall bundle RUN`: one archive for a bug report, without secrets.
 
 Has the run's journal, result and facts, the ends of its logs and metrics, the reports of preflight,
 this node's settings and versions. Checkpoints, models and samples are not in it.
@@ -35,7 +35,9 @@ SHOWN = ("CUDA_", "HF_", "HIP_", "RAY_", "ROCR_", "ROLLCALL_", "VLLM_", *COLLECT
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    run, out = RunFiles(options.run), options.out
+    run = RunFiles(options.run)
+    name = f"rollcall-{run.root.resolve().name}"
+    out = options.out or Path(f"{name}.tar.gz")
     if why := _no_run(run):
         return fail(why, ExitCode.RUN_DIR, as_json=options.json)
     if not out.name.endswith(ENDINGS):
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         _with_node(bundle.gather(run), environ), known_secrets.of(run, environ)
     )
     try:
-        size = _write(out, f"rollcall-{run.root.resolve().name}", found)
+        size = _write(out, name, found)
     except FileExistsError:
         sentence = f"{out} exists already, and nothing is overwritten: give another name"
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
@@ -70,7 +72,7 @@ def parser() -> Parser:
     made = Parser("bundle", __doc__)
     add = made.add_argument
     add("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID of a job")
-    add("--out", type=Path, metavar="FILE", required=True, help="the archive: a new .tar.gz")
+    add("--out", type=Path, metavar="FILE", help="the archive: a new .tar.gz (default: here)")
     add("--json", action="store_true", help="one JSON object")
     return made
 

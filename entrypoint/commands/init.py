@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
+from contract.options import did_you_mean
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_platforms import PLATFORMS, Cluster, NoSourcesError, written
 
@@ -144,7 +145,8 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
         if getattr(options, one.name) is None:
             setattr(options, one.name, _answer(one, ask) if asks else one.default)
     if options.platform not in PLATFORMS:
-        own.error(f"--platform {options.platform}: it is one of {', '.join(PLATFORMS)}")
+        of = f"it is one of {', '.join(PLATFORMS)}"
+        own.error(f"--platform {options.platform}: {did_you_mean(options.platform, PLATFORMS, of)}")
     for flag, least in (("nodes", 1), ("gpus", 0)):
         text = getattr(options, flag)
         if not text.isdecimal() or int(text) < least:

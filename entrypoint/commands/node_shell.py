@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from entrypoint.config.platforms.detect import detect
-from entrypoint.config.settings import variable_names
+from entrypoint.config.settings import declared, variable_names
 
 PROC = Path("/proc")
 FIRST = "1"
@@ -34,11 +34,12 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
     from entrypoint.processes import process  # `plan` does without psutil
 
     nodes = [found for pid in process.entrypoints() if (found := environ_of(str(pid), proc))]
-    runs = sorted({node.get("ROLLCALL_RUN_DIR", "") for node in nodes})
+    default = str(declared()["run_dir"].default)
+    runs = sorted({node.get("ROLLCALL_RUN_DIR") or default for node in nodes})
     if len(runs) > 1:
         raise SeveralNodesError(
             f"nodes of {len(runs)} runs live on this machine: name one by "
-            + " or ".join(f"ROLLCALL_RUN_DIR={run}" for run in runs if run)
+            + " or ".join(f"ROLLCALL_RUN_DIR={run}" for run in runs)
         )
     heads_first = sorted(nodes, key=lambda node: node.get("RAY_WORKER", "0"))
     found = heads_first[0] if heads_first else environ_of(FIRST, proc)

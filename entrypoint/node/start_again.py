@@ -36,11 +36,19 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     if any(name in os.environ for name in APPTAINER):
         return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}"
     for engine, made in ENGINES.items():
-        if (root / made.lstrip("/")).exists():
+        if (root / made.lstrip("/")).exists() and _is_first(os.getpid(), os.getppid()):
             again = f"{engine} run OPTIONS IMAGE WORDS"
             kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
             return kept if CONTAINER.fullmatch(host) else again
     return typed(sys.argv, os.environ, Path.cwd())
+
+
+def _is_first(own: int, parent: int) -> bool:
+    """Whether a container was started for this process; else somebody has typed in a shell there.
+
+    An init program, such as tini, is the container's process 1, and this one is its child.
+    """
+    return 1 in (own, parent)
 
 
 def filled(line: str, environ: Mapping[str, str]) -> str:

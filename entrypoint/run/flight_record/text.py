@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from contract.durations import duration
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
@@ -37,7 +38,7 @@ def lines(record: FlightRecord) -> Iterator[str]:
     if record.repairs:
         yield "mended while the job went on:"
         for repair in record.repairs:
-            yield f"  {repair.at} attempt {repair.attempt}: {repair.sentence}"
+            yield f"  {_time(repair.at)} attempt {repair.attempt}: {repair.sentence}"
 
 
 def effective_time(record: FlightRecord) -> str:
@@ -48,7 +49,7 @@ def effective_time(record: FlightRecord) -> str:
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:
-    yield f"  {failure.at} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
+    yield f"  {_time(failure.at)} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
     yield f"    {failure.answer}: {failure.decision}"
     back = (
         f"next step {duration(failure.recovery_seconds)} later"
@@ -59,6 +60,11 @@ def _failure(failure: FailureRecord) -> Iterator[str]:
         f"    noticed after {duration(failure.noticed_seconds)}, {back}, "
         f"{counted(failure.steps_lost, 'step')} lost"
     )
+
+
+def _time(at: str) -> str:
+    """Return a time of the record as the console and the logs have it."""
+    return datetime.fromisoformat(at).strftime("%Y-%m-%d %H:%M:%S%z")
 
 
 def counted(number: int, noun: str) -> str:

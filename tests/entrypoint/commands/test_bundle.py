@@ -87,6 +87,14 @@ def unpacked(archive: Path, to: Path) -> dict[str, str]:
     return {name.partition("/")[2]: (to / name).read_text() for name in names}
 
 
+def test_the_archive_is_named_by_its_run_and_lies_here(
+    run: RunFiles, rollcall: Rollcall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rollcall("bundle", str(run.root)) == 0
+    assert (tmp_path / "rollcall-run.tar.gz").is_file()
+
+
 def test_no_planted_secret_is_in_any_member(
     run: RunFiles, rollcall: Rollcall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -202,7 +210,6 @@ def test_an_archive_that_exists_stays_as_it_is(
         (("file", "--out", "x.tar.gz"), 73, "file is not a directory"),
         (("run", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
         (("run", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
-        (("run",), 64, "the following arguments are required: --out"),
     ],
 )
 def test_wrong_words_say_what_is_wrong(

@@ -124,10 +124,11 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--platform", "slrm"], "--platform slrm: it is one of none, slurm, kubernetes"),
+        (["--platform", "lsf"], "--platform lsf: it is one of none, slurm, kubernetes"),
         (["--nodes", "0"], "--nodes 0: it is a whole number from 1"),
         (["--gpus", "many"], "--gpus many: it is a whole number from 0"),
         (["--label-key", "the answer"], "--label-key the answer: .* Rename the column"),
+        (["--platform", "slrum"], "--platform slrum: did you mean slurm?"),
         (["--modle", "x"], "unknown argument --modle.*did you mean --model"),
     ],
 )

@@ -80,6 +80,15 @@ def test_nodes_of_two_runs_are_named_and_neither_is_asked(
         node_shell.with_node(LOGIN, proc)
 
 
+def test_a_node_without_a_run_directory_of_its_own_is_named_by_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = {name: value for name, value in HEAD.items() if name != "ROLLCALL_RUN_DIR"}
+    proc = machine(tmp_path, monkeypatch, {}, HEAD, second)
+    with pytest.raises(node_shell.SeveralNodesError, match=r"^nodes of 2 runs .*=/checkpoints or"):
+        node_shell.with_node(LOGIN, proc)
+
+
 def test_plan_says_that_the_shell_lacks_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: WORKER)
     warnings = plan.plan(read_settings(LOGIN))["warnings"]

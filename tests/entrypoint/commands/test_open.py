@@ -14,7 +14,7 @@ import pytest
 from contract.launch.programs import Program
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
-from entrypoint.commands import cli
+from entrypoint.commands import cli, node_shell
 from entrypoint.net.http import tls
 from entrypoint.processes.programs import program
 from tests.support import reported_runs
@@ -46,6 +46,17 @@ def test_a_path_without_runs_is_an_error(
     said = json.loads(capsys.readouterr().out)
     assert why in said["error"]
     assert said["exit_code"] == code
+
+
+def test_nodes_of_other_runs_that_live_here_are_not_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def several(environ: object) -> None:
+        raise node_shell.SeveralNodesError
+
+    monkeypatch.setattr(node_shell, "with_node", several)
+    assert opened(str(tmp_path)) == 73
+    assert f"{tmp_path} is not a run and has none" in capsys.readouterr().err
 
 
 def test_a_directory_of_another_user_is_an_error(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_a_container_is_started_by_the_id_that_names_it_or_run_again(
 ) -> None:
     for name in start_again.APPTAINER:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
     marker = tmp_path / made.lstrip("/")
     marker.parent.mkdir(exist_ok=True)
     marker.touch()
@@ -60,6 +61,9 @@ def test_a_container_is_started_by_the_id_that_names_it_or_run_again(
     kept = f"{engine} start --attach {ID}; after {engine} run --rm: {again}"
     assert start_again.command(settings(), ID, tmp_path) == kept
     assert start_again.command(settings(), "gpu-1", tmp_path) == again
+    monkeypatch.undo()
+    in_a_shell = start_again.command(settings(), ID, tmp_path)
+    assert in_a_shell == start_again.typed(sys.argv, os.environ, Path.cwd())
 
 
 EXPECTED = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.options import ConfigError
+from contract.options import ConfigError, MissingFile
 from tests.support.tiny_run import Tiny, faults_of
 from trainer.config.parse import named_in, parse
 
@@ -134,3 +134,11 @@ def test_checkpoints_and_model_at_a_relative_path_are_below_the_run_directory(
     assert config.checkpoints == tmp_path / "elsewhere"
     assert config.exported == config.files.exported
     assert config.exported_critic == config.files.exported_critic
+
+
+def test_a_file_that_is_not_there_names_the_nearest_that_is(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").touch()
+    missing = MissingFile("--prompt_data", str(tmp_path / "trian.jsonl"), "no such file", "Give it")
+    assert str(missing).endswith(f"Give it. In {tmp_path} there is train.jsonl")
+    other = MissingFile("--prompt_data", str(tmp_path / "gsm8k"), "no such file", "Give it")
+    assert str(other).endswith("(given: " + str(tmp_path / "gsm8k") + "). Give it")
