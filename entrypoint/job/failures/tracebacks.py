@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from entrypoint.processes.programs import OURS, ROOT
@@ -71,17 +71,17 @@ class Line:
 class _Open:
     """The traceback that is being read."""
 
-    margin: re.Pattern[str] | None = None
-    is_margin_sure: bool = False
+    margin: re.Pattern[str] | None = field(default=None, init=False)
+    is_margin_sure: bool = field(default=False, init=False)
     """A line after the header has had it too."""
     in_group: bool = False
-    is_rich: bool = False
-    boxes: int = 0
+    is_rich: bool = field(default=False, init=False)
+    boxes: int = field(default=0, init=False)
     """Boxes in each other that are open, such as that of the local variables."""
-    path: str = ""
+    path: str = field(default="", init=False)
     """What a box has shown of a frame's path so far."""
-    place: str = ""
-    has_ended: bool = False
+    place: str = field(default="", init=False)
+    has_ended: bool = field(default=False, init=False)
     """Its error has been read; frames of a remote process may follow."""
     is_dump: bool = False
 
