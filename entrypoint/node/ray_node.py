@@ -34,7 +34,7 @@ from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.node import ray_files, raylet
-from entrypoint.node.ray_start_errors import dashboard_fault, lacked_time, last_words
+from entrypoint.node.ray_start_errors import dashboard_fault, hiding_files, lacked_time, last_words
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
@@ -171,7 +171,8 @@ class RayNode:
         Raises RayFailedError if more time would not help.
         """
         if not lacked_time(words):
-            raise RayFailedError(f"Ray did not start (its log is {self._log}): {words}")
+            why = f"{words}{hiding_files(Path.cwd())}"
+            raise RayFailedError(f"Ray did not start (its log is {self._log}): {why}")
         self._lacked = words
         log.warning("Ray did not start in its own time: starting it again (%s; %s)", words, load())
         self._process.stop(grace=STOP_GRACE_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def last_words(text: str) -> str:
 def lacked_time(words: str) -> bool:
     """Return whether another try may succeed where a start ended with these words."""
     return LACKED_TIME.search(words) is not None
+
+
+def hiding_files(directory: Path) -> str:
+    """Return an addition to a sentence on files there that hide Python's own modules; else "".
+
+    Ray's programs are started there, and some of them search the working directory first.
+    """
+    names = sys.stdlib_module_names
+    files = [one.name for one in directory.glob("*.py") if one.stem in names]
+    folders = [one.parent.name for one in directory.glob("*/__init__.py")]
+    found = sorted([*files, *(name for name in folders if name in names)])
+    if not found:
+        return ""
+    them = ", ".join(found)
+    return f"; {them} in {directory} hides a module of Python from Ray: rename it"
 
 
 def dashboard_fault(processes: Iterable[psutil.Process]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -119,6 +120,21 @@ def test_a_ray_that_ends_at_its_start_is_told_of_in_a_line_that_names_its_log(
     assert str(failed.value).startswith(f"Ray did not start (its log is {log}): RuntimeError: Fail")
     assert "\n" not in str(failed.value)
     assert starts(tmp_path) == 1
+
+
+def test_files_that_hide_modules_of_python_from_ray_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert ray_start_errors.hiding_files(tmp_path) == ""
+    (tmp_path / "types.py").touch()
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue" / "__init__.py").touch()
+    of_ray = [sys.executable, "-S", "-c", "from multiprocessing.spawn import spawn_main"]
+    assert subprocess.run(of_ray, capture_output=True, timeout=60).returncode == 1
+    said = ray_start_errors.hiding_files(tmp_path)
+    assert said.startswith(f"; queue, types.py in {tmp_path} hides a module of Python from Ray: ")
 
 
 def test_a_ray_that_had_too_little_time_is_started_again_once_its_rest_is_gone(
