@@ -28,7 +28,7 @@ OF_NODE = frozenset(
     {
         *("ray_worker", "head_pod_id", "head_address", "ray_address", "node_name", "node_address"),
         *("num_cpus", "num_gpus", "gpu_memory", "resources", "worker_ports", "ray_temp_dir"),
-        *("preempt_file", "run_dir", "url", "token", "image", "log"),
+        *("preempt_file", "run_dir", "url", "token", "image", "log", "tls_cert", "tls_key"),
     }
 )
 """Settings that each node has for itself."""
@@ -140,9 +140,6 @@ def heir(settings: Settings, heritage: Heritage, address: str) -> tuple[Settings
         "ROLLCALL_NODE_ADDRESS": address,
         "EXPECTED_WORKERS": str(heritage.expected_workers),
     }
-    if settings.token is not None:
-        environ = _without(environ, ("ROLLCALL_TOKEN_FILE",))
-        environ["ROLLCALL_TOKEN"] = settings.token.reveal()
     made = read_settings(environ, tuple(heritage.job), heritage.recipe)
     takeovers, expected = heritage.takeovers + 1, heritage.expected_workers
     role = Head(
