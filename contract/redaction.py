@@ -8,10 +8,11 @@ from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
 NAMES = (
-    r"key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
+    r"(?<!rollcall_tls_)key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
     r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)|(?<=[_-])pwd"
 )
-"""Matches the end of a secret's name. A word such as `compass` is none."""
+"""Matches the end of a secret's name. A word such as `compass` is none, and ROLLCALL_TLS_KEY is a
+file's path."""
 SECRET_NAME = re.compile(rf"(?:{NAMES}|OTLP_(?:[A-Z]+_)?HEADERS)$", re.IGNORECASE)
 OPTION = rf"[\w.+/-]*(?:{NAMES}|use_wandb)"
 SHORT = "(?-i:[pu])"

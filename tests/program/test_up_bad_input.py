@@ -276,7 +276,7 @@ def test_a_wrong_token_is_not_waited_with(node: Node) -> None:
     with control(node, me=NodeInfo(node="head", address="127.0.0.1", versions={})) as port:
         done = node.up(worker_of(port) | {"ROLLCALL_TOKEN": OTHER_SECRET})
     line = message(done, 77, "does not know this node's token")
-    assert "set the head's ROLLCALL_TOKEN, or share its run directory" in line
+    assert "set ROLLCALL_TOKEN to the head's token, or share its run directory" in line
     assert SECRET not in done.stdout
     assert OTHER_SECRET not in done.stdout
 
