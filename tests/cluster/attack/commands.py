@@ -93,9 +93,9 @@ def with_many_headers(path: Path) -> None:
 def on_a_terminal(scene: Scene) -> Iterator[str]:
     """Lines that a job prints, shown by `rollcall logs` on a terminal."""
     log = scene.cluster.run.logs / "planted.log"
-    log.write_text("".join(f"{text}planted\n" for text in OBEYED))
-    shown = on_terminal(scene, "logs", str(scene.cluster.run.root))
-    if "planted" not in shown:
+    log.write_text("".join(f"{text}a line of the job\n" for text in OBEYED))
+    shown = on_terminal(scene, "logs", log.stem)
+    if "a line of the job" not in shown:
         yield f"rollcall logs does not show the line: {shown[-200:]!r}"
     yield from (f"rollcall logs sends {text!r} to a terminal" for text in OBEYED if text in shown)
     log.unlink()
