@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 SEED ?= 0
 MINUTES ?= 5
-CASES ?= 5000
+CASES ?= 100000
 NAME ?=
 TEXT ?=
 PYTHON312 ?= python3.12
@@ -40,7 +40,7 @@ $(VENV)/.done: requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: $(VENV)/.done  ## train PPO on three local nodes, about three minutes: SEED=0 CRASH=1
 	$(PYTHON) -m entrypoint demo --seed $(SEED) $(if $(filter-out 0,$(CRASH)),--crash)
 
-test: setup  ## lint, then run the tests that this machine can run, without those of make faults
+test: setup .schemathesis/.done  ## lint, then run the tests that this machine can run, without those of make faults
 	$(MAKE) --jobs 2 --output-sync=line hosts units
 	$(PYTHON) -m pytest -v --durations=30 -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "(cluster or browser or container or vllm or gpu or learning or slurm or slow) and not faults"
@@ -59,7 +59,7 @@ faults: setup  ## inject the slow faults and run the longest tests; renew the ta
 planted: setup  ## plant faults of one line in the source, one at a time: do the unit tests catch each? TEXT=clamp for some
 	$(PYTHON) -m tests.support.planted_faults $(TEXT)
 
-fuzz: setup  ## try hostile input on every parser: CASES=5000 for each of 34; what fails is kept in tests/data/fuzz
+fuzz: setup .schemathesis/.done  ## try hostile input on parsers and servers: CASES=100000 in all; what fails a parser is kept in tests/data/fuzz
 	FUZZ_CASES=$(CASES) $(PYTHON) -m pytest -q -n 2 --timeout 3000 tests/fuzz
 
 chaos: setup  ## inject random faults: SEED=0 MINUTES=5
@@ -102,6 +102,14 @@ hosts: setup  ## prepare the tests with containers, Slurm and a browser, as root
 	python3 -m venv .trackers
 	$(UV) pip install --quiet --python .trackers --no-deps --require-hashes \
 	  -r requirements/trackers.lock
+	touch $@
+
+# What makes requests of OpenAPI descriptions, for the tests of the HTTP servers.
+.schemathesis/.done: requirements/schemathesis.lock $(VENV)/.done
+	rm -rf .schemathesis
+	python3 -m venv .schemathesis
+	$(UV) pip install --quiet --python .schemathesis --no-deps --require-hashes \
+	  -r requirements/schemathesis.lock
 	touch $@
 
 # Triton without torch's CUDA build, for the tests that interpret its kernels on a CPU.
@@ -174,6 +182,8 @@ lock: setup  ## compile requirements/*.lock again after a change of a dependency
 	  -o requirements/platforms.lock
 	$(COMPILE) requirements/triton.in --no-deps --universal --python-version 3.11 -o requirements/triton.lock
 	$(COMPILE) requirements/trackers.in --universal --python-version 3.11 -o requirements/trackers.lock
+	$(COMPILE) requirements/schemathesis.in --universal --python-version 3.11 \
+	  -o requirements/schemathesis.lock
 	$(COMPILE) requirements/release.in --universal --python-version 3.11 -o requirements/release.lock
 	$(COMPILE) requirements/docs.in --universal --python-version 3.11 -o requirements/docs.lock
 	$(COMPILE) requirements/verl.in --no-emit-package antlr4-python3-runtime \
@@ -192,4 +202,4 @@ OF_GPU := \
   --no-emit-package deepspeed --no-emit-package flash-attn --no-emit-package transformers-stream-generator
 
 clean:  ## delete the environments and build outputs
-	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .release .trackers .triton build dist *.egg-info
+	rm -rf $(VENV) .cuda .docs .oracles .peers .platforms .release .schemathesis .trackers .triton build dist *.egg-info

@@ -64,6 +64,8 @@ RENEWAL = "/v1/token/renewal"
 the run opens it."""
 RENEWAL_SECONDS = 60.0
 """How long after a change a worker may get the new token."""
+DESCRIPTION = "/v1/openapi.json"
+"""Answers with the OpenAPI description of the port."""
 NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/healthz"): Access.NONE,
     ("GET", CERTIFICATE): Access.NONE,  # before any key is sent
@@ -72,6 +74,7 @@ NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/metrics"): Access.READ,
     ("GET", "/v1/state"): Access.READ,
     ("GET", KEYS): Access.READ,
+    ("GET", DESCRIPTION): Access.READ,
     ("GET", "/v1/events"): Access.READ,
     ("GET", "/v1/curves"): Access.READ,
     ("GET", "/v1/gpus"): Access.READ,

@@ -311,12 +311,12 @@ def _retired(answer: httpx.Response) -> str:
 def _is_object(answer: httpx.Response) -> bool:
     try:
         return isinstance(answer.json(), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def _why(answer: httpx.Response) -> str:
     try:
         return f": {answer.json()['error']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""

@@ -27,7 +27,7 @@ MOST_SHOWN = 500
 NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
 RunName = Annotated[str, StringConstraints(pattern=f"^(?:{RUN_NAME})?$")]
 Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
-Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^\P{Cc}*$")]
+Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 """Text without control characters, because consoles show it."""
 Text = Annotated[str, StringConstraints(max_length=2**17, pattern=r"^[^\x00]*$")]
 Lines = Annotated[list[Line], Field(max_length=256)]
@@ -94,6 +94,14 @@ class PipelineSubmission(BaseModel):
     stages: Annotated[list[StageSubmission], Field(min_length=1, max_length=100)]
 
 
+class TokenChange(BaseModel):
+    """Another token for the run; null: the head makes one."""
+
+    model_config = ConfigDict(strict=True)
+
+    token: str | None = None
+
+
 class Question(BaseModel):
     """The query of /v1/outcome."""
 
@@ -141,6 +149,14 @@ def submission(body: bytes) -> Submission:
         return Submission.model_validate_json(body)
     except ValidationError as error:
         raise ValueError(_describe(error, "the submission")) from None
+
+
+def token_change(body: bytes) -> TokenChange:
+    """Parse a change of the token. Raises ValueError, which shows nothing of the token."""
+    try:
+        return TokenChange.model_validate_json(body)
+    except ValidationError:
+        raise ValueError("the body is no object with a token") from None
 
 
 def pipeline(body: bytes) -> list[Stage]:

@@ -21,7 +21,7 @@ from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import prometheus
-from entrypoint.cluster.access import KEYS, Access, Keys
+from entrypoint.cluster.access import DESCRIPTION, KEYS, Access, Keys
 from entrypoint.cluster.auth import ACCESS
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.measurements import Measuring
@@ -230,6 +230,7 @@ class ControlServer:
             Route("/v1/state", self._state),
             Route("/v1/stop", self._stop, methods=["POST"]),
             Route(KEYS, self._known_keys),
+            Route(DESCRIPTION, self._description),
             *self._views.routes(),
             *self._workers.routes(),
             *self.jobs.routes(),
@@ -267,6 +268,12 @@ class ControlServer:
     async def _known_keys(self, request: Request) -> Response:
         """Answer with the keys for links that open no more than the key of this request."""
         return JSONResponse(self._keys.up_to(request.scope["extensions"][ACCESS]))
+
+    async def _description(self, request: Request) -> Response:
+        """Answer with this description, of which clients are made."""
+        from entrypoint.cluster import openapi  # few ask, and its types take time to make
+
+        return JSONResponse(await asyncio.to_thread(openapi.description, self._routes()))
 
     async def _stop(self, request: Request) -> Response:
         self._observer.stop_requested("asked over HTTP")

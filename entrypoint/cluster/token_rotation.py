@@ -9,7 +9,6 @@ the head's start.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import threading
 import time
@@ -103,12 +102,10 @@ class TokenRotation:
 
 def _token_in(body: bytes) -> str | None:
     """Return the token that the body gives; None if it gives none. Raises ValueError."""
-    row = json.loads(body or b"{}")
-    text = row.get("token") if isinstance(row, dict) else ""
-    if text is None:
+    from entrypoint.cluster import request_format
+
+    if (text := request_format.token_change(body or b"{}").token) is None:
         return None
-    if not isinstance(text, str):
-        raise ValueError("the body is no object with a token")
     try:
         return parsers.token(text).reveal()
     except ParseError as error:

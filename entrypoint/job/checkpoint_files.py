@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile)
+UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, zipfile.BadZipFile),
+)
 """What reading a half-written checkpoint may raise."""
 LONGEST_HEADER = 100 * 2**20
 """Bytes; safetensors refuses longer headers, too."""

@@ -15,7 +15,7 @@ def count(cgroup: Path = CGROUP) -> int:
     """The kills on this node so far; 0 if the kernel does not say."""
     for name in COUNTERS:
         try:
-            text = (cgroup / name).read_text()
+            text = (cgroup / name).read_text(errors="replace")
         except OSError:
             continue
         if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):

@@ -65,16 +65,23 @@ def read_manifest(directory: Path) -> Manifest:
         ) from None
     except OSError as error:
         raise IndexFault(f"{directory / MANIFEST}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise IndexFault(
             f"{directory / MANIFEST}: not the manifest of an index: {error}"
         ) from error
+    listed = manifest.files
+    if not isinstance(listed, dict) or not all(_is_row(row) for row in listed.values()):
+        raise IndexFault(f"{directory / MANIFEST}: not the manifest of an index: its `files`")
     if manifest.version != VERSION:
         raise IndexFault(
             f"{directory}: an index of version {manifest.version}; this Rollcall reads version "
             f"{VERSION}: make it again with --force"
         )
     return manifest
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, dict) and "bytes" in row and "xxh3" in row
 
 
 def read_complete(directory: Path) -> Manifest:

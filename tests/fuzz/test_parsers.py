@@ -1,6 +1,6 @@
 """Parsers of what strangers, damaged disks and other programs write raise their own errors alone.
 
-`make fuzz` tries 5,000 cases of each, and keeps an input that fails in tests/data/fuzz.
+`make fuzz` tries 100,000 cases, and keeps an input that fails in tests/data/fuzz.
 """
 
 from __future__ import annotations
@@ -12,27 +12,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from contract import redaction
+from contract import lease, redaction
 from contract.files import stored_json
+from contract.journal_file import index
 from contract.journal_file.lines import event_of, glance, line_of
 from contract.manifest import files_in, made_in
 from contract.options import ConfigError, ParseError
 from contract.progress import Phase, Progress
-from entrypoint.cluster import request_format
+from contract.run_dir import RunFiles
+from entrypoint.cluster import client, request_format
 from entrypoint.config import parsers, pipeline, runtime_env
 from entrypoint.config.pipeline import PipelineError
+from entrypoint.job import checkpoint_files
 from entrypoint.job.failures.error_lines import ErrorLines
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.failures.tracebacks import Tracebacks
+from entrypoint.job.recipes.openrlhf import command_line as openrlhf
 from entrypoint.job.recipes.recognise import recognised
+from entrypoint.job.recipes.trl import checkpoints as trl_checkpoints
+from entrypoint.job.recipes.trl import command_line as trl
+from entrypoint.job.recipes.verl import checkpoints as verl_checkpoints
+from entrypoint.job.recipes.verl import command_line as verl
+from entrypoint.machine import nccl_names, oom_kills, xid
+from entrypoint.node import ray_start_errors
+from entrypoint.run import kept_layouts, run_facts
+from env import model_code
+from env.data import template_messages
 from env.data.prompts import ReadSettings, load_prompts
 from env.data.rows import PromptError
+from env.episodes import messages, tool_calls
+from env.episodes.types import EnvironmentFailedError
 from env.http import protocol as rewards
+from env.retrieval import files as index_files
 from env.retrieval import protocol as retrieval
 from tests.support.fuzzing import Parser, fuzz
-from trainer.config import parse
+from trainer.config import model_files, parse
 from trainer.config.read_flags import read_file
 from trainer.config.translate import shell
 from trainer.config.translate.bash.syntax import ScriptSyntaxError
@@ -85,6 +102,35 @@ REWARDS = json.dumps({"query": ["a"], "prompts": ["b"], "labels": ["c"]}).encode
 ANSWER = json.dumps({"rewards": [1.0], "scores": [1], "extra_logs": {"a": [2]}, "errors": [None]})
 SEARCH = json.dumps({"queries": ["a"], "topk": 3, "return_scores": True}).encode()
 FOUND = json.dumps({"result": [[{"document": {"id": 1, "contents": "t\nx"}, "score": 0.5}]]})
+COMMANDS = (
+    b"python3 -m verl.trainer.main_ppo a.b=1 trainer.nnodes=2 actor_rollout_ref.rollout.n=5",
+    b"python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 --vllm.num_engines 4 --pretrain m",
+    b"trl sft --model_name_or_path m --num_processes=2 --output_dir out",
+)
+MESSAGES = json.dumps(
+    [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+    ]
+).encode()
+TOOLS = (
+    b'<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+    b'{"name": "f", "parameters": {"a": 1}}<|eom_id|>',
+    b'[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}]',
+)
+MODEL = json.dumps(
+    {
+        **{"model_type": "qwen2", "vocab_size": 8, "rope_parameters": {"rope_type": "default"}},
+        **{"auto_map": {"AutoConfig": "a--b.C"}, "weight_map": {"w": "m.safetensors"}},
+    }
+).encode()
+INDEX = json.dumps(
+    {
+        **{"kind": "bm25", "settings": {"language": "english"}, "corpus": "0", "passages": 1},
+        **{"files": {}, "complete": True, "version": index_files.VERSION},
+    }
+).encode()
+LAYOUTS = b'{"a": {"words": ["--x"], "reasons": [], "crc": 1}}'
 SECRETS = (
     b"export HF_TOKEN=hf_abcdefgh --api_key 'a b' https://user:pw@host/ Bearer abcdefghijklmnopq\n"
 )
@@ -155,6 +201,71 @@ def read_command(content: bytes) -> None:
     recognised(words, None)
 
 
+def read_commands(content: bytes) -> None:
+    """Whatever is typed has one reading for each recipe, or the recipe's own faults."""
+    try:
+        words = shlex.split(text_of(content))
+    except ValueError:
+        return
+    openrlhf.faults(openrlhf.parse(words))
+    verl.faults(verl.parse(words))
+    trl.script_of(words, {"sft", "grpo"})
+    trl.script_in(words, {"sft", "grpo"})
+
+
+def read_messages(content: bytes) -> None:
+    template_messages.fitted(messages.checked(json.loads(content)), "")
+
+
+def read_model(path: Path) -> None:
+    for name in ("tokenizer_config.json", "model.safetensors.index.json"):
+        path.with_name(name).write_bytes(path.read_bytes())
+    list(model_files.faults(path.parent, tokenizer=True))
+    model_files.shape_of(path.parent)
+    model_code.code_of(path.parent)
+
+
+def read_index(path: Path) -> None:
+    index_files.read_complete(path.parent)
+
+
+def read_landmarks(path: Path) -> None:
+    index.landmarks(path)
+    list(index.newest_first(path, "step"))
+
+
+def read_checkpoints(path: Path) -> None:
+    """A file of a checkpoint, under each of the names that a recipe looks for."""
+    root = Path("out").absolute()
+    for name in ("trainer_state.json", "latest", "model.safetensors.index.json", "config.json"):
+        for step in ("checkpoint-3", "global_step_3"):
+            (root / step).mkdir(parents=True, exist_ok=True)
+            (root / step / name).write_bytes(path.read_bytes())
+    (root / "latest_checkpointed_iteration.txt").write_bytes(path.read_bytes())
+    trl_checkpoints.newest(root)
+    trl_checkpoints.other_world(root / "checkpoint-3", 2)
+    verl_checkpoints.newest(root)
+    checkpoint_files.is_model(root / "checkpoint-3")
+
+
+def read_facts(path: Path) -> None:
+    run_facts.read(RunFiles(path.parent))
+
+
+def read_kills(path: Path) -> None:
+    oom_kills.count(path.parent)
+
+
+def read_weights(path: Path) -> None:
+    checkpoint_files.is_whole(path)
+
+
+def read_answer_of_head(content: bytes) -> None:
+    answer = httpx.Response(200, content=content)
+    client._is_object(answer)
+    client._why(answer)
+
+
 def read_rows(path: Path) -> None:
     load_prompts(path, ReadSettings(input_key="prompt", label_key="answer"))
 
@@ -163,6 +274,7 @@ PARSERS = [
     Parser("check-in", request_format.node_info, (ValueError,), (CHECK_IN,)),
     Parser("submission", request_format.submission, (ValueError,), (SUBMISSION.encode(),)),
     Parser("pipeline-request", request_format.pipeline, (ValueError,), (STAGES.encode(),)),
+    Parser("token-change", request_format.token_change, (ValueError,), (b'{"token": "abc"}',)),
     Parser("query", read_query, (ValueError, RecursionError), (QUERY.encode(),)),
     Parser("runtime-env", of_text(runtime_env.parsed), (ParseError,), (RUNTIME_ENV, b"pip: [a]")),
     Parser("pipeline-file", of_text(pipeline.parsed), (PipelineError,), (PIPELINE,)),
@@ -206,6 +318,45 @@ PARSERS = [
         (retrieval.AnswerError, ValueError, RecursionError),
         (FOUND.encode(),),
     ),
+    Parser("lease", in_file("1.json", lease.read), (), (b'{"host": "a", "pid": 3}',)),
+    Parser("journal", in_file("journal.jsonl", read_landmarks), (), (line_of(EVENT) * 3,)),
+    Parser("recipe-commands", read_commands, (), COMMANDS),
+    Parser("messages", read_messages, (EnvironmentFailedError, ValueError), (MESSAGES,)),
+    *(
+        Parser(f"tool-calls-{family}", of_text(partial(tool_calls.parse, family=family)), (), TOOLS)
+        for family in tool_calls.Family
+    ),
+    Parser("model-files", in_file("config.json", read_model), (), (MODEL,)),
+    Parser("index", in_file("index.json", read_index), (index_files.IndexFault,), (INDEX,)),
+    Parser("checkpoint", in_file("state", read_checkpoints), (), (b'{"global_step": 3}', b"3")),
+    Parser(
+        "weights",
+        in_file("model.safetensors", read_weights),
+        checkpoint_files.UNREADABLE,
+        (b"\x13\0\0\0\0\0\0\0" + b'{"__metadata__":{}}',),
+    ),
+    Parser(
+        "run-facts",
+        in_file("run.json", lambda p: run_facts.read(RunFiles(p.parent))),
+        (),
+        (b'{"name": "a"}',),
+    ),
+    Parser(
+        "kept-layouts",
+        in_file("layouts.json", kept_layouts.read),
+        (),
+        (b'{"a": {"words": ["--x"], "reasons": [], "crc": 1}}',),
+    ),
+    Parser("head-answer", read_answer_of_head, (), (b'{"error": "no"}',)),
+    Parser("nccl-names", of_text(nccl_names.parsed), (), (b"^=eth0,ib0:1",)),
+    Parser("xid", of_text(lambda text: (xid.parse(text), xid.action(text))), (), (LOG,)),
+    Parser(
+        "oom-kills",
+        in_file("memory.events", lambda p: oom_kills.count(p.parent)),
+        (),
+        (b"oom 1\noom_kill 3\n",),
+    ),
+    Parser("ray-words", of_text(ray_start_errors.last_words), (), (LOG,)),
     *(
         Parser(f"variable-{one.__name__}", of_text(one), (ParseError,), samples)
         for one, samples in {
@@ -229,7 +380,7 @@ def test_wrong_input_is_answered_by_the_parsers_own_error(
     parser: Parser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fuzz(parser)
+    fuzz(parser, len(PARSERS))
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=str)

@@ -22,8 +22,8 @@ from contract.journal_file.lines import event_of, line_of
 CORPUS = Path(__file__).parents[1] / "data" / "fuzz"
 """Inputs that a parser once failed on, in a folder for each parser: tried in every run."""
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
-"""Cases of `make fuzz` for each parser; 0: the few of an ordinary run, the same each time."""
-ORDINARY_CASES = 60
+"""Cases of `make fuzz`, of all parsers together; 0: an ordinary run, the same each time."""
+ORDINARY_CASES = 2000
 EVENT = {
     **{"at": "2026-01-01T00:00:01.000+00:00", "node": "head", "epoch": 2, "attempt": 1},
     **{"kind": "start", "details": {}},
@@ -130,8 +130,10 @@ def kept(parser: Parser) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / parser.name).glob("*.bin"))]
 
 
-def fuzz(parser: Parser) -> None:
+def fuzz(parser: Parser, share: int) -> None:
     """Try the kept inputs, then others. With FUZZ_CASES, keep the smallest that fails.
+
+    `share`: the number of parsers that share the cases.
 
     Raises what the parser raises beyond its errors.
     """
@@ -150,7 +152,7 @@ def fuzz(parser: Parser) -> None:
 
     inputs = st.one_of(changed(parser.samples), documents(), st.binary(max_size=200))
     run = settings(
-        max_examples=CASES or ORDINARY_CASES,
+        max_examples=-(-(CASES or ORDINARY_CASES) // share),
         derandomize=not CASES,
         deadline=None,
         database=None,

@@ -92,7 +92,6 @@ SEARCH_R1 = f"{VERL} {MODEL} max_turns=2"
         (f"{VERL} {MODEL}", "trainer.val_only=False"),
         (f"{VERL} {MODEL}", "data.gen_batch_size=null"),
         (f"{VERL} {MODEL}", "data.dataloader_num_workers=0"),
-        (f"{VERL} {MODEL}", "data.trust_remote_code=False"),
         (f"{VERL} {MODEL}", "actor_rollout_ref.actor.megatron.param_offload=null"),
         (SEARCH_R1, "algorithm.no_think_rl=false"),
         (SEARCH_R1, "actor_rollout_ref.actor.state_masking=False"),
