@@ -207,15 +207,18 @@ def page(scene: Scene) -> Iterator[str]:
 def linked_files(scene: Scene) -> Iterator[str]:
     """Logs and samples that are links to the run's token, read with the read-only key."""
     key, run = reader(scene), scene.cluster.run
-    (run.logs / "soft.log").symlink_to("../.token")
-    (run.logs / "hard.log").hardlink_to(run.token)
     for name in ("soft", "hard"):
+        log = run.logs / f"{name}.log"
+        if name == "soft":
+            log.symlink_to("../.token")
+        else:
+            log.hardlink_to(run.token)
         answer = scene.head.get(f"/v1/logs/{name}", **key)
         if scene.token in answer.text:
             yield f"/v1/logs/{name} shows the token to the read-only key"
         elif answer.status_code != 404:
             yield f"/v1/logs/{name} answers {answer.status_code}"
-        (run.logs / f"{name}.log").unlink()
+        log.unlink()
     real = scene.directory / "real"
     real.write_text(json.dumps({"prompt": "nobody"}) + "\n")
     run.samples.symlink_to(real)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,9 +18,6 @@ from tests.cluster.attack.attacks import Attack, Boundary, by
 from tests.cluster.attack.targets import CANARY, Scene
 from tests.support.node_cluster import HEAD
 from tests.support.other_user import as_nobody
-
-WHILE_IT_STARTS = "--serialized-runtime-env-context="
-"""With which Ray starts a worker. What stands in for a fork, in the tests' Python, keeps it."""
 
 
 @by(Boundary.OTHER_USER)
@@ -74,20 +72,6 @@ def speak_to_daemons(scene: Scene) -> Iterator[str]:
 
 
 @by(Boundary.OTHER_USER)
-def command_lines(scene: Scene) -> Iterator[str]:
-    """Arguments, which every user sees: all but those of which SECURITY.md says it."""
-    for process in [scene.head.process, *scene.cluster.processes(HEAD)]:
-        try:
-            line = process.cmdline()
-        except psutil.Error:
-            continue  # it has ended
-        words = " ".join(word for word in line if not word.startswith(WHILE_IT_STARTS))
-        for what, secret in (("the token", scene.token), ("a job's variable", CANARY)):
-            if secret in words:
-                yield f"{what} is an argument of {words[:80]}"
-
-
-@by(Boundary.OTHER_USER)
 def preempt(scene: Scene) -> Iterator[str]:
     """The file that tells a head that its machine will be taken away."""
     path = Path(scene.cluster.environment(HEAD)["ROLLCALL_PREEMPT_FILE"])
@@ -103,8 +87,11 @@ def preempt(scene: Scene) -> Iterator[str]:
 
 def rays(scene: Scene) -> Path:
     """Ray's tree on the head, wherever the head has put it: its daemon says where."""
+    words: list[str] = []
     for process in scene.cluster.processes(HEAD):
-        for word in process.cmdline():
+        with suppress(psutil.Error):  # it has ended
+            words = process.cmdline()
+        for word in words:
             if word.startswith("--raylet_socket_name="):
                 return Path(word.partition("=")[2]).parents[2]
     raise AssertionError("no daemon of Ray says where its files are")
@@ -122,6 +109,5 @@ ATTACKS: tuple[Attack[Scene], ...] = (
     link_drivers_log,
     read_logs,
     speak_to_daemons,
-    command_lines,
     preempt,
 )
