@@ -15,6 +15,10 @@ class Health(TypedDict):
     status: str
 
 
+class Certificate(TypedDict):
+    proofs: list[str]
+
+
 class Stopping(TypedDict):
     stopping: bool
 

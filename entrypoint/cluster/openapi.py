@@ -20,6 +20,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.cluster import answers as of
 from entrypoint.cluster import request_format as asked
 from entrypoint.cluster.access import DESCRIPTION, KEYS, RENEWAL, TOKEN, Access, needed
+from entrypoint.net.tls import CERTIFICATE
 
 VERSION = "3.1.0"
 REF = "#/components/schemas/{model}"
@@ -52,6 +53,7 @@ class Operation:
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/"): Operation({200: HTML}),
     ("GET", "/healthz"): Operation({200: of.Health}),
+    ("GET", CERTIFICATE): Operation({200: of.Certificate}),
     ("GET", "/metrics"): Operation({200: TEXT}),
     ("GET", DESCRIPTION): Operation({200: dict[str, Any]}),
     ("GET", "/v1/state"): Operation({200: of.State}, texts=STATE_QUERY | JOB, of_job=True),

@@ -8,6 +8,7 @@ by the process that loads the model (`trainer.models.hub`).
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -38,6 +39,7 @@ VOCABULARIES = (
 """Files with the vocabulary of a tokeniser; one is enough."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
+MODULE = re.compile(r"\w{1,100}")
 SEEING = ("qwen2_5_vl",)
 """Types of models that are trained on images."""
 PROCESSOR = "preprocessor_config.json"
@@ -199,7 +201,9 @@ def _is_known(model_type: str) -> bool:
     models = Path(found.submodule_search_locations[0]) / "models"
     names = _model_types(models / "auto" / "auto_mappings.py")
     # A few types are not in that table, but have a module of their name.
-    return not names or model_type in names or (models / model_type.replace("-", "_")).is_dir()
+    module = model_type.replace("-", "_")
+    has_module = MODULE.fullmatch(module) is not None and (models / module).is_dir()
+    return not names or model_type in names or has_module
 
 
 @cache
