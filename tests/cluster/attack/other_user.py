@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -60,15 +61,19 @@ def read_logs(scene: Scene) -> Iterator[str]:
 
 @by(Boundary.OTHER_USER)
 def speak_to_daemons(scene: Scene) -> Iterator[str]:
-    """Sockets of Ray's daemons."""
+    """Sockets of Ray's daemons: to speak to them, or to take their place."""
 
     def connect(path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as mine:
             mine.connect(str(path))
 
     for path in there(scene, "sockets/*"):
-        if not as_nobody(lambda path=path: connect(path)):  # type: ignore[misc]
+        aside = path.with_name("aside")
+        if not as_nobody(partial(connect, path)):
             yield f"another user is connected to {path}"
+        if not as_nobody(partial(path.rename, aside)):
+            aside.rename(path)
+            yield f"another user takes the place of {path}"
 
 
 @by(Boundary.OTHER_USER)
