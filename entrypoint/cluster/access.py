@@ -20,7 +20,7 @@ from contract.options import ConfigError, Fault
 from contract.redaction import MASK
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.net.tls import CERTIFICATE
+from entrypoint.net.paths import CERTIFICATE
 from entrypoint.run import token as run_token
 
 

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from entrypoint.cluster import browser
 from entrypoint.cluster.access import KEYS, NO_SUBMISSIONS, RENEWAL, Access, Keys, needed, too_weak
-from entrypoint.net.tls import CERTIFICATE
+from entrypoint.net.paths import CERTIFICATE
 from env.http.connections import PROVE
 
 ACCESS = "rollcall.access"

@@ -20,7 +20,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.cluster import answers as of
 from entrypoint.cluster import request_format as asked
 from entrypoint.cluster.access import DESCRIPTION, KEYS, RENEWAL, TOKEN, Access, needed
-from entrypoint.net.tls import CERTIFICATE
+from entrypoint.net.paths import CERTIFICATE
 
 VERSION = "3.1.0"
 REF = "#/components/schemas/{model}"

@@ -34,7 +34,8 @@ from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
-from entrypoint.net.tls import CERTIFICATE, proof
+from entrypoint.net.paths import CERTIFICATE
+from entrypoint.net.tls import proof
 from entrypoint.run import kept_state, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended

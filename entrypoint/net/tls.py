@@ -18,9 +18,8 @@ from pathlib import Path
 import httpx
 
 from entrypoint.net.http import direct
+from entrypoint.net.paths import CERTIFICATE
 
-CERTIFICATE = "/v1/certificate"
-"""Answers everyone with what proves that the head knows the run's keys."""
 MOST_BYTES = 16 * 1024
 """Of the answer of whoever is there."""
 SECONDS = 3.0

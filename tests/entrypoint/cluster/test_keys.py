@@ -21,7 +21,7 @@ from entrypoint.cluster.access import TOKEN as CHANGE
 from entrypoint.commands import cli
 from entrypoint.commands.arguments import NEEDED as OF_COMMANDS
 from entrypoint.config.read import read_settings
-from entrypoint.net.tls import CERTIFICATE
+from entrypoint.net.paths import CERTIFICATE
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head
 from tests.support.job_head import JobHead, until_stopped

@@ -23,7 +23,8 @@ from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.trust import OtherTlsError, Trust, UntrustedError, WrongTokenError
 from entrypoint.config.parsers import Tls
 from entrypoint.config.read import read_settings
-from entrypoint.net.tls import CERTIFICATE, proof
+from entrypoint.net.paths import CERTIFICATE
+from entrypoint.net.tls import proof
 from entrypoint.run import token as run_token
 from entrypoint.run.tls import files, given
 from entrypoint.run.tls.files import Served
