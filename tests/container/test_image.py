@@ -95,7 +95,7 @@ def digest(image: str) -> str:
 def built(context: Path) -> str:
     """The digest of the CPU image's source stage, built anew of the tree at `context`."""
     recipe = context / "Dockerfile.source"
-    recipe.write_text(f"FROM {IMAGE}\n{stages()['source']}")
+    recipe.write_text(f"FROM {IMAGE}\nUSER 0\n{stages()['source']}")
     options = ("--no-cache", "--format=docker", "--isolation=chroot", "--network=host", "--quiet")
     made = podman("build", *options, f"--file={recipe}", context, within=120).stdout.strip()
     try:
