@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,9 +62,11 @@ def test_nothing_has_a_speed_while_nothing_trains(journal: Path) -> None:
 def test_the_time_says_whose_a_progress_without_an_attempt_is(journal: Path) -> None:
     first = replace(FAST, attempt=0, at=timestamp())
     assert not run_attempts.read(journal, first, trains=True).is_starting
+    time.sleep(0.005)  # times in the journal have milliseconds
     fail(journal)
     begin(journal, 2)
     assert run_attempts.read(journal, first, trains=True).is_starting
+    time.sleep(0.005)
     assert not run_attempts.read(journal, replace(first, at=timestamp()), trains=True).is_starting
 
 
