@@ -81,7 +81,9 @@ def node(tmp_path: Path, free_port: int) -> Iterator[Node]:
         }
     )
     told: list[str] = []
-    with Services(settings, is_head=False, env=dict(os.environ), tell=told.append) as services:
+    with Services(
+        settings, is_head=False, env=dict(os.environ), tell=lambda said, **_: told.append(said)
+    ) as services:
         services.wait_ready(threading.Event())
         yield Node(url, mark(settings), told)
     assert process.find_marked(mark(settings)) == []
