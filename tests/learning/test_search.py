@@ -45,7 +45,9 @@ def retriever(task: Tiny, node: Path, port: int) -> Iterator[tuple[str, list[str
             "ROLLCALL_RETRIEVER_COMMAND": people.serve(task.prompts.parent, port),
         }
     )
-    with Services(settings, is_head=False, env=dict(os.environ), tell=told.append) as services:
+    with Services(
+        settings, is_head=False, env=dict(os.environ), tell=lambda said, **_: told.append(said)
+    ) as services:
         services.wait_ready(threading.Event())
         yield url, told, mark(settings)
 
