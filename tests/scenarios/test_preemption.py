@@ -19,7 +19,7 @@ from contract.files import notice
 from entrypoint.cluster.client import ControlClient
 from entrypoint.config.read import read_settings
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.node.worker import _Membership
+from entrypoint.node.membership import Membership
 from entrypoint.processes import inbox as inboxes
 from entrypoint.processes.inbox import (
     STOPPING,
@@ -166,7 +166,7 @@ def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Mes
     )
     inbox = Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
-    member = _Membership(settings, {}, "token", inbox, services)
+    member = Membership(settings, {}, "token", inbox, services)
     head = cast(ControlClient, Head(inbox, answers, hears=hears))
     began = time.monotonic()
     return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began

@@ -20,7 +20,8 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
-from entrypoint.node import head, ray_node, worker
+from entrypoint.node import head, ray_node
+from entrypoint.node.membership import TRIES
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayFailedError
 from tests.support.control import TOKEN
@@ -97,7 +98,7 @@ def test_a_worker_tries_again_and_gives_up_in_the_end_however_slow_the_failures_
     monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: "/bin/false")
     with head_of(of_worker):
         assert serve(of_worker) == ExitCode.RETRY
-    assert len([line for line in caplog.messages if "did not start" in line]) == worker.TRIES
+    assert len([line for line in caplog.messages if "did not start" in line]) == TRIES
 
 
 def test_a_file_of_rays_that_is_another_users_is_no_fault_of_the_run_directory(

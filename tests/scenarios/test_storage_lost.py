@@ -24,7 +24,7 @@ from entrypoint.job.recipes.command.recipe import RECIPE
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, conclude
 from entrypoint.net import wait
-from entrypoint.node import worker
+from entrypoint.node.membership import TRIES, Membership
 from entrypoint.processes.inbox import HeadSaid, Inbox, Message
 from entrypoint.run import storage_reads
 from entrypoint.run.journal import Journal
@@ -134,7 +134,7 @@ def test_a_worker_whose_ray_finds_no_place_for_its_log_tries_again(
     run.logs.write_text("in the way of the directory")
     with head_of(settings):
         assert serve(settings) == ExitCode.RETRY
-    assert caplog.messages.count(f"Ray does not start: {run.logs}: File exists") == worker.TRIES
+    assert caplog.messages.count(f"Ray does not start: {run.logs}: File exists") == TRIES
 
 
 def test_a_worker_whose_run_directory_is_a_copy_is_refused(
@@ -165,7 +165,7 @@ def test_a_worker_that_storage_ends_says_one_sentence(
     def stale(self: object) -> Message:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), logs)
 
-    monkeypatch.setattr(worker._Membership, "_join_once", stale)
+    monkeypatch.setattr(Membership, "_join_once", stale)
     with caplog.at_level(logging.ERROR):
         assert serve(settings) == ExitCode.RUN_DIR
     assert caplog.messages == [f"{logs}: Stale file handle: mount it again"]
@@ -189,7 +189,7 @@ def test_what_is_not_of_the_run_directory_is_worth_another_try_on_a_worker_if_th
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(worker._Membership, "_join_once", raising(error, settings.run_dir))
+    monkeypatch.setattr(Membership, "_join_once", raising(error, settings.run_dir))
     with caplog.at_level(logging.ERROR):
         assert serve(settings) == code
     assert said in caplog.messages[0]

@@ -17,7 +17,9 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net import sockets, wait
-from entrypoint.node import unfit_report, worker
+from entrypoint.node import membership as memberships
+from entrypoint.node import unfit_report
+from entrypoint.node.membership import Membership
 from entrypoint.node.way_in import through
 from entrypoint.preflight import network
 from entrypoint.processes.inbox import Inbox, StopAsked
@@ -44,7 +46,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Named:
         return known
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(worker, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
     return name
 
 
@@ -88,7 +90,7 @@ def settings_of(run: Path, head: Head, name: str = NAME, **more: str) -> Setting
 
 def stayed_at(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> tuple[worker._Membership, list[tuple[str, str]]]:
+) -> tuple[Membership, list[tuple[str, str]]]:
     """Join once; return the membership, and the head's and the node's addresses for Ray."""
     inbox, used = Inbox(), list[tuple[str, str]]()
     services = Services(settings, is_head=False, env={}, tell=print)
@@ -97,9 +99,9 @@ def stayed_at(
         used.append((host, info.address))
         return StopAsked("SIGTERM")
 
-    monkeypatch.setattr(worker._Membership, "_belong", belong)
+    monkeypatch.setattr(Membership, "_belong", belong)
     monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
-    membership = worker._Membership(settings, {}, TOKEN, inbox, services)
+    membership = Membership(settings, {}, TOKEN, inbox, services)
     assert membership._join_once() == StopAsked("SIGTERM")
     return membership, used
 
@@ -182,7 +184,7 @@ def test_all_addresses_are_named_if_none_answers(
         named("127.0.0.6", "127.0.0.7")
         settings = settings_of(tmp_path, head, ROLLCALL_HEAD_TIMEOUT="1s")
         services = Services(settings, is_head=False, env={}, tell=print)
-        membership = worker._Membership(settings, {}, TOKEN, Inbox(), services)
+        membership = Membership(settings, {}, TOKEN, Inbox(), services)
         with other_server("127.0.0.7", head.port), pytest.raises(wait.GaveUpError) as gave_up:
             membership._join_once()
     said = str(gave_up.value)

@@ -10,7 +10,8 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.net import wait
-from entrypoint.node import worker
+from entrypoint.node import membership as memberships
+from entrypoint.node.membership import TRIES, Membership
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
 from entrypoint.processes.inbox import (
@@ -29,12 +30,12 @@ from tests.support.control import TOKEN, VERSIONS, Head
 def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = False) -> int:
     """The exit code of a worker whose memberships end so, one after the other."""
     left = iter(endings)
-    monkeypatch.setattr(worker._Membership, "_join_once", lambda self: next(left))
+    monkeypatch.setattr(Membership, "_join_once", lambda self: next(left))
     monkeypatch.setattr(wait, "backoff", lambda failures: 0.0)
     monkeypatch.setattr(wait, "STEADY_SECONDS", -1.0 if steady else 60.0)
     settings = read_settings({"RAY_WORKER": "1", "HEAD_POD_ID": "abc"})
     services = Services(settings, is_head=False, env={}, tell=print)
-    return worker._Membership(settings, {}, "token", Inbox(), services).keep()
+    return Membership(settings, {}, "token", Inbox(), services).keep()
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_it_joins_again_when_the_head_or_its_own_ray_is_lost(
 def test_it_gives_up_on_a_ray_that_ends_again_and_again_and_names_rays_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert kept(monkeypatch, *[RayEnded(1)] * worker.TRIES) == 75
+    assert kept(monkeypatch, *[RayEnded(1)] * TRIES) == 75
     assert "RUN/logs/ray-" in caplog.messages[-1]
 
 
 def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    endings = [RayEnded(1)] * (2 * worker.TRIES)
+    endings = [RayEnded(1)] * (2 * TRIES)
     assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0
 
 
@@ -99,7 +100,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
         return resolve("127.0.0.1" if moved else "127.0.0.6", None, type=socket.SOCK_STREAM)
 
     monkeypatch.setattr(socket, "getaddrinfo", moving)
-    monkeypatch.setattr(worker, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
     environ = {
         "RAY_WORKER": "1",
         "ROLLCALL_HEAD_ADDRESS": "the-head.invalid",
@@ -111,7 +112,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     }
     settings, inbox = read_settings(environ), Inbox()
     services = Services(settings, is_head=False, env={}, tell=print)
-    membership = worker._Membership(settings, {}, TOKEN, inbox, services)
+    membership = Membership(settings, {}, TOKEN, inbox, services)
     assert membership._join_once() == HeadLost("it is elsewhere now")
     monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
     assert membership._join_once() == StopAsked("SIGTERM")
@@ -129,6 +130,6 @@ def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
     inbox = Inbox()
     for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
         inbox.put(message)
-    worker._Membership(settings, {}, "token", inbox, services)._next_message(head.client())
+    Membership(settings, {}, "token", inbox, services)._next_message(head.client())
     name = "logs/stacks-attempt-{}-gn2.txt"
     assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]

@@ -87,8 +87,8 @@ WALKS = (
     Walk(
         "A node, to its place on the roll",
         "A worker finds the head and checks in; the head tells it whether it may join.",
-        "entrypoint/node/worker.py:_Membership._join_once",
-        "entrypoint/node/worker.py:_Membership._stay",
+        "entrypoint/node/membership.py:Membership._join_once",
+        "entrypoint/node/membership.py:Membership._stay",
         processes=NODES,
         without="the head/(?!control|asyncio_0|ask).*",
     ),
