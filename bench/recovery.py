@@ -1,13 +1,14 @@
-"""Time from a fault to the next new training step, against Ray's defaults and a shell loop.
+"""Time from a fault to the next new training step, against a loop around Ray.
 
 Both sides run the same trainer with the same flags and checkpoints in three containers, with the
 repository mounted into them. The other side is what the guides leave to the user: `ray start` on
-each node, and `until ray job submit …; do :; done`, which submits again at once; a container that
-was killed is started again at once on both sides. Its trainer repairs nothing and keeps no
-snapshots with peers: a lost process ends the job, as in other trainers. The worker that is killed
-or frozen is the one that the policy is on. A new step is one that no attempt had finished before;
-the one that was in flight at the fault, and may yet end, does not count. The value is the worst of
-the ratios, each divided by its target.
+each node with the health checks that ours have, and a program that submits the job by REST and, at
+its end, again at once; a container that was killed is started again at once on both sides, but in
+the rows `spare` and `head_gone`, where it stays away and another node waits for work. The loop's
+trainer repairs nothing and keeps no snapshots with peers: a lost process ends the job, as in other
+trainers. The worker that is killed or frozen is the one that the policy is on. A new step is one
+that no attempt had finished before; the one that was in flight at the fault, and may yet end, does
+not count. The value is the worst of the ratios, each divided by its target.
 
 Our nodes have the default settings, so that they hold standby ranks. Before each fault both sides
 have the time in which standby ranks start.
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -41,6 +43,7 @@ from contract.files import ray_home
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint.node import ray_node
 from entrypoint.processes.process import NODE_MARK, find_marked, kill
 from env.http.arguments import positive
 from tests.support.node_cluster import command_line
@@ -49,6 +52,7 @@ from tests.support.ray_workers import actor_of
 
 REPOSITORY = Path(__file__).parents[1]
 WORKERS = ("worker-1", "worker-2")
+SPARE = "worker-3"
 HEAD = 0
 CPUS = 6
 """Of each worker: what is lost with one has room on the other."""
@@ -58,10 +62,36 @@ TIMEOUT_SECONDS = 240.0
 SETTLED_STEPS, SETTLED_SECONDS = 8, 60.0
 """Finished, and passed, after a fault and before the next one."""
 
-RATIOS = {"driver": 0.6, "worker": 1 / 3, "frozen": 1 / 2}
+RATIOS = {"driver": 1 / 2, "worker": 1 / 3, "frozen": 1 / 2, "spare": 1 / 3}
 """Fault → the most that ours may take, as a share of the loop's time."""
-SECONDS = {"engine": 5.0, "head": 30.0}
-"""Fault → the most seconds that ours may take; the loop is not asked."""
+SECONDS = {"engine": 5.0, "head": 15.0, "spare": 6.0, "head_gone": 45.0}
+"""Fault → the most seconds that ours may take."""
+WITH_SPARE = ("spare", "head_gone")
+"""Faults of a cluster with a worker more; what is lost stays away. The last one ends it."""
+NODE_TIMEOUT = 15.0
+"""The default of ROLLCALL_NODE_TIMEOUT."""
+
+AGAIN = """
+import json, time, urllib.request
+def ask(path, row=None):
+    data = row and json.dumps(row).encode()
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request("http://localhost:8265" + path, data, kind)
+    return json.load(urllib.request.urlopen(request, timeout=5))
+job = None
+while True:
+    try:
+        job = job or ask("/api/jobs/", {"entrypoint": COMMAND})["submission_id"]
+        status = ask("/api/jobs/" + job)["status"]
+    except OSError:
+        status = "PENDING"
+    if status == "SUCCEEDED":
+        break
+    if status in ("FAILED", "STOPPED"):
+        job = None
+    else:
+        time.sleep(0.1)
+"""
 
 JOB = (
     *("--pretrain", "/data/model", "--prompt_data", "/data/train.jsonl"),
@@ -113,7 +143,7 @@ class Cluster:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*RATIOS, *SECONDS])
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*FAULTS])
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--loop-only", action="store_true")
     options = parser.parse_args()
@@ -124,13 +154,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rollcall-recovery-") as directory:
         data = prepared(Path(directory))
         for number in range(options.rounds):
-            root = Path(directory)
-            if not options.loop_only:
-                measure(with_rollcall, root / f"ours-{number}", data, options.faults, found["ours"])
-            faults = [fault for fault in options.faults if fault in RATIOS]
-            if faults and not options.ours_only:
-                measure(loop, root / f"loop-{number}", data, faults, found["loop"])
+            for side, start in SIDES.items():
+                if getattr(options, f"{OTHER[side]}_only"):
+                    continue
+                for spares, faults in enumerate(grouped(options.faults, side)):
+                    root = Path(directory) / f"{side}-{number}-{spares}"
+                    if faults:
+                        measure(partial(start, spares), root, data, faults, found[side])
     return conclude(found, options.rounds)
+
+
+def grouped(faults: Sequence[str], side: str) -> tuple[list[str], list[str]]:
+    """Return the faults of a cluster without a spare, and with one, that the side can repair."""
+    mine = [one for one in FAULTS if one in faults and (side == "ours" or one in RATIOS)]
+    without = [one for one in mine if one not in WITH_SPARE]
+    return without, [one for one in mine if one in WITH_SPARE]
 
 
 def ended(number: int, frame: FrameType | None) -> NoReturn:
@@ -147,37 +185,47 @@ def prepared(root: Path) -> Path:
 
 
 @contextmanager
-def with_rollcall(root: Path, data: Path) -> Iterator[Cluster]:
+def with_rollcall(spares: int, root: Path, data: Path) -> Iterator[Cluster]:
     """The image as users start it."""
     env = {"EXPECTED_WORKERS": "2", "ROLLCALL_HEAD_ADDRESS": "head"}
+    if spares:
+        env |= {"ROLLCALL_SPARE_WORKERS": str(spares), "ROLLCALL_HEAD_FAILOVER": "auto"}
     of_head = {"RAY_WORKER": "0", "ROLLCALL_NUM_CPUS": str(HEAD_CPUS)}
     of_worker = {"RAY_WORKER": "1", "ROLLCALL_NUM_CPUS": str(CPUS)}
     head = Node("head", env | of_head, words=("--", *JOB))
-    workers = (Node(name, env | of_worker) for name in WORKERS)
+    workers = (Node(name, env | of_worker) for name in workers_with(spares))
     with started(root, data, (head, *workers)) as cluster:
         yield cluster
 
 
 @contextmanager
-def loop(root: Path, data: Path) -> Iterator[Cluster]:
-    """Ray as the guides start it, and a shell loop on the head that submits."""
-    submit = [
-        *("ray", "job", "submit", "--", "python", "-m", "trainer", *JOB, "--load_checkpoint"),
+def loop(spares: int, root: Path, data: Path) -> Iterator[Cluster]:
+    """Ray as the guides start it, tuned, and a program on the head that submits the job."""
+    job = [
+        *("python", "-m", "trainer", *JOB, "--load_checkpoint"),
         *("--max_repairs", "0", "--peer_snapshot", "off", "--run_dir", "/checkpoints"),
     ]
 
     def node(name: str, role: str, cpus: int) -> Node:
         ray = f"ray start {role} --num-cpus={cpus} --disable-usage-stats --block"
         until = f"until {ray}; do sleep 0.2; done"
-        return Node(name, words=("bash", "-c", until), entrypoint=("tini", "--"))
+        health = ray_node.health_checks(NODE_TIMEOUT)
+        return Node(name, health, words=("bash", "-c", until), entrypoint=("tini", "--"))
 
     head = node("head", "--head --dashboard-host=0.0.0.0", HEAD_CPUS)
-    workers = (node(name, "--address=head:6379", CPUS) for name in WORKERS)
+    workers = (node(name, "--address=head:6379", CPUS) for name in workers_with(spares))
     with started(root, data, (head, *workers)) as cluster:
-        ready = "until ray job list; do sleep 0.2; done"
-        again = f"{ready}; until {shlex.join(submit)}; do :; done"
-        podman("exec", "--detach", cluster.nodes[HEAD].id, "bash", "-c", again)
+        again = AGAIN.replace("COMMAND", repr(shlex.join(job)))
+        podman("exec", "--detach", cluster.nodes[HEAD].id, "python", "-c", again)
         yield cluster
+
+
+def workers_with(spares: int) -> list[str]:
+    return [*WORKERS, *[SPARE][:spares]]
+
+
+SIDES = {"ours": with_rollcall, "loop": loop}
+OTHER = {"ours": "loop", "loop": "ours"}
 
 
 @contextmanager
@@ -299,12 +347,20 @@ def carrying(cluster: Cluster, actor: str) -> tuple[int, psutil.Process]:
     raise SystemExit(f"no {actor} anywhere")
 
 
+def lose_worker(cluster: Cluster) -> Callable[[], None]:
+    number, _ = carrying(cluster, "policy-0")
+    cluster.nodes[number].kill()
+    return lambda: cluster.nodes[number].start_again()
+
+
 FAULTS: dict[str, Callable[[Cluster], Callable[[], None] | None]] = {
     "driver": kill_driver,
     "worker": kill_worker,
     "frozen": freeze_worker,
     "engine": kill_engine,
     "head": lambda cluster: cluster.restart(HEAD),
+    "spare": lose_worker,
+    "head_gone": lambda cluster: cluster.nodes[HEAD].kill(),
 }
 
 
@@ -332,7 +388,8 @@ def conclude(found: dict[str, dict[str, list[float]]], rounds: int) -> int:
             "ours_seconds": rounded(mine),
             "loop_seconds": rounded(theirs),
             "ratios": rounded(ratios),
-            "targets": rounded(RATIOS | SECONDS),
+            "target_ratios": rounded(RATIOS),
+            "target_seconds": rounded(SECONDS),
             "rounds": rounds,
             "cores": os.cpu_count(),
         },

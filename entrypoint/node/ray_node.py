@@ -328,17 +328,24 @@ def fd_store_path(settings: Settings) -> Path:
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
 
 
+def health_checks(node_timeout: float) -> dict[str, str]:
+    """Return Ray's variables by which it counts a silent node as dead after so many seconds."""
+    period = 1.0
+    timeout = max(1.0, node_timeout / HEALTH_THRESHOLD - period)
+    return {
+        "RAY_health_check_period_ms": str(int(period * 1000)),
+        "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
+        "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
+    }
+
+
 def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE) -> dict[str, str]:
     """Return the environment of Ray and its processes.
 
     Values that the user set are kept. Of AMD's variables that hide GPUs, one is left.
     """
-    period = 1.0
-    timeout = max(1.0, settings.node_timeout / HEALTH_THRESHOLD - period)
     defaults = {
-        "RAY_health_check_period_ms": str(int(period * 1000)),
-        "RAY_health_check_timeout_ms": str(int(timeout * 1000)),
-        "RAY_health_check_failure_threshold": str(HEALTH_THRESHOLD),
+        **health_checks(settings.node_timeout),
         # Ray gives each module of its dashboard 30 s, and all 60 s: too little on a busy disk.
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{READY_TIMEOUT_SECONDS:.0f}",
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": f"{READY_TIMEOUT_SECONDS:.0f}",
