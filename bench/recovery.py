@@ -47,7 +47,7 @@ from entrypoint.node import ray_node
 from entrypoint.processes.process import NODE_MARK, find_marked, kill
 from env.http.arguments import positive
 from tests.support.node_cluster import command_line
-from tests.support.podman import IMAGE, Container, missing, podman
+from tests.support.podman import IMAGE, OF_THE_IMAGE, Container, missing, podman
 from tests.support.ray_workers import actor_of
 
 REPOSITORY = Path(__file__).parents[1]
@@ -233,6 +233,7 @@ def started(root: Path, data: Path, nodes: Sequence[Node]) -> Iterator[Cluster]:
     """A network with a container for each node; removed at the end, consoles kept in `root`."""
     cluster = Cluster(f"bench-{uuid.uuid4().hex[:8]}", RunFiles(root / "run"))
     cluster.run.root.mkdir(parents=True)
+    os.chown(cluster.run.root, *OF_THE_IMAGE)
     podman("network", "create", cluster.name)
     try:
         for number, node in enumerate(nodes):

@@ -19,7 +19,7 @@ import yaml
 
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from tests.support.podman import CONFIGURATION, IMAGE, compose_program, podman
+from tests.support.podman import CONFIGURATION, IMAGE, OF_THE_IMAGE, compose_program, podman
 from tests.support.podman import missing as without_containers
 from tests.support.repository import ROOT
 
@@ -78,6 +78,7 @@ def timed(
     services = side(flags)
     run = RunFiles(root / "run")
     run.root.mkdir(parents=True)
+    os.chown(run.root, *OF_THE_IMAGE)
     for service in services.values():
         service["volumes"] = [f"{run.root}:{RUN}", f"{data}:{DATA}:ro"]
         service.pop("build", None)

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Self
 
 from contract.run_dir import RunFiles
-from tests.support.podman import IMAGE, Container, podman
+from tests.support.podman import IMAGE, OF_THE_IMAGE, Container, podman
 from tests.support.watch import Watch
 
 HEAD_POD_ID = "abc123"
 REWARD_URL = "http://reward:5000/get_reward"
 LINES_SHOWN = 40
-OF_THE_IMAGE = (1000, 1000)
-"""The image's user and group, who must be allowed to write to a run directory."""
 
 # A step of the tiny model takes a tenth of a second.
 JOB = (

@@ -23,8 +23,14 @@ import pytest
 import yaml
 
 from contract.run_dir import RunFiles
-from tests.container.cluster import OF_THE_IMAGE
-from tests.support.podman import CONFIGURATION, IMAGE, Container, compose_program, podman
+from tests.support.podman import (
+    CONFIGURATION,
+    IMAGE,
+    OF_THE_IMAGE,
+    Container,
+    compose_program,
+    podman,
+)
 from tests.support.repository import ROOT
 from tests.support.run_lines import PAGE, options_of_line
 from tests.support.watch import Watch

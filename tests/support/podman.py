@@ -18,6 +18,9 @@ CONFIGURATION = ROOT / "tests/container/host/containers.conf"
 PREPARE = "python3 tests/container/host/prepare.py"
 IMAGE = os.environ.get("TEST_IMAGE", "localhost/rollcall:cpu")
 
+OF_THE_IMAGE = (1000, 1000)
+"""The image's user and group, who must be allowed to write to a run directory."""
+
 
 def podman(
     *words: str | Path, within: float = 60, check: bool = True
