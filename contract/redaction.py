@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
@@ -103,7 +104,13 @@ NOT_SECRET_OPTION = re.compile(
 
 def secret_texts(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the secret values in `environ`, judged by the names of their variables."""
-    return frozenset(text.strip() for name, text in environ.items() if SECRET_NAME.search(name))
+    return frozenset(environ[name].strip() for name in _secret_names(frozenset(environ)))
+
+
+@lru_cache(maxsize=16)
+def _secret_names(names: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of secrets: the same few sets are asked for at every journal event."""
+    return tuple(name for name in names if SECRET_NAME.search(name))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
