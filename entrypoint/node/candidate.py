@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,12 +58,15 @@ class LeaseWatch:
     """Ends the thread that looks; None if there is none."""
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
-    def begin(self) -> None:
-        """Begin to look, unless it looks already."""
+    def begin(self, tell_later: Callable[[], None] = lambda: None) -> None:
+        """Begin to look, unless it looks already.
+
+        `tell_later` is called once if another head makes a lease while this watch lasts.
+        """
         with self._changing:
             if self._over is None:
                 self._over, self._vigil = threading.Event(), None
-                args = (self._over,)
+                args = (self._over, tell_later)
                 threading.Thread(
                     target=self._look, args=args, name="lease-watch", daemon=True
                 ).start()
@@ -87,7 +91,8 @@ class LeaseWatch:
         says = succession.holder(vigil, vigil.looked, lease.SILENCE_SECONDS)
         return vigil if says is Holder.SILENT else None
 
-    def _look(self, over: threading.Event) -> None:
+    def _look(self, over: threading.Event, tell_later: Callable[[], None]) -> None:
+        first = 0
         while True:
             try:
                 number, row = lease.look(self.leases)
@@ -98,6 +103,10 @@ class LeaseWatch:
                     if over.is_set():
                         return
                     self._vigil = succession.watched(self._vigil, number, row, time.monotonic())
+                first = first or number
+                if number > first > 0:
+                    first = number
+                    tell_later()
             if over.wait(LOOK_SECONDS):
                 return
 

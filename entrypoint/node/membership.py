@@ -216,9 +216,13 @@ class Membership:
         settings, client, host = self.settings, way.client, way.host
         put, over = self.inbox.put, threading.Event()
 
+        def tell(message: Message) -> None:
+            if not over.is_set():
+                put(message)
+
         def is_there() -> bool:
             """Asked when the head does not answer."""
-            self.candidate.watch.begin()
+            self.candidate.watch.begin(lambda: tell(HeadLost("a later head has the lease")))
             return self.locator.is_at(host) and self.candidate.watch.vacancy() is None
 
         def raise_if_over_or_moved() -> None:
@@ -232,7 +236,7 @@ class Membership:
             client.watch(
                 way.info.node,
                 way.incarnation,
-                lambda m: None if over.is_set() else put(m),
+                tell,
                 is_there,
                 lambda: self.gpus,
             )
@@ -310,6 +314,8 @@ class Membership:
                 log.warning("Ray's log cannot be read: %s", errors.describe(error))
                 return RayEnded(1)
             message = self._next_message(client)
+            if isinstance(message, HeadLost):
+                ray.abandon()
             if isinstance(message, StopAsked):
                 return self._leave(client, info.node, message)
             return message

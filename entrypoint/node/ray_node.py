@@ -254,6 +254,11 @@ class RayNode:
         self._process.stop(grace=STOP_GRACE_SECONDS)
         remove_stale(self._mark)
 
+    def abandon(self) -> None:
+        """End Ray at once. Without its head, it has nothing to end in order."""
+        self._over.set()
+        process.kill(process.find_ours_or_orphaned(self._mark))
+
 
 def head_arguments(settings: Settings, address: str) -> list[str]:
     """Return the options of `ray start` for the head at `address`.

@@ -17,7 +17,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.net.port_block import PortBlock
 from entrypoint.node import candidate, heritage
-from entrypoint.node.candidate import Candidate, TookOverError
+from entrypoint.node.candidate import Candidate, LeaseWatch, TookOverError
 from entrypoint.node.heritage import Heritage
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run import lease
@@ -119,6 +119,22 @@ def test_a_head_that_answers_is_not_lost_though_it_writes_no_heartbeat(
         found.stand()
         time.sleep(0.05)
     found.watch.end()
+
+
+def test_a_watch_tells_once_that_a_later_head_has_a_lease(run: RunFiles, ports: int) -> None:
+    told: list[str] = []
+    watch = LeaseWatch(run.leases)
+    watch.begin(lambda: told.append("later"))
+    for count in range(2, 6):  # the same holder's heartbeat
+        beat(run, count)
+        time.sleep(0.06)
+    assert told == []
+    (run.leases / "2").write_text('{"host": "elsewhere", "beat": 0}')
+    eventually(lambda: told == ["later"])
+    (run.leases / "2").write_text('{"host": "elsewhere", "beat": 1}')
+    time.sleep(0.2)
+    watch.end()
+    assert told == ["later"]
 
 
 def test_a_run_that_is_over_is_led_by_nobody(run: RunFiles, ports: int) -> None:

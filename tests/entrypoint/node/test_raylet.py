@@ -20,6 +20,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.node import ray_node, raylet
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.raylet import Raylet
+from entrypoint.processes import process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from tests.support.waiting import eventually
 
@@ -167,3 +168,20 @@ def test_the_end_of_a_raylet_of_a_node_that_is_ready_is_told_with_its_last_words
     assert isinstance(ended, RayEnded)
     assert ended.why.startswith(f"Ray's raylet ended: {why.format(tmp_path)}")
     assert not node.running
+
+
+def test_a_node_that_has_lost_its_head_ends_what_does_not_end_itself(
+    tmp_path: Path, settings: Settings
+) -> None:
+    told = Inbox()
+    ray = tmp_path / "ray"
+    deaf = "trap '' TERM\n"  # as a rank in the middle of a kernel
+    ray.write_text(ray.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{deaf}"))
+    with RayNode(settings, (), ME, "t", told) as node:
+        node.wait_ready(lambda: None, threading.Event())
+        eventually(lambda: (tmp_path / "session/dashboard_agent_listen_port_ab").exists())
+        assert len(process.find_marked(settings.node_mark)) > 1
+        node.abandon()
+        eventually(lambda: not process.find_marked(settings.node_mark))
+        assert not node.running
+    assert told.take(timeout=0) is None, "nobody asks for Ray to be started again"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.run_dir import RunFiles
+from entrypoint.cluster import client
 from entrypoint.config.read import read_settings
-from entrypoint.net import wait
+from entrypoint.net import sockets, wait
+from entrypoint.node import candidate
 from entrypoint.node import membership as memberships
 from entrypoint.node.membership import TRIES, Membership
 from entrypoint.preflight.run import examined_whole
@@ -25,6 +29,7 @@ from entrypoint.processes.inbox import (
 )
 from entrypoint.processes.services import Services
 from tests.support.control import TOKEN, VERSIONS, Head
+from tests.support.waiting import eventually
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, *endings: Message, steady: bool = False) -> int:
@@ -117,6 +122,40 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
     monkeypatch.setattr(services, "wait_ready", lambda *_: inbox.put(StopAsked("SIGTERM")))
     assert membership._join_once() == StopAsked("SIGTERM")
     assert head.heard.check_ins[0][0] == "w1"
+
+
+def test_a_worker_leaves_a_silent_head_as_soon_as_a_later_one_has_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = RunFiles(tmp_path).leases
+    leases.mkdir()
+    (leases / "1").write_text('{"beat": 7}')
+    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(client, "TRIES", 10**6)  # by itself, it would not give this head up
+    head = Head(tmp_path)
+    with ExitStack() as running:
+        running.enter_context(head.control)
+        environ = {
+            "RAY_WORKER": "1",
+            "ROLLCALL_HEAD_ADDRESS": "127.0.0.1",
+            "ROLLCALL_CONTROL_PORT": str(head.port),
+            "ROLLCALL_RUN_DIR": str(tmp_path),
+        }
+        settings, inbox = read_settings(environ), Inbox()
+        services = Services(settings, is_head=False, env={}, tell=print)
+        membership = Membership(settings, {}, TOKEN, inbox, services)
+
+        def belong(*_: Any) -> Message | None:
+            running.close()
+            eventually(lambda: membership.candidate.watch._vigil is not None)
+            (leases / "2").write_text('{"beat": 0}')
+            return inbox.take(timeout=10)
+
+        monkeypatch.setattr(Membership, "_belong", belong)
+        monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
+        assert membership._join_once() == HeadLost("a later head has the lease")
+    membership.candidate.watch.end()
 
 
 def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
