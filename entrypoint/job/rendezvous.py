@@ -78,6 +78,10 @@ class Rendezvous:
     """The settings, with a job that fits the present nodes."""
     present: tuple[str, ...] | None = field(init=False, default=None)
     """The workers of the last roll; None before this head's first roll."""
+    _too_few: int = -1
+    """So many workers cannot hold the job: one more is waited for."""
+    _refusal: str = ""
+    """Why they cannot."""
     _told_layout: tuple[str, str] = ("", "")
     """The flags and the idle GPUs of the newest event of the layout."""
     _told_warnings: set[str] = field(init=False, default_factory=set)
@@ -176,6 +180,7 @@ class Rendezvous:
 
         If the roll was complete before, it waits less long for a missing worker.
         """
+        self._too_few, self._refusal = -1, ""
         fits = False
         while not fits:
             self.await_files()
@@ -188,9 +193,8 @@ class Rendezvous:
         self.services.wait_ready(self.run.inbox.stop)
 
     def _next_roll(self) -> RollState:
-        """Raises RollIncompleteError if too few workers are there at the deadline."""
-        before = self.present is not None or self.run.journal.attempts() > 0
-        began = time.monotonic() if before else math.inf
+        """Raises RollIncompleteError or UnplaceableError if too few are there at the deadline."""
+        began = time.monotonic() if self._goes_on() else math.inf
         try:
             return wait.until(
                 "the roll",
@@ -207,14 +211,21 @@ class Rendezvous:
                 raise RollIncompleteError(
                     f"the roll is incomplete after {limit}: {state}; {remedy}"
                 ) from None
+            if self._refusal:
+                raise UnplaceableError(self._refusal) from None
             log.warning("starting with fewer workers than expected: %s", state)
             return state
+
+    def _goes_on(self) -> bool:
+        """Return whether the run has begun: it had the nodes that it needs."""
+        return self.present is not None or self.run.journal.attempts() > 0
 
     def _fit(self, state: RollState) -> bool:
         """Set `job` as the nodes of this roll can hold it.
 
-        Returns False to call the roll again: the nodes have changed, or the job's files are gone.
-        Raises UnplaceableError if the nodes are the same and cannot hold the job.
+        Returns False to call the roll again: the nodes have changed, too few are left of a run that
+        has begun, or the job's files are gone. Raises UnplaceableError if the nodes are all, and
+        cannot hold the job.
         """
         head = self.run.control.node_infos()[0]
         offers = [info.offer for info in (head, *state.node_infos)]
@@ -227,7 +238,10 @@ class Rendezvous:
             return False
         self.job = placed.settings
         if placed.lacking and self.run.control.roll().present == state.present:
-            raise UnplaceableError(placed.refusal)
+            if state.complete or not self._goes_on():
+                raise UnplaceableError(placed.refusal)
+            self._too_few, self._refusal = len(state.present), placed.refusal
+            log.warning("%s: waiting for the other workers", placed.refusal)
         if placed.layout and not placed.lacking:
             self._tell_layout(placed, placed.layout)
         for warning in warnings:
@@ -267,6 +281,8 @@ class Rendezvous:
         shrink = policy.with_fewer(
             there, state.expected, self.minimum, waited=waited, patience=patience
         )
+        if there <= self._too_few:
+            raise wait.NotYetError(f"{state}; {self._refusal}")
         if not state.complete and shrink is None:
             self._unseen_since = None
             raise wait.NotYetError(str(state))

@@ -124,3 +124,40 @@ def test_nodes_that_cannot_hold_the_job_end_the_run_before_it_is_submitted(tmp_p
         "the nodes cannot hold the job: head has 0 of 8 GPUs; a has 0 of 8 GPUs"
     )
     assert world.jobs.submitted == []
+
+
+class NeedsThree(AnyCommand):
+    """A job that three nodes can hold, and fewer cannot."""
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        lacking = () if len(nodes) >= 3 else (f"it needs 3 nodes, and there are {len(nodes)}",)
+        return PlacedJob(settings=settings, lacking=lacking)
+
+
+def test_a_job_that_does_not_fit_without_a_lost_node_waits_for_it(tmp_path: Path) -> None:
+    def returns() -> None:
+        assert world.jobs.submitted == []
+        world.check_in("b", "127.0.0.4")
+
+    world = World(tmp_path, ends(FINISHED), workers=2, minimum=1)
+    world.context.recipe = NeedsThree()
+    world.rendezvous.present = ("a",)  # as of a worker that has taken a lost head's place
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    world.later(1.0, returns)
+    assert world.lives().name == "finished"
+    assert [event["details"]["present"] for event in world.journal.events("roll")] == [
+        ["a"],
+        ["a", "b"],
+    ]
+
+
+def test_a_lost_node_that_the_job_needs_is_not_waited_for_longer_than_the_rolls_time(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, workers=2, minimum=1, ROLLCALL_ROLL_TIMEOUT="2s")
+    world.context.recipe = NeedsThree()
+    world.rendezvous.present = ("a",)
+    world.later(0.1, lambda: world.check_in("a", "127.0.0.3"))
+    outcome = world.lives()
+    assert outcome.exit_code is ExitCode.USAGE
+    assert outcome.sentence == "the nodes cannot hold the job: it needs 3 nodes, and there are 2"
