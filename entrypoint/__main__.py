@@ -127,17 +127,24 @@ def _exec(command: Sequence[str]) -> NoReturn:
 
 def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """`up`, `plan` and `doctor`, which read the settings of a node."""
-    said, recipe = "", None
+    said, recipe, fault = "", None, None
     if call.command in ("up", "plan"):
         from entrypoint.commands import typed_job
 
-        typed = typed_job.read(environ, call.arguments)
+        try:
+            typed = typed_job.read(environ, call.arguments)
+        except ConfigError as error:
+            if call.command == "up":
+                raise
+            typed, fault = typed_job.TypedJob(environ, call.arguments), error
         environ, said, recipe = typed.environ, typed.said, typed.recipe
         call = replace(call, arguments=typed.arguments)
+        for warning in typed.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
     if call.command == "plan":
         from entrypoint.commands import plan
 
-        settings_or_error = _settings_or_error(environ, call.arguments, recipe)
+        settings_or_error = fault or _settings_or_error(environ, call.arguments, recipe)
         if said and not call.as_json:
             print(said)
         return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)

@@ -60,3 +60,13 @@ def script_place(words: Sequence[str]) -> int:
     while place < len(words) and words[place][:1] == "-" and words[place] != "-m":
         place += 2 if words[place] in PYTHON_OPTIONS_WITH_VALUE else 1
     return min(place, len(words))
+
+
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """Return the value of --name, the last one as argparse has it; None if it is not given."""
+    value = None
+    for place, word in enumerate(words):
+        flag, equals, given = word.partition("=")
+        if flag.replace("-", "_") == f"__{name}":
+            value = given if equals else next(iter(words[place + 1 : place + 2]), "")
+    return value

@@ -76,6 +76,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {' '.join(others)}{self._near(others[0]) or hint}")
         return options
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [*map(str, action.choices)]
+            instead = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
+            raise argparse.ArgumentError(action, f"{value} is unknown: {instead}")
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(fail(f"{self.prog}: {message}", ExitCode.USAGE, as_json=self._as_json))

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.options import ParseError
+from contract.options import ConfigError, ParseError
 from entrypoint.config import parsers
 from entrypoint.config.recipes import BUILTIN, RECIPES
 
@@ -24,12 +24,14 @@ class TypedJob:
     """The recipe that was recognised; None if the settings alone say it."""
     said: str = ""
     """What the job is and which recipe runs it; "" if nobody need be told."""
+    warnings: tuple[str, ...] = ()
 
 
 def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
     """Return the job, and go to the directory to which its script goes.
 
-    A job that is flags of the builtin trainer, or one of its stages, is left as it is.
+    A job that is flags of the builtin trainer, or one of its stages, is left as it is. Raises
+    ConfigError if the job is a script that would fail at once.
     """
     as_given = TypedJob(environ, tuple(arguments))
     raw = environ.get(JOB, "").strip()
@@ -44,6 +46,8 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
     found = recognised(words, given)
     if not found.is_known and not arguments and words == (*BY_A_SHELL, raw):
         return as_given  # what is wrong with the line is said where it is read
+    if found.fault:
+        raise ConfigError([found.fault])
     if found.directory:
         os.chdir(found.directory)
     job = {} if arguments else {JOB: shlex.join(found.words)}
@@ -52,6 +56,7 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         arguments=found.words if arguments else (),
         recipe=found.recipe,
         said="" if given and found.words == words else found.said,
+        warnings=found.warnings,
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import math
 import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -30,14 +31,29 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the arguments. Exits if one is unknown, and names the nearest flag."""
-        options, others = self.parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else [*args]
+        for word in words:  # first of all, as it is why another flag is missing
+            if hint := self._near(word):
+                self.error(f"unknown argument {word}{hint}")
+        options, others = self.parse_known_args(words, namespace)
         if others:
-            near = difflib.get_close_matches(
-                others[0].partition("=")[0], list(_flags(self)), n=1, cutoff=0.75
-            )
-            hint = f": did you mean {near[0]}?" if near else ""
-            self.error(f"unknown argument {' '.join(others)}{hint}")
+            self.error(f"unknown argument {' '.join(others)}")
         return options
+
+    def _near(self, word: str) -> str:
+        """Return the question whether a flag was meant that resembles a word; "" if it is one."""
+        flag, known = word.partition("=")[0], list(_flags(self))
+        if flag[:2] != "--" or any(one.startswith(flag) for one in known):
+            return ""
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.75)
+        return f": did you mean {near[0]}?" if near else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = difflib.get_close_matches(str(value), map(str, action.choices), n=1)
+            known = ", ".join(map(str, action.choices))
+            instead = f"did you mean {near[0]}?" if near else f"give one of {known}"
+            raise argparse.ArgumentError(action, f"{value} is unknown: {instead}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")

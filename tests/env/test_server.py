@@ -236,7 +236,7 @@ def test_a_server_that_is_killed_and_started_again_is_only_a_wait(free_port: int
             (["--task", "none", "--max-wait-ms", wrong], f"'{wrong}' is not a number from 0")
             for wrong in ("nan", "inf", "-1", "few")
         ),
-        (["--task", "arithmetic", "--hots", "x"], "--hots x: did you mean --host?"),
+        (["--task", "arithmetic", "--hots", "x"], "--hots: did you mean --host?"),
         ([], "--task"),
     ],
 )

@@ -9,10 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from contract.options import Fault
 from entrypoint.config.recipes import BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
-from entrypoint.job.recipes.script import NotAloneError, Script, only_command, script_in
+from entrypoint.job.recipes.script import (
+    Found,
+    NotAloneError,
+    Script,
+    UnboundError,
+    only_command,
+    script_in,
+    variable,
+)
+from entrypoint.job.recipes.script import (
+    given as how_to_give,
+)
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 
 ANY = "command"
@@ -46,6 +58,9 @@ class Recognised:
     """Where the command starts; "" if it starts where this process is."""
     is_known: bool = True
     """Whether the recipe knows the program, so that nobody can mean that it is run as it is."""
+    warnings: tuple[str, ...] = ()
+    fault: Fault | None = None
+    """Why the script would fail as it is; None if nothing says so."""
 
 
 def recognised(words: Sequence[str], given: str | None) -> Recognised:
@@ -55,27 +70,39 @@ def recognised(words: Sequence[str], given: str | None) -> Recognised:
     command. `given`: what ROLLCALL_RECIPE names, if it is set.
     """
     words = _split(words)
-    script, why = script_in(words), ""
+    script, why, fault = script_in(words), "", None
     name = given or recipe_of(words)
     if given is None or RECIPES[given].reads_command:
         try:
             found = only_command(script, partial(_is_of, given)) if script else None
         except NotAloneError as error:
             found, why = None, str(error)
+            fault = error.fault if isinstance(error, UnboundError) else None
         if script and found:
             name = given or recipe_of(found.words)
             said = f"{script.shown} has {_shown(name, found.words, script)}"
             if found.left_out:
                 said += f". Left out: {', '.join(found.left_out)}"
-            return Recognised(found.words, name, said, found.directory)
+            return Recognised(
+                found.words, name, said, found.directory, warnings=_unset(script, found)
+            )
     if script and why and name == ANY:
         said = (
             f"{script.shown} runs as it is on the head, by recipe {ANY}: {why}. A trainer's "
             "command alone has its own recipe, which knows its steps and resumes it"
         )
-        return Recognised(tuple(words), name, said, is_known=False)
+        return Recognised(tuple(words), name, said, is_known=False, fault=fault)
     is_known = not load(name).runs_any_program or recipe_of(words) == name != ANY
     return Recognised(tuple(words), name, _shown(name, words, None), is_known=is_known)
+
+
+def _unset(script: Script, found: Found) -> tuple[str, ...]:
+    """Return a sentence for each variable that is not set where the command's words need it."""
+    return tuple(
+        f"{script.shown}, line {line}: {variable(name)} is not set, and its place in the command "
+        f"is empty. {how_to_give(name)}"
+        for name, line in found.unset.items()
+    )
 
 
 def _is_of(given: str | None, words: Sequence[str]) -> bool:

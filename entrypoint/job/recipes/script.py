@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from contract.launch.command_lines import variables_before
 from contract.launch.programs import Program
 from contract.launch.shell_wrapping import unwrapped
+from contract.options import Fault
+from entrypoint.job.recipes.named_files import SHELLS
 from entrypoint.processes import process
 from entrypoint.processes.programs import program
 
 READ_SECONDS = 30.0
-SHELLS = ("bash", "sh", "dash", "zsh")
 SET_BY_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 """Exported variables that tell a program nothing which its own shell would not set anew."""
 REPLACED = (
@@ -36,6 +37,19 @@ IDLE = frozenset(
 
 class NotAloneError(Exception):
     """The script runs as it is; the message is a clause that says why."""
+
+
+class UnboundError(NotAloneError):
+    """The script would end at a line because a variable is not set."""
+
+    def __init__(self, script: str, name: str, line: int) -> None:
+        self.fault = Fault(
+            f"{script}, line {line}",
+            None,
+            f"{variable(name)} is not set, and the script ends there",
+            given(name),
+        )
+        super().__init__(str(self.fault))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,8 @@ class Found:
     """Where the command starts; "" if that is where the script starts."""
     left_out: tuple[str, ...] = ()
     """The other commands of the script."""
+    unset: Mapping[str, int] = field(default_factory=dict)
+    """Variables that are not set where the command's words need them → the line."""
 
 
 def script_in(words: Sequence[str]) -> Script | None:
@@ -78,10 +94,15 @@ def script_in(words: Sequence[str]) -> Script | None:
 
 
 def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> Found:
-    """Return the command of the script that `is_known` knows. Raises NotAloneError."""
+    """Return the command of the script that `is_known` knows.
+
+    Raises NotAloneError; an UnboundError if the script as it is would fail.
+    """
     row = _read(script)
     commands = [(one["words"], one["directory"]) for one in row["commands"]]
     known = [one for one in commands if is_known(_recognisable(one[0]))]
+    if not known and row["unbound"]:
+        raise UnboundError(script.shown, row["unbound"], row["ended"])
     if not known and row["ended"]:
         raise NotAloneError(f"it ends at line {row['ended']}, before a command of a trainer")
     if not known:
@@ -89,6 +110,7 @@ def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> F
     if len(known) > 1:
         raise NotAloneError(f"it has {len(known)} commands of trainers")
     words, directory = known[0]
+    unset = next(one["unset"] for one in row["commands"] if one["words"] is words)
     others = [one for one, _ in commands if one is not words and not _is_idle(one)]
     if others:
         shown = next(iter(others[0][:1]), None) or "an unknown program"
@@ -108,7 +130,21 @@ def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> F
         left_out=tuple(
             " ".join(word or "…" for word in one) for one, _ in commands if one is not words
         ),
+        unset=unset,
     )
+
+
+def variable(name: str) -> str:
+    """Return a variable, or an argument of the script, as people call it."""
+    return f"argument {name} of the script" if name.isdecimal() else f"${name}"
+
+
+def given(name: str) -> str:
+    """Return how to set a variable, or an argument of the script, before it starts."""
+    if name.isdecimal():
+        return "Give it behind the script's name"
+    default = f"${{{name}:-VALUE}}"
+    return f"Set it first, as in export {name}=VALUE, or give it a default, as in {default}"
 
 
 def _recognisable(words: Sequence[str | None]) -> list[str]:

@@ -20,9 +20,10 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from contract.exit_codes import ExitCode
+from contract.options import MISTYPED, did_you_mean
 from trainer.config.translate import command as commands
 from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place
@@ -47,6 +48,15 @@ TOGETHER = "\xa0"
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments. Exits if one is unknown, and names the nearest flag."""
+        options, others = self.parse_known_args(args, namespace)
+        if others:
+            known = [flag for action in self._actions for flag in action.option_strings]
+            hint = did_you_mean(others[0].partition("=")[0], known, begin=": ", cutoff=MISTYPED)
+            self.error(f"unknown argument {' '.join(others)}{hint}")
+        return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

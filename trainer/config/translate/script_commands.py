@@ -4,9 +4,11 @@
     python -m trainer.config.translate.script_commands -c 'cd /verl && python3 -m verl.…' NAME …
 
 The script starts with this process's environment, in its directory. `commands` has the `words` of
-each and its `directory`, `exported` the variables that the script changes for them. A null stands
+each, its `directory`, and in `unset` each variable that is not set where the words need it, with
+the line. `exported` has the variables that the script changes for them. A null stands
 for what only a run of the script tells; `unknown` has the reasons. If the script cannot be read,
-`error` says why instead. `ended` is the line at which it ends before its end, else 0.
+`error` says why instead. `ended` is the line at which it ends before its end, else 0; `unbound` is
+the variable that is not set, if that ends it, else empty.
 """
 
 from __future__ import annotations
@@ -48,12 +50,16 @@ def _row(read: Script) -> dict[str, Any]:
             {
                 "words": [_known(word) for word in words],
                 "directory": _known(directory) if isinstance(directory, str) else None,
+                "unset": dict(unset),
             }
-            for words, directory in zip(read.commands, read.directories, strict=True)
+            for words, directory, unset in zip(
+                read.commands, read.directories, read.lacking, strict=True
+            )
         ],
         "exported": {name: _known(value) for name, value in read.exported.items()},
         "unknown": dict(read.asked),
         "ended": read.ended,
+        "unbound": read.unbound,
     }
 
 

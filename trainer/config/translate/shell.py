@@ -33,6 +33,10 @@ class Script:
     notes: tuple[str, ...] = ()
     ended: int = 0
     """The line at which it ends before its end; 0: it does not."""
+    unbound: str = ""
+    """The variable that is not set, if it ends for that."""
+    lacking: Sequence[Mapping[str, int]] = ()
+    """Of each command: variables that are not set where its words need them → the line."""
 
     def missing(self, words: list[str]) -> dict[str, str]:
         """Return what is asked for in some words: name or piece → why."""
@@ -97,6 +101,8 @@ def _script(record: Record, exported: Mapping[str, str]) -> Script:
         asked=record.asked,
         notes=tuple(record.notes),
         ended=record.ended,
+        unbound=record.unbound if record.ended else "",
+        lacking=record.lacking,
     )
 
 

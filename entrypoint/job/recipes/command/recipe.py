@@ -32,6 +32,7 @@ from entrypoint.job.recipes.base import (
     MemoryAdvice,
     Recipe,
 )
+from entrypoint.job.recipes.named_files import absent_script
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import unshadowed
 
@@ -96,7 +97,7 @@ def _missing(settings: Settings) -> str:
         return f"{settings.job[-1]} has no program behind it: give the command that runs with it"
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
-        return ""
+        return absent_script(settings)
     instead = did_you_mean(program, _programs(), "give a command that it has", cutoff=0.8)
     if program.endswith(".py"):
         instead = f"give python3 {program}"

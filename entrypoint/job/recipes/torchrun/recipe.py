@@ -15,13 +15,13 @@ from contract.launch.launcher_flags import (
     parse,
 )
 from contract.launch.programs import Program
-from contract.options import did_you_mean
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import resume_faults, resumed_words
 from entrypoint.job.recipes.base import AbsentFile, ArgumentsError, JobCommand, PlacedJob
 from entrypoint.job.recipes.command.recipe import AnyCommand, no_directory, runtime_environment
+from entrypoint.job.recipes.named_files import absent, faults_of_configurations
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import program
 
@@ -48,7 +48,8 @@ class TorchRun(AnyCommand):
         except LaunchError as error:
             return error.faults
         found = (no_directory(settings), _no_python(settings, launch), _no_script(settings, launch))
-        return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
+        files = faults_of_configurations(settings, launch.accelerate or (), launch.arguments)
+        return [*(sentence for sentence in found if sentence), *files, *resume_faults(settings)]
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         return parse(settings.job).warnings
@@ -89,15 +90,7 @@ def _no_python(settings: Settings, launch: Launch) -> str:
 def _no_script(settings: Settings, launch: Launch) -> str:
     """Return a fault if the script is not a file where the job starts; "" if that is elsewhere."""
     words = [word for word in launch.program[:2] if word != PYTHON and word.endswith(".py")]
-    if not words or "working_dir" in settings.runtime_env:
-        return ""
-    script = Path.cwd() / words[0]
-    if script.is_file():
-        return ""
-    beside = [one.name for one in script.parent.glob("*.py")]
-    instead = did_you_mean(script.name, beside, "give the script's path as the nodes have it")
-    fault = f"{words[0]} is not a file in {Path.cwd()}: {instead}"
-    return AbsentFile(fault, script)
+    return absent(settings, words[0], words[0]) if words else ""
 
 
 RECIPE = TorchRun()

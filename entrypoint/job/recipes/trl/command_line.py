@@ -6,7 +6,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.launch.command_lines import ACCELERATE_MODULE, ACCELERATE_SWITCHES, ACCELERATE_VALUES
+from contract.launch.command_lines import (
+    ACCELERATE_MODULE,
+    ACCELERATE_SWITCHES,
+    ACCELERATE_VALUES,
+    option_value,
+)
 
 RESUME, OUTPUT, CONFIG = "resume_from_checkpoint", "output_dir", "config"
 OTHERS = frozenset({"env", "vllm-serve"})
@@ -94,19 +99,9 @@ def launched(script: Script, accelerate_configs: str, python: str | None) -> tup
     return (*launcher, *_configured(script.accelerate, accelerate_configs), *module)
 
 
-def option(words: Sequence[str], name: str) -> str | None:
-    """Return the value of --name, the last one as argparse has it; None if it is not given."""
-    value = None
-    for place, word in enumerate(words):
-        flag, equals, given = word.partition("=")
-        if flag.replace("-", "_") == f"__{name}":
-            value = given if equals else next(iter(words[place + 1 : place + 2]), "")
-    return value
-
-
 def argument(words: Sequence[str], file: Mapping[str, object], name: str) -> str | None:
     """Return the value of --name, else that of TRL's --config file."""
-    value = option(words, name)
+    value = option_value(words, name)
     if value is None and file.get(name) is not None:
         value = str(file[name])
     return value

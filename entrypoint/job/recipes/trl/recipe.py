@@ -13,7 +13,7 @@ from typing import Any
 
 from contract.files import yaml_text
 from contract.launch import ranks
-from contract.launch.command_lines import variables_before
+from contract.launch.command_lines import option_value, variables_before
 from contract.launch.launcher_flags import PYTHON, LaunchError, parse, telling_steps
 from contract.launch.log_lines import STEP
 from contract.launch.programs import Program
@@ -27,6 +27,7 @@ from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.job_end import Lacking, of_script, of_steps
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
 from entrypoint.job.recipes.interpreters import brings, has_module, is_own, package_in, unanswered
+from entrypoint.job.recipes.named_files import absent
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
 from entrypoint.job.recipes.trl import checkpoints as hf_checkpoints
 from entrypoint.job.recipes.trl import command_line
@@ -242,25 +243,13 @@ def _argument(settings: Settings, name: str) -> str | None:
 
 def _file(settings: Settings) -> Mapping[str, Any]:
     """Return the arguments of TRL's --config file; an unreadable one is for TRL to refuse."""
-    path = command_line.option(settings.job, CONFIG)
+    path = option_value(settings.job, CONFIG)
     try:
         content = working_dir.content(settings.runtime_env, Path(path)) if path else b""
         row = yaml_text.parsed(content.decode())
     except (*UNREADABLE, ValueError):
         return {}
     return row if isinstance(row, dict) else {}
-
-
-def _lacks(settings: Settings, path: Path) -> bool:
-    """Return whether the ranks will not find a file; False if it is where only they see it."""
-    brought = "working_dir" in settings.runtime_env
-    if brought and not working_dir.is_local(settings.runtime_env) and not path.is_absolute():
-        return False
-    try:
-        working_dir.content(settings.runtime_env, path)
-    except UNREADABLE:
-        return True
-    return False
 
 
 def _output(settings: Settings) -> Path:
@@ -287,10 +276,10 @@ def _faults_of_arguments(settings: Settings) -> Iterator[str]:
     template = _argument(settings, TEMPLATE) or ""
     files = {TEMPLATE: template if template.endswith(TEMPLATE_FILES) else ""}
     if _script(settings, _scripts(settings) or ()):  # another script's --config may be anything
-        files[CONFIG] = command_line.option(settings.job, CONFIG) or ""
+        files[CONFIG] = option_value(settings.job, CONFIG) or ""
     for name, file in files.items():
-        if file and _lacks(settings, Path(file)):
-            yield f"--{name} {file} is not a readable file: give the path as the nodes have it"
+        if file and (missing := absent(settings, f"--{name} {file}", file)):
+            yield missing
     resume = _argument(settings, RESUME)
     if resume is None:
         return

@@ -54,6 +54,44 @@ def strange(program: Path, package: Path, overrides: Sequence[str]) -> Iterator[
             yield f"{key} is not a key of this verl: {hint}"
 
 
+def absent_files(program: Path, words: Sequence[str], here: Path | None) -> Iterator[str]:
+    """Yield a sentence if the file or a directory that Hydra's options name is not there.
+
+    `here`: where the job starts; None if only the nodes know it.
+    """
+    try:
+        named, options = _named_in(program), _options(words)
+    except UNREADABLE:
+        return
+    if named is None or options is None or any("hydra.searchpath" in word for word in words):
+        return
+    given = options[0]
+    places = []
+    for option, start in ((PATH, program.parent), (MORE, here)):
+        path = Path(given.get(option, named[0] if option == PATH else ""))
+        if (option not in given and option == MORE) or "://" in str(given.get(option)):
+            continue
+        if start is None and not path.is_absolute():
+            return
+        place = (start or Path()) / path
+        if not place.is_dir():
+            whole = "" if path.is_absolute() else f", which is {place},"
+            yield f"{_flag(option)} {path}{whole} is not a directory: give an absolute path"
+            return
+        places.append(place)
+    name = f"{given.get(NAME, named[1]).removesuffix('.yaml')}.yaml"
+    if not places or any((place / name).is_file() for place in places):
+        return
+    beside = [file.name for place in places for file in place.glob("*.yaml")]
+    instead = did_you_mean(name, beside, "give the name of a file there")
+    where = " or in ".join(map(str, places))
+    yield f"{_flag(NAME)} {name.removesuffix('.yaml')} is not a file in {where}: {instead}"
+
+
+def _flag(option: str) -> str:
+    return next(flag for flag, meaning in OPTIONS.items() if meaning == option)
+
+
 def is_checked(program: Path, package: Path, overrides: Sequence[str]) -> bool:
     """Return whether `strange` knows the keys."""
     return _read(program, package, overrides) is not None

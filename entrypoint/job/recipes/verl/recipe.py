@@ -259,7 +259,10 @@ def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) ->
     verl = package_of(settings, command.variables, python, PACKAGE)
     if (program := source_of(own, module)) is None:
         yield f"{own} has no {module}: give a module that this release has"
-    elif verl is not None:
+        return
+    elsewhere = "working_dir" in settings.runtime_env
+    yield from keys.absent_files(program, overrides, None if elsewhere else Path.cwd())
+    if verl is not None:
         yield from keys.strange(program, verl, overrides)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from entrypoint.config.read import read_settings
+from entrypoint.job.recipes.command.recipe import RECIPE as ANY_COMMAND
 from entrypoint.job.recipes.recognise import recognised, words_to_run
 
 VERL = "python3 -m verl.trainer.main_ppo"
@@ -117,3 +120,71 @@ def test_rollcall_recipe_decides_otherwise(tmp_path: Path) -> None:
     assert recognised(words, "command").words == words
     found = recognised(words, "search-r1")
     assert (found.recipe, found.words) == ("search-r1", (*VERL.split(), "a.b=1"))
+
+
+def test_a_variable_that_is_not_set_is_named_with_the_scripts_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NPROC", "LR", "EXTRA", "FOO", "ROOT_OF_IT", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    path = script(
+        tmp_path,
+        """
+export PYTHONPATH=/x:$PYTHONPATH
+[ -z "$FOO" ] && mkdir -p x
+PROCESSES=${NPROC}
+ARGS=(--lr $LR)
+function launch() { torchrun --nproc-per-node $PROCESSES "$@" $1; }
+launch train.py "${ARGS[@]}" --port ${PORT:-29500} \\
+    $EXTRA --total $((NODES_OF_IT * 8))
+""",
+    )
+    found = recognised(["bash", path], None)
+    assert found.recipe == "torchrun"
+    named = [warning.removeprefix(f"{path}, ").split(" and ")[0] for warning in found.warnings]
+    assert sorted(named) == [
+        "line 4: $NPROC is not set,",
+        "line 5: $LR is not set,",
+        "line 8: $EXTRA is not set,",
+        "line 8: $NODES_OF_IT is not set,",
+    ]
+    assert "Set it first, as in export NPROC=VALUE" in found.warnings[0]
+    monkeypatch.setenv("NPROC", "2")
+    sourced = "source ~/.bashrc\ntorchrun $LR"
+    assert recognised(["bash", script(tmp_path, sourced)], None).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"set -eu\n{VERL} a.b=$LR", "line 2: $LR is not set, and the script ends there"),
+        (f"\n: ${{LR:?give it}}\n{VERL} a.b=$LR", "line 2: $LR is not set"),
+        (f"set -u\n{VERL} a.b=$1", "line 2: argument 1 of the script is not set"),
+        (f"set -u\nsource ~/.bashrc\n{VERL} a.b=$LR", ""),
+        (f"set -u\n{VERL} a.b=${{LR:-1}}", ""),
+    ],
+)
+def test_a_script_that_ends_for_a_variable_is_a_fault_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fault: str
+) -> None:
+    monkeypatch.delenv("LR", raising=False)
+    found = recognised(["bash", script(tmp_path, text)], None)
+    assert str(found.fault or "").find(fault) >= 0
+    assert bool(found.fault) == bool(fault)
+
+
+def test_a_python_or_a_shell_without_its_script_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    environ = {"ROLLCALL_RECIPE": "command", "ROLLCALL_RUN_DIR": str(tmp_path)}
+
+    def faults(words: str) -> Sequence[str]:
+        return ANY_COMMAND.faults(read_settings(environ, shlex.split(words)))
+
+    assert faults("python trian.py") == [f"trian.py is not a file in {tmp_path}: did you mean trai"
+                                         "n.py?"]  # fmt: skip
+    assert faults("bash run.sh")[0].startswith("run.sh is not a file in ")
+    for taken in ("python -u train.py", "python -c 'x.py'", "bash -c a.sh", "python -m none.py"):
+        assert faults(taken) == []

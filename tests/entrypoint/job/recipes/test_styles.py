@@ -111,12 +111,13 @@ TRLS = [
     Case("trl", "trl grpo --accelerate_config zero3 --num_processes 8 --model_name_or_path m"),
     Case("trl", "trl sft --model_name_or_path m --max_seq_len 9", "not a flag of the installed"),
     Case("trl", "trl ppo_v9 --model_name_or_path m", "trl has no training script ppo_v9"),
-    Case("trl", "trl sft --config none.yaml --model_name_or_path m", "not a readable file"),
+    Case("trl", "trl sft --config none.yaml --model_name_or_path m", "none.yaml is not a file"),
 ]  # fmt: skip
 TORCHRUNS = [
     Case("torchrun", "torchrun --nproc-per-node=8 --nnodes=$((1 + 1)) train.py --lr 1e-4"),
     Case("torchrun", "accelerate launch --num_processes 16 --num_machines 2 train.py --out /o"),
-    Case("torchrun", "deepspeed --num_gpus 8 train.py --deepspeed ds.json"),
+    Case("torchrun", "deepspeed --num_gpus 8 train.py --deepspeed"),
+    Case("torchrun", "deepspeed train.py --deepspeed ds.json", "ds.json is not a file"),
     Case("torchrun", "torchrun --nproc-per-node eight train.py", "not a number of processes"),
     Case("torchrun", "torchrun --nproc-per-node 8 absent.py", "absent.py is not a file"),
 ]  # fmt: skip

@@ -158,7 +158,10 @@ class Sum:
 
     def _word(self, node: Node) -> int:
         name = literal(node)
-        return self._named(name) if NAME.fullmatch(name) else self._of_text(self._text(node))
+        if not NAME.fullmatch(name):
+            return self._of_text(self._text(node))
+        self._scope.noted(name, self._scope.value(name), node)
+        return self._named(name)
 
     def _named(self, name: str, depth: int = 0) -> int:
         value = self._scope.value(name)

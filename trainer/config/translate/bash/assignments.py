@@ -18,7 +18,10 @@ STRANGE = frozenset("nlui")
 
 def assign(scope: Scope, node: Node, *, by_key: bool = False) -> None:
     """Make one assignment of the tree."""
-    name = node["Name"]["Value"]
+    name, record = node["Name"]["Value"], scope.record
+    outer, record.emptied = record.emptied, {}
+    if node.get("Append"):
+        record.emptied |= record.made_of.get(name, {})
     before = scope.value(name)
     if "Array" in node:
         scope.assign(name, _array(scope, node, before, by_key=by_key), node)
@@ -26,6 +29,10 @@ def assign(scope: Scope, node: Node, *, by_key: bool = False) -> None:
         scope.assign(name, _with_element(scope, node, before), node)
     else:
         scope.assign(name, _scalar(scope, node, before), node)
+    record.emptied.pop(name, None)  # as in PYTHONPATH=DIR:$PYTHONPATH
+    if record.emptied:
+        record.made_of[name] = record.emptied
+    record.emptied = outer
 
 
 def _scalar(scope: Scope, node: Node, before: Value | Absent) -> Value:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from trainer.config.translate.bash import assignments, builtins, tools
 from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
 from trainer.config.translate.bash.open_text import is_open
-from trainer.config.translate.bash.scope import Scope, text_of
+from trainer.config.translate.bash.scope import ARGUMENTS, Scope, text_of
 from trainer.config.translate.bash.state import ABSENT, State, Unknown
 from trainer.config.translate.bash.syntax import (
     Node,
@@ -52,7 +52,8 @@ class Calls:
         arguments = node.get("Args") or []
         if len(arguments) > 1 and literal(arguments[0]) == "$":
             arguments = arguments[1:]  # a guide's prompt
-        expanded = Words(scope)
+        expanded, record = Words(scope), self._run.record
+        record.emptied = {}
         words = expanded.fields(arguments, command=True)
         set_ = node.get("Assigns") or []
         if not words:
@@ -81,6 +82,7 @@ class Calls:
             inner, name = replace(scope, state=state.copy()), one["Name"]["Value"]
             assignments.assign(inner, one)
             prefix.append(f"{name}={text_of(inner.value(name)) or ''}")
+            record.emptied |= record.made_of.pop(name, {})
         reads = PurePath(first).name in SHELLS and isinstance(state.source, str)
         script = [str(state.source)] if reads else []
         path = text_of(scope.value("PATH")) if state.whole else None
@@ -88,7 +90,7 @@ class Calls:
             builtins.write(scope, found)
             state.status = int(not found)
             return NEXT
-        self._run.record.add([*prefix, *words, *script], state.directory)
+        record.add([*prefix, *words, *script], state.directory)
         self._program(words, node, state)
         return NEXT
 
@@ -176,10 +178,11 @@ class Calls:
         if first != "eval":
             if not (rest and OF_THE_MACHINE.fullmatch(rest[0].replace(UNSET, ""))):
                 state.spoil(f"line {line(node)}: `{shown}` may set it")
-            state.status = None
+            state.status, self._run.record.sets_up = None, True
             return NEXT
         text = " ".join(rest)
         if any(is_open(word) for word in rest):
+            self._run.record.sets_up = True
             if not HOOKS.search(shown):
                 state.spoil(f"line {line(node)}: `{shown}` may set it")
             state.status = None
@@ -216,7 +219,11 @@ class Calls:
         arguments = state.arguments
         state.arguments, state.saved = given, (*state.saved, {})
         loops, self._run.loops = self._run.loops, 0
+        record = self._run.record
+        outer = record.made_of.get(ARGUMENTS, {})
+        record.made_of[ARGUMENTS] = record.emptied
         flow = self._run.statement(body, state, checked=checked)
+        record.made_of[ARGUMENTS] = outer
         self._run.loops = loops
         state.restore(state.saved[-1])
         state.saved, state.arguments = state.saved[:-1], arguments
@@ -229,9 +236,11 @@ class Calls:
         inner.output = ()
         inner.options -= {"errexit"}
         record = self._run.record
+        outer = record.emptied
         commands, notes, ended = len(record.commands), len(record.notes), record.ended
         self._run.each(node.get("Stmts") or [], inner)
         record.cut(commands)
+        record.emptied = outer | record.emptied
         del record.notes[notes:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])

@@ -82,6 +82,7 @@ class Parameter:
     def _of_list(self, found: list[str] | Unknown) -> Values:
         if isinstance(found, Unknown):
             return [self._scope.ask(self._name.strip("@*") or "1", found)]
+        self._scope.noted(self._name, found, self._node)
         if self._node.get("Length"):
             return [str(len(found))]
         if cut := self._node.get("Slice"):
@@ -182,6 +183,7 @@ class Parameter:
             return self._by_default(exp, value)
         if value is None and "nounset" in self._scope.state.options:
             raise UnboundError(self._name)
+        self._scope.noted(self._name, value, self._node)
         if value is None:
             return ["0" if self._node.get("Length") else ""]
         return [self._changed(value)]
@@ -196,6 +198,7 @@ class Parameter:
         if sign == "+":
             return [""] if absent else self._expand.default(exp.get("Word"), quoted=self._quoted)
         if not absent:
+            self._scope.noted(self._name, value, self._node)
             return [value or ""]
         if sign == "?":
             raise UnboundError(self._name)

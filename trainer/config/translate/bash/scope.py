@@ -20,6 +20,9 @@ from trainer.config.translate.bash.state import (
 from trainer.config.translate.bash.syntax import Node, Source, line, read_names
 from trainer.config.translate.rows import UNSET
 
+ARGUMENTS = "@"
+"""Of `Record.made_of`: the arguments of the function that runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -41,20 +44,34 @@ class Record:
     """An open piece without its sign, or a variable's name → why it is unknown."""
     notes: list[str] = field(default_factory=list)
     exported: dict[str, None] = field(default_factory=dict)
-    ended: int = 0
+    ended: int = field(default=0, init=False)
     """The line at which the script ends before its end; 0: it does not."""
+    unbound: str = field(default="", init=False)
+    """The variable that is not set, if the script ends for that."""
+    sets_up: bool = field(default=False, init=False)
+    """Whether it reads a file that sets up the machine, which may set any variable."""
+    lacking: list[dict[str, int]] = field(default_factory=list, init=False)
+    """Of each command: variables that are not set where its words need them → the line."""
+    emptied: dict[str, int] = field(default_factory=dict, init=False)
+    """The same of the words that are being read."""
+    made_of: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
+    """The same of each variable's value."""
 
     def add(self, words: list[str], directory: str | Unknown) -> None:
         self.commands.append(words)
         self.directories.append(directory)
+        self.lacking.append({} if self.sets_up else dict(self.emptied))
 
     def cut(self, count: int) -> None:
         """Keep the first commands alone."""
-        del self.commands[count:], self.directories[count:]
+        del self.commands[count:], self.directories[count:], self.lacking[count:]
 
 
 class UnboundError(Exception):
-    """A variable is not set, and the script ends for that: `set -u`, or `${NAME:?}`."""
+    """A variable is not set, and the script ends for that: `set -u`, or `${NAME:?}`.
+
+    The message is its name.
+    """
 
 
 @dataclass(slots=True)
@@ -90,6 +107,14 @@ class Scope:
             return None
         return value
 
+    def noted(self, name: str, value: object, node: Node) -> None:
+        """Note that words have a variable's value, which may lack another variable."""
+        if value is not None:
+            variable = name if name.isidentifier() else ARGUMENTS
+            self.record.emptied |= self.record.made_of.get(variable, {})
+        elif not (name.isdecimal() and self.state.saved):  # a function may do without arguments
+            self.record.emptied[name] = line(node)
+
     def is_outside(self, name: str) -> bool:
         return self.value(name) is ABSENT
 
@@ -108,6 +133,7 @@ class Scope:
         if isinstance(value, str) and (found := self.unknown_piece(value)):
             value = found
         state.variables[name] = value
+        self.record.made_of.pop(name, None)
         if "allexport" in state.options:
             self.export(name)
 

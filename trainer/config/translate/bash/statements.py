@@ -107,7 +107,9 @@ class Run:
         try:
             hidden = redirects.taken_over(statement, self.scope(state))
             flow = self._command(command, state, checked=quiet) if command else NEXT
-        except UnboundError:
+        except UnboundError as error:
+            if not self.record.sets_up:
+                self.record.unbound = self.record.unbound or str(error)
             return self.ended(statement)
         if hidden:
             state.output = kept

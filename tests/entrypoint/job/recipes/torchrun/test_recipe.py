@@ -78,6 +78,41 @@ def test_the_nearest_script_is_proposed(tmp_path: Path, monkeypatch: pytest.Monk
     assert found == f"trian.py is not a file in {tmp_path}: did you mean train.py?"
 
 
+@pytest.mark.parametrize(
+    ("job", "fault"),
+    [
+        ("accelerate launch --config_file missing.yaml train.py", "missing.yaml is not a file in "),
+        ("accelerate launch --config-file=zero.yml train.py", "did you mean zero.yaml?"),
+        ("accelerate launch --config_file list.yaml train.py", "list.yaml has no settings"),
+        ("accelerate launch --deepspeed_config_file a.json train.py", "a.json is not a file in "),
+        ("deepspeed train.py --deepspeed ds.json", "--deepspeed ds.json is not a file in "),
+        ("deepspeed train.py --deepspeed_config=half.json", "half.json cannot be read: Expecting"),
+        ("torchrun train.py --fsdp_config f.json", "--fsdp_config f.json is not a file in "),
+        ("accelerate launch --config_file zero.yaml train.py --deepspeed --lr 1", ""),
+        ("deepspeed train.py --deepspeed zero3 --deepspeed_config ~/none/../x", ""),
+    ],
+)
+def test_files_of_settings_are_read_before_anything_starts(job: str, fault: str) -> None:
+    Path("zero.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
+    Path("list.yaml").write_text("- a\n")
+    Path("half.json").write_text("{")
+    found = RECIPE.faults(settings(*job.split()))
+    assert [fault in one for one in found] == [True] * bool(fault)
+
+
+def test_files_of_settings_are_those_of_the_working_directory(tmp_path: Path) -> None:
+    job = ("deepspeed", "train.py", "--deepspeed", "ds.json")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").touch()
+    environment = json.dumps({"working_dir": str(tmp_path / "code")})
+    (found,) = RECIPE.faults(settings(*job, ROLLCALL_RUNTIME_ENV=environment))
+    assert found.startswith(f"--deepspeed ds.json is not a file in {tmp_path / 'code'}: ")
+    (tmp_path / "code/ds.json").write_text("{}")
+    assert RECIPE.faults(settings(*job, ROLLCALL_RUNTIME_ENV=environment)) == []
+    environment = json.dumps({"working_dir": "https://example.org/code.zip"})
+    assert RECIPE.faults(settings(*job, ROLLCALL_RUNTIME_ENV=environment)) == []
+
+
 def test_a_script_in_a_working_directory_or_on_the_path_is_not_looked_for_here() -> None:
     environment = json.dumps({"working_dir": "https://example.org/code.zip"})
     assert RECIPE.faults(settings("other.py", ROLLCALL_RUNTIME_ENV=environment)) == []

@@ -249,12 +249,12 @@ def test_the_users_variables_replace_what_the_recipe_knows() -> None:
         (
             (*SFT, "--chat_template_path", "a.jinja"),
             {},
-            "--chat_template_path a.jinja is not a readable file",
+            "--chat_template_path a.jinja is not a file in ",
         ),
         (
             (*SFT, "--config", "/none.yaml"),
             {},
-            "--config /none.yaml is not a readable file",
+            "--config /none.yaml is not a file: give the file's path as the nodes",
         ),
         (
             (*SFT, "--output_dir", "out"),

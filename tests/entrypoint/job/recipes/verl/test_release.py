@@ -52,7 +52,7 @@ def faults(run: Path, python: str, words: str, recipe: Recipe = RECIPE, **more: 
         f"{MAIN} --config-name=ppo_megatron_trainer.yaml "
         "actor_rollout_ref.actor.megatron.param_offload=True",
         f"{MAIN} model_engine=megatron actor_rollout_ref.actor.megatron.param_offload=True",
-        f"{MAIN} --config-path=/mine --config-name=mine anything.at=all",
+        f"{MAIN} --config-path=pkg://mine --config-name=mine anything.at=all",
         f"{MAIN} actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.actor.megatron.a=1",
         f"{ASYNC} rollout.nnodes=1 async_training.staleness_threshold=0.5 trainer.nnodes=1",
         f"{ONE_STEP} rollout.nnodes=1 {ROLLOUT}.free_cache_engine=False",
@@ -85,6 +85,11 @@ def test_a_command_that_hydra_takes_is_accepted(tmp_path: Path, python: str, wor
         (f"{MAIN} rollout.nnodes=1", "rollout.nnodes is not a key of this verl"),
         ("verl.trainer.main_dapo a.b=1", "has no verl.trainer.main_dapo"),
         ("recipe.dapo.main_dapo a.b=1", "finds no recipe, and so no recipe.dapo.main_dapo"),
+        (f"{MAIN} --config-path=/mine", "--config-path /mine is not a directory: give an abs"),
+        (f"{MAIN} --config-path cfg -cn x", "/verl/trainer/cfg, is not a directory: give an abs"),
+        (f"{MAIN} -cn ppo_trainr", "is not a file in "),
+        (f"{MAIN} --config-name ppo_trainr.yaml", "trainer/config: did you mean ppo_trainer.yaml?"),
+        (f"{MAIN} --config-dir mine -cn ppo_trainer", "--config-dir mine, which is "),
     ],
 )
 def test_what_hydra_refuses_is_named_before_anything_starts(
@@ -105,6 +110,8 @@ def mine(tmp_path: Path) -> Path:
     )
     (tmp_path / "part.yaml").write_text("defaults: [{actor: dp_actor}, _self_]\n")
     (tmp_path / "copy").mkdir()
+    (tmp_path / "sub").mkdir()
+    shutil.copy(tmp_path / "part.yaml", tmp_path / "sub/mine.yaml")
     for name in ("_generated_ppo_trainer.yaml", "ppo_trainer.yaml"):  # a copy that was changed
         shutil.copy(config / name, tmp_path / "copy")
     return tmp_path
@@ -135,7 +142,6 @@ def test_keys_of_ones_own_configuration_are_judged(
     [
         "--config-path {} --config-name part data.zz=1",
         "--config-path {}/copy data.zz=1",
-        "--config-path {} --config-name absent data.zz=1",
         "--config-path {} --config-name sub/mine data.zz=1",
         "--config-name ppo_trainer actor@actor_rollout_ref.actor=megatron_actor data.zz=1",
     ],
