@@ -111,7 +111,8 @@ class JobClient:
             if answer.status_code >= 400 and "already exists" not in answer.text:
                 raise JobRefusedError(_last_line(answer.text))
 
-        wait.until("Ray to take the job", post, timeout=SUBMIT_TIMEOUT_SECONDS, stop=stop)
+        what, timeout = "Ray to take the job", SUBMIT_TIMEOUT_SECONDS
+        wait.until(what, post, timeout=timeout, stop=stop, longest_pause=0.3)
 
     def _keep(self, submission_id: str, env: Mapping[str, str]) -> Path:
         """Return a file of this user alone with the driver's variables, as a shell reads them.

@@ -55,7 +55,9 @@ from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
 
-TAKES_OVER = "a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)"
+NO_FAILOVER = (
+    "ROLLCALL_HEAD_FAILOVER=auto has no effect, and a run that loses this head waits for it: %s"
+)
 PORT_TAKEN = "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port"
 
 
@@ -195,8 +197,10 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     control.max_restarts = settings.max_restarts
     control.bequeath(heritage.told(settings, role, me.address))
     if settings.head_failover is not HeadFailover.OFF:
-        why = heritage.why_off(settings, role.expected_workers)
-        log.info("if this head is lost, %s", f"the run waits for it: {why}" if why else TAKES_OVER)
+        if why := heritage.why_off(settings, role.expected_workers):
+            log.warning(NO_FAILOVER, why)
+        else:
+            log.info("if this head is lost, a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)")
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()

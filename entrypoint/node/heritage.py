@@ -81,9 +81,16 @@ def why_off(settings: Settings, expected_workers: int) -> str:
     if expected_workers == 0:
         return "there are no workers (EXPECTED_WORKERS=0)"
     if not settings.shares_run_dir:
-        return f"the workers do not share the run directory (ROLLCALL_STORAGE={settings.storage})"
+        return (
+            "the workers do not share the run directory "
+            f"(ROLLCALL_STORAGE={settings.storage}); mount one on all nodes, and set "
+            "ROLLCALL_STORAGE=shared"
+        )
     if CheckName.NODES_STORAGE in differences.skipped_checks(settings):
-        return f"preflight does not check that all nodes share storage ({CheckName.NODES_STORAGE})"
+        return (
+            "preflight does not check that all nodes share storage; set ROLLCALL_PREFLIGHT=strict, "
+            f"and leave {CheckName.NODES_STORAGE} out of ROLLCALL_PREFLIGHT_SKIP"
+        )
     return ""
 
 
