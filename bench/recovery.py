@@ -39,7 +39,6 @@ from typing import NoReturn
 import psutil
 
 from bench.result import report
-from contract.files import ray_home
 from contract.journal import read_events
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -128,7 +127,7 @@ class Cluster:
     def processes(self, number: int) -> list[psutil.Process]:
         """All that runs in a container."""
         node = self.mark(number)
-        of_ray = f"{node}@{ray_home.default({})}"
+        of_ray = f"{node}@/tmp/rollcall-{OF_THE_IMAGE[0]}"
         return [p for mark in (node, of_ray) for p in find_marked(mark)]
 
     def step(self) -> int:

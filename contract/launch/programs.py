@@ -16,6 +16,7 @@ class Program(StrEnum):
     TRAINER = "trainer"
     SUPERVISED = "trainer.supervised"
     STANDBY_IMPORTS = "trainer.cluster.standby_imports"
+    RAY_START = "trainer.cluster.ray_start"
     LAUNCH = "trainer.cluster.launch"
     """The driver of a job that runs once for each rank of all nodes."""
     RANK_KEEPER = "trainer.cluster.launch.keeper"

@@ -38,7 +38,7 @@ from entrypoint.node.ray_start_errors import dashboard_fault, hiding_files, lack
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
-from entrypoint.processes.programs import beside_interpreter
+from entrypoint.processes.programs import program
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
 from entrypoint.run.tls import files as tls_files
@@ -83,12 +83,9 @@ class RayNode:
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
         self._argv = [
-            *(
-                beside_interpreter("ray"),
-                "start",
-                *arguments,
-                *common_arguments(settings, me.address, gpus),
-            ),
+            *(*ray_command(), "start"),
+            *arguments,
+            *common_arguments(settings, me.address, gpus),
             *standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),
         ]
         self._env = environment(settings, token) | process.marks(self._mark)
@@ -258,6 +255,11 @@ class RayNode:
         """End Ray at once. Without its head, it has nothing to end in order."""
         self._over.set()
         process.kill(process.find_ours_or_orphaned(self._mark))
+
+
+def ray_command() -> tuple[str, ...]:
+    """Return the words of Ray's program."""
+    return program(Program.RAY_START)
 
 
 def head_arguments(settings: Settings, address: str) -> list[str]:

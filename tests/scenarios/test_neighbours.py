@@ -35,7 +35,7 @@ from entrypoint.processes.services import Services
 from entrypoint.config.read import read_settings
 
 settings = read_settings(os.environ)
-ray_node.beside_interpreter = lambda _: sys.argv[1]
+ray_node.ray_command = lambda: (sys.argv[1],)
 env = ray_node.environment(settings, "a token")
 me = NodeInfo(node="n", address="127.0.0.1", versions={})
 ray = ray_node.RayNode(settings, (), me, "t", Inbox())
@@ -110,7 +110,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, port_block: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine(tmp_path, port_block)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(machine.ray))
+    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(machine.ray),))
     yield machine
     machine.close()
 

@@ -158,7 +158,7 @@ def idle_ray(run: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = run.root / "ray"
     ray.write_text("#!/bin/sh\nexec sleep 60\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
+    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(ray),))
     monkeypatch.setattr(HeadRay, "wait_ready", lambda self: None)
 
 

@@ -49,7 +49,7 @@ def settings(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     program = tmp_path / "ray"
     program.write_text(f"#!{sys.executable}\nimport os\nos.execv('/bin/sh', {line!r})\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(program))
+    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(program),))
     monkeypatch.setattr(ray_node, "LOOK_SECONDS", 0.1)
     given = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RAY_TEMP_DIR": str(session.parent)}
     return read_settings({**given, "ROLLCALL_RECIPE": "command"}, ["true"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from entrypoint.machine.inventory import inventory
 from entrypoint.net.wait import NotYetError
 from entrypoint.node import ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
-from entrypoint.processes.programs import beside_interpreter
 
 ADDRESS = "10.0.0.2"
 
@@ -174,8 +174,7 @@ def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:
-    assert Path(beside_interpreter("ray")).name == "ray"
-    assert Path(beside_interpreter("ray")).is_absolute()
+    assert ray_node.ray_command()[0] == sys.executable
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ TIMEOUT = "Timeout after 30.0 seconds."
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Of a node whose Ray is the program that `ray_is` wrote."""
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(tmp_path / "ray"))
+    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(tmp_path / "ray"),))
     with TemporaryDirectory() as short:
         environ = {
             "ROLLCALL_RUN_DIR": str(tmp_path),

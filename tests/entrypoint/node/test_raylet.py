@@ -119,7 +119,7 @@ def settings(tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> Se
     ray = tmp_path / "ray"
     ray.write_text(f"#!/bin/sh\n{daemon} -c '{script}' {options} &\nexec sleep 60\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "beside_interpreter", lambda _: str(ray))
+    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(ray),))
     monkeypatch.setattr(ray_node, "LOOK_SECONDS", 0.1)
     environ = {
         "ROLLCALL_RUN_DIR": str(tmp_path),
