@@ -74,6 +74,8 @@ class ClusterState:
     """A row for each worker."""
     missing: tuple[Mapping[str, Any], ...] = ()
     """A row for each worker that is not there: its node, the reason, and since when."""
+    spares: tuple[str, ...] = ()
+    """The nodes that are there to take a lost worker's place."""
 
     @property
     def is_over(self) -> bool:
@@ -286,6 +288,7 @@ def _state(row: Mapping[str, Any]) -> ClusterState:
             "exit_code": outcome.get("exit_code"),
             "nodes": tuple(row["nodes"]),
             "missing": tuple(row["missing"]),
+            "spares": tuple(row.get("spares", ())),
         }
     )
 

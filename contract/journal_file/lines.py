@@ -174,6 +174,7 @@ DETAILS: Mapping[str, Fits] = {
     "failure": _is_text,
     "evidence": _is_text,
     "place": _is_text,
+    "lost": _is_text,
     "resume": _is_text,
     "outcome": _is_text,
     "answer": _is_text,
@@ -183,6 +184,7 @@ NEEDED: Mapping[str, str] = {
     **dict.fromkeys(("step", "step-found", "resume", "restore", "checkpoint"), "step"),
     **dict.fromkeys(("checkpoint-skipped", "rank-replaced"), "step"),
     "failure": "failure",
+    "node-replaced": "lost",
     "outcome": "outcome",
 }
 """Kind of an event → the detail that it must have."""

@@ -86,6 +86,8 @@ class CheckedIn:
     """What this node has to know to take the head's place; None if it may not."""
     ray_token: str | None = None
     """The token of the head's Ray; None if it is this node's."""
+    bare: bool = False
+    """This node is a spare, and its Ray is to offer nothing."""
 
 
 class ControlClient:
@@ -129,7 +131,8 @@ class ControlClient:
             raise RefusedError(value)
         self._own_key = str(row.get("own_key", ""))
         address = str(row.get("address", ""))
-        return CheckedIn(str(value), address, row.get("heritage"), row.get("ray_token"))
+        inherits, ray, bare = row.get("heritage"), row.get("ray_token"), row.get("bare", False)
+        return CheckedIn(str(value), address, inherits, ray, bool(bare))
 
     def leave(self, node: str, why: str) -> bool:
         """Tell the head that this node's machine is about to go; return whether it knows now."""

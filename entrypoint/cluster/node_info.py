@@ -37,6 +37,8 @@ class NodeInfo:
     Once the head sees the file, it replaces the name by its incarnation, as in its own NodeInfo."""
     clock: float | None = None
     """The node's time when it sends this, in seconds of the epoch."""
+    rank: int | None = None
+    """The number that the platform gives the node; None if it gives none."""
     oom_kills: int = 0
     """Processes of its container that the kernel has killed for lack of memory."""
 

@@ -36,6 +36,8 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "expected_workers": Metric("workers on the roll"),
     "present_workers": Metric("workers that joined and are there"),
+    "expected_spares": Metric("`ROLLCALL_SPARE_WORKERS`"),
+    "present_spares": Metric("spares that joined and are there"),
     "phase": Metric("1 for what the head does now: roll call, training, recovering, …", ("phase",)),
     "outcome": Metric("1 for the outcome of the run, once it has one; else 0", ("outcome",)),
     "run_info": Metric("1; the labels say what is run", FACTS),
@@ -160,6 +162,8 @@ def samples(scrape: Scrape) -> Iterator[Sample]:
 def _cluster(state: Mapping[str, Any]) -> Iterator[Sample]:
     yield "expected_workers", (), state["expected_workers"]
     yield "present_workers", (), state["present"]
+    yield "expected_spares", (), state.get("expected_spares", 0)
+    yield "present_spares", (), len(state.get("spares", ()))
     yield "phase", (str(state["phase"]),), 1
     outcome = (state.get("outcome") or {}).get("outcome")
     for name in OUTCOMES:
@@ -169,10 +173,10 @@ def _cluster(state: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _nodes(scrape: Scrape) -> Iterator[Sample]:
-    head = scrape.state.get("head_node")
+    head, spares = scrape.state.get("head_node"), scrape.state.get("spares", ())
     for node in [*([head] if head else []), *scrape.state["nodes"]]:
         name, has = node["node"], node["inventory"]
-        role = "head" if node is head else "worker"
+        role = "head" if node is head else "spare" if name in spares else "worker"
         yield "node_up", (name, role), node["present"] and node["joined"]
         yield "node_silent_seconds", (name,), node["silent_seconds"]
         yield "node_gpus", (name,), has.get("gpus", 0)

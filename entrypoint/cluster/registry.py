@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from contract.resources import NodeResources
-from entrypoint.cluster import differences, roll
+from entrypoint.cluster import differences, lost_nodes, places, roll
 from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.gpu_history import GpuHistory
+from entrypoint.cluster.lost_nodes import Attendance, Known
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.roll import RegisteredNode
+from entrypoint.cluster.roll import Places, RegisteredNode
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.sockets import peer_address
 from entrypoint.run import storage_reads
@@ -38,6 +39,17 @@ class CheckInResult:
     """The node had joined Ray before; by asking again it says that its earlier Ray is gone."""
     own_key: str = ""
     """The node's own key, with which it gets a new token; "" if it is refused."""
+    bare: bool = False
+    """The node is a spare, and its Ray is to offer nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spares:
+    """The nodes that a run has besides its workers."""
+
+    count: int = 0
+    bare: bool = False
+    """Ray places the job's work as it likes, so that their Ray has to offer nothing."""
 
 
 class NodeRegistry:
@@ -47,12 +59,16 @@ class NodeRegistry:
         expected: int,
         incarnation: str,
         skipped_checks: frozenset[str] = frozenset(),
+        spares: Spares = Spares(),
     ) -> None:
         """`me`: the head itself; `skipped_checks`: checks between nodes that are not asked."""
         self.me = me
         self.incarnation = incarnation
         """A worker that sees another value leaves its Ray and joins again."""
         self.expected = expected
+        self._spares = spares
+        self._holders: tuple[str, ...] = ()
+        self._held = False
         self.gpu_history = GpuHistory()
         self._own_gpus: Sequence[GpuUse] = ()
         self._skipped_checks = skipped_checks
@@ -71,6 +87,8 @@ class NodeRegistry:
         """Worker that left or is to join again, and has not checked in since → since when."""
         self._evicted: dict[tuple[str, str], tuple[str, str]] = {}
         """(Name, address) → why the node was evicted, and the life in which it was."""
+        self._joined: dict[str, NodeInfo] = {}
+        """What each worker said last of those that have ever joined."""
         self._oom_counts: dict[str, int] = {}
         """Worker → the newest count of OOM kills that it reported."""
         self._oom_kills: Counter[str] = Counter()
@@ -93,11 +111,14 @@ class NodeRegistry:
                 self._renewed.discard(info.node)
             refusal = self._take(info, source, now)
             entry = None if refusal else self._entries[info.node]
+            if entry and not info.joined:
+                entry.bare = self._spares.bare and info.node not in self._workers(now)
             return CheckInResult(
                 refusal=refusal,
                 is_new=is_new,
                 had_joined=had_joined,
                 own_key=entry.own_key if entry else "",
+                bare=entry.bare if entry else False,
             )
 
     def own_keys(self) -> dict[str, str]:
@@ -123,14 +144,37 @@ class NodeRegistry:
             staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
             now = time.monotonic()
             off = roll.OffRoll(self._refused, self._forgotten)
-            return roll.roll_state(staying, self.expected, now, self._began, off)
+            return roll.roll_state(staying, self._places, now, self._began, off)
+
+    def _workers(self, now: float) -> tuple[str, ...]:
+        """Return who has a place, of the nodes that are heard and stay; with the lock held."""
+        entries = self._entries.items()
+        heard = [n for n, e in entries if e.present(now) and n not in self._leaving]
+        return self._places.workers(heard)
+
+    @property
+    def _places(self) -> Places:
+        spares = self._spares
+        return Places(self.expected, spares.count, spares.bare, self._holders, self._held)
+
+    def hold_places(self, holders: Sequence[str]) -> None:
+        """Note that the job begins on these workers: they keep their places if they are lost."""
+        with self._lock:
+            self._holders, self._held = tuple(holders), True
+
+    def free_places(self) -> None:
+        """Note that no job runs: spares take the places of nodes that are not there."""
+        with self._lock:
+            self._held = False
+
+    def move_place(self, lost: str, to: str) -> None:
+        """Note that the job's work on the node `lost` is on the node `to` now."""
+        with self._lock:
+            self._holders = places.moved(self._holders, lost, to)
 
     def node_infos(self) -> list[NodeInfo]:
         """Return the NodeInfo of the head and of every present worker that has joined."""
-        with self._lock:
-            now = time.monotonic()
-            entries = [entry for _, entry in sorted(self._entries.items())]
-            return [self.me, *(e.info for e in entries if e.info.joined and e.present(now))]
+        return [self.me, *self.roll_state().node_infos]
 
     def offers(self) -> list[NodeResources]:
         """Return what the nodes offer to a job, the head's first; [] until the roll is complete."""
@@ -144,6 +188,16 @@ class NodeRegistry:
             for worker in list(self._entries):
                 self._forget(worker)
             self._renewed.clear()
+
+    def attendance(self, patience: float) -> Attendance:
+        """Return which nodes are there or start, and which were there and are gone.
+
+        `patience`: seconds of silence after which a node counts as gone.
+        """
+        with self._lock:
+            now = time.monotonic()
+            known = Known(self._joined, self._entries, self._forgotten, self._evicted)
+            return lost_nodes.attendance(known, now, patience)
 
     def silent(self) -> frozenset[str]:
         """Return the names of workers that had joined and are not heard any more."""
@@ -274,12 +328,14 @@ class NodeRegistry:
         with self._lock:
             now = time.monotonic()
             entries = [entry for _, entry in sorted(self._entries.items())]
-            shown = [e for e in entries if e.present(now) or not state.complete]
+            shown = [e for e in entries if e.present(now) or not state.with_spares]
             return {
                 "head": self.me.node,
                 "head_node": own.as_dict(now),
-                "expected_workers": self.expected,
+                "expected_workers": state.expected,
                 "present": len(state.present),
+                "expected_spares": state.expected_spares,
+                "spares": list(state.spares),
                 "missing": [worker.as_dict() for worker in state.missing],
                 "refused": dict(self._refused),
                 "differences": list(self._differences),
@@ -321,6 +377,8 @@ class NodeRegistry:
         entry.own_key = f"rollcall-node-{secrets.token_hex(24)}"
         entry.source, entry.skew = peer_address(source, info.address), skew
         self._acknowledged.discard(info.node)
+        if info.joined:
+            self._joined[info.node] = info
         return None
 
     def _still_evicted(self, info: NodeInfo) -> str | None:

@@ -61,6 +61,7 @@ class CheckIn(BaseModel):
     environment: Texts = {}
     storage: Line = ""
     clock: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    rank: Count | None = None
     oom_kills: Count = 0
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from contract.durations import duration
-from entrypoint.cluster import gpu_history
+from entrypoint.cluster import gpu_history, places
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.machine.gpus.use import GpuUse
 
@@ -31,6 +31,8 @@ class RegisteredNode:
     """When the newest of these polls was opened."""
     hung_up: bool = field(init=False, default=False)
     """The last poll ended because its connection did, as when the node dies."""
+    bare: bool = field(init=False, default=False)
+    """Its Ray offers nothing, as that of a spare whose work Ray itself would place."""
     source: str = ""
     """Address of the node's connection as the head sees it; "" if it reveals nothing."""
     gpus: Sequence[GpuUse] = field(init=False, default=())
@@ -126,14 +128,26 @@ class MissingWorker:
 class RollState:
     expected: int
     present: tuple[str, ...]
-    """Names of the workers that have joined and are still there."""
+    """Names of the workers that have joined and are still there, without the spares."""
     missing: tuple[MissingWorker, ...]
     node_infos: tuple[NodeInfo, ...] = ()
     """The NodeInfo of each present worker."""
+    spares: tuple[str, ...] = ()
+    """Names of the spares that have joined and are still there."""
+    expected_spares: int = 0
+    misjoined: tuple[str, ...] = ()
+    """Nodes whose Ray offers too little, or too much, for the place that they have now."""
+    replaced: tuple[tuple[str, str], ...] = ()
+    """Lost workers, each with the one that has its place now."""
 
     @property
     def complete(self) -> bool:
         return len(self.present) >= self.expected
+
+    @property
+    def with_spares(self) -> bool:
+        """Whether the roll is complete, and the spares are there, too."""
+        return self.complete and len(self.spares) >= self.expected_spares
 
     def lost(self, before: Sequence[str]) -> tuple[MissingWorker, ...]:
         """Return each worker of `before` that is gone, unless it was replaced."""
@@ -153,8 +167,16 @@ class RollState:
     def enough(self, minimum: int) -> bool:
         return len(self.present) >= minimum
 
+    @property
+    def _spares_in_words(self) -> str:
+        here, expected = len(self.spares), self.expected_spares
+        count = f"{here}" if here >= expected else f"{here} of {expected}"
+        return f"and {count} {'spare' if count == '1' else 'spares'} are"
+
     def __str__(self) -> str:
-        are = "worker is" if self.expected == 1 else "workers are"
+        noun = "worker" if self.expected == 1 else "workers"
+        are = f"{noun} {self._spares_in_words}" if self.expected_spares else f"{noun} are"
+        are = "worker is" if are == "worker are" else are
         there = f"{len(self.present)} of {self.expected} {are} there"
         if self.expected == 0:
             return "a cluster of one node: EXPECTED_WORKERS is 0"
@@ -174,9 +196,31 @@ class OffRoll:
 NOBODY = OffRoll()
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of a run, and what the head knows of who has one."""
+
+    expected: int
+    spares: int = 0
+    """Nodes that are to be there besides; without any, each node that joins has a place."""
+    bare_spares: bool = False
+    """Ray places the job's work as it likes, so that the Ray of a spare has to offer nothing."""
+    holders: tuple[str, ...] = ()
+    """Who had a place when the roll was called, or got one since."""
+    held: bool = False
+    """An attempt runs: the places of nodes that are lost stay theirs."""
+
+    def workers(self, heard: Sequence[str]) -> tuple[str, ...]:
+        """Return who has a place. `heard`: the nodes that are heard, the oldest first."""
+        if not self.spares:
+            return tuple(heard)
+        there = [*self.holders, *heard] if self.held else heard
+        return places.filled(self.holders, there, self.expected)
+
+
 def roll_state(
     entries: Mapping[str, RegisteredNode],
-    expected: int,
+    roll: Places,
     now: float,
     began: float,
     off: OffRoll = NOBODY,
@@ -185,7 +229,8 @@ def roll_state(
 
     `began`: when the head started to wait.
     """
-    present, missing, node_infos = [], [], []
+    present, spares, missing = [], [], []
+    workers = roll.workers([name for name, entry in entries.items() if entry.present(now)])
 
     def away(node: str | None, absence: Absence, **details: Any) -> None:
         missing.append(MissingWorker(node=node, absence=absence, **details))
@@ -195,21 +240,28 @@ def roll_state(
             away(name, Absence.SILENT, seconds=now - entry.seen_at)
         elif not entry.info.joined:
             away(name, Absence.STARTING_RAY)
-        else:
+        elif name in workers:
             present.append(name)
-            node_infos.append(entry.info)
+        else:
+            spares.append(name)
     for name, why in off.refused.items():
         away(name, Absence.REFUSED, why=why)
-    unknown = max(0, expected - len(entries) - len(off.refused))
+    unknown = max(0, roll.expected - len(entries) + len(spares) - len(off.refused))
     since = off.forgotten
     newest = sorted(sorted(since, key=lambda name: -since[name])[:unknown])
     for name in newest:
         away(name, Absence.GONE, seconds=now - since[name])
     if (strangers := unknown - len(newest)) > 0:
         away(None, Absence.UNKNOWN, seconds=now - began, workers=strangers)
+    bare = set(spares) if roll.bare_spares else set()
+    taken = places.taken(roll.holders, present) if roll.spares else []
     return RollState(
-        expected,
+        roll.expected,
         tuple(present),
-        () if len(present) >= expected else tuple(missing),
-        tuple(node_infos),
+        () if len(present) >= roll.expected else tuple(missing),
+        tuple(entries[name].info for name in present),
+        tuple(spares),
+        roll.spares,
+        tuple(name for name in (*present, *spares) if entries[name].bare != (name in bare)),
+        tuple(pair for pair in taken if pair[0] not in spares),
     )

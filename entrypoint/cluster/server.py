@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Any
@@ -109,6 +110,18 @@ class ControlServer:
     def node_infos(self) -> list[NodeInfo]:
         """Return the NodeInfo of the head and of every present worker that has joined."""
         return self._registry.node_infos()
+
+    def hold_places(self, holders: Sequence[str]) -> None:
+        """Note that the job begins on these workers: they keep their places if they are lost."""
+        self._registry.hold_places(holders)
+
+    def free_places(self) -> None:
+        """Note that no job runs: spares take the places of nodes that are not there."""
+        self._registry.free_places()
+
+    def move_place(self, lost: str, to: str) -> None:
+        """Note that the job's work on the node `lost` is on the node `to` now."""
+        self._registry.move_place(lost, to)
 
     def new_incarnation(self) -> None:
         """Have every worker leave its Ray and join again."""

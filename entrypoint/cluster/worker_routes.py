@@ -127,6 +127,7 @@ class WorkerRoutes:
             "incarnation": self.registry.incarnation,
             "address": self.registry.me.address,
             "own_key": answer.own_key,
+            "bare": answer.bare,
             "ray_token": None if self.keys.first == self.keys.token else self.keys.first,
         }
         return JSONResponse({"accepted": True, **accepted, "heritage": self.heritage})

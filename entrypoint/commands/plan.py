@@ -35,6 +35,7 @@ KEYS = (
     "ray_address",
     "expected_workers",
     "min_workers",
+    "spare_workers",
     "node_name",
     "node_address",
     "recipe",
@@ -73,6 +74,7 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
+    given["spare_workers"] = decided.spare_workers
     warnings = _of_the_role(settings)
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:

@@ -183,9 +183,14 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     roll = f"{state['present']} of {state['expected_workers']} workers"
     if not state["expected_workers"]:
         roll = "a cluster of one node"
+    spares = state.get("spares", [])
+    if expected := state.get("expected_spares", 0):
+        count = len(spares) if len(spares) >= expected else f"{len(spares)} of {expected}"
+        roll += f", {count} spare{'' if count == 1 else 's'}"
     lines = [f"{head}: {state['phase']}; {roll}"]
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
+        there = "a spare" if node["node"] in spares else there
         there = there if node["present"] else f"silent for {duration(node['silent_seconds'])}"
         lines.append(f"  {node['node']} at {node['address']}: {there}")
     shown = {node["node"] for node in state["nodes"]}

@@ -177,6 +177,7 @@ OF_RAYS_START = {
     "resources": "give them to `ray start` on Ray's nodes",
     "num_cpus": "give them to `ray start` on Ray's nodes",
     "num_gpus": "give them to `ray start` on Ray's nodes",
+    "spare_workers": "a node more in Ray's cluster is a spare",
     "standby_ranks": "Ray's nodes start their processes without them",
     "waits_for_jobs": "start Rollcall once for each job, with the job's own words",
     "debug_ray": "set RAY_DEBUG or RAY_DEBUG_POST_MORTEM on Ray's nodes",

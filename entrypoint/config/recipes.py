@@ -23,22 +23,29 @@ class RecipeTraits:
     """It reads the words of its program: what a shell or a client has around them is left out."""
     bare_workers: bool = False
     """Its workers import nothing but Ray before they register with Ray."""
+    keeps_to_nodes: bool = False
+    """It starts processes only on the nodes that the head names, and leaves spares alone."""
     may_lack_a_job: bool = False
     """Nobody need have named it: without a job, nothing was asked for."""
 
 
 RECIPES: Mapping[str, RecipeTraits] = {
     "builtin": RecipeTraits(
-        own_trainer=True, wandb_flag=True, uploads=True, bare_workers=True, may_lack_a_job=True
+        own_trainer=True,
+        wandb_flag=True,
+        uploads=True,
+        bare_workers=True,
+        keeps_to_nodes=True,
+        may_lack_a_job=True,
     ),
     "command": RecipeTraits(),
     "openrlhf": RecipeTraits(wandb_flag=True, reads_command=True),
     "search-r1": RecipeTraits(reads_command=True),
-    "supervised": RecipeTraits(own_trainer=True, wandb_flag=True),
-    "torchrun": RecipeTraits(reads_command=True),
-    "trl": RecipeTraits(reads_command=True),
+    "supervised": RecipeTraits(own_trainer=True, wandb_flag=True, keeps_to_nodes=True),
+    "torchrun": RecipeTraits(reads_command=True, keeps_to_nodes=True),
+    "trl": RecipeTraits(reads_command=True, keeps_to_nodes=True),
     "verl": RecipeTraits(reads_command=True),
-    "verl-sft": RecipeTraits(reads_command=True),
+    "verl-sft": RecipeTraits(reads_command=True, keeps_to_nodes=True),
 }
 BUILTIN, SUPERVISED = "builtin", "supervised"
 """The default, and the recipe of `rollcall sft`, `rm` and `dpo`."""

@@ -28,6 +28,7 @@ class Head:
     expected_workers: int
     min_workers: int
     why: str
+    spare_workers: int = 0
     takeovers: int = 0
     """How many heads of this run were lost before, each replaced by a worker."""
     known: tuple[str, ...] | None = None
@@ -59,7 +60,7 @@ def decide(settings: Settings) -> Head | Worker:
         return Worker(head.value, f"{_why(settings)}; the head is named by {head.source}")
     expected = expected_workers(settings)
     least = expected if settings.min_workers is None else settings.min_workers
-    return Head(expected, least, _why(settings))
+    return Head(expected, least, _why(settings), settings.spare_workers)
 
 
 def is_worker(settings: Settings) -> bool:
@@ -122,10 +123,11 @@ def bind_address(settings: Settings) -> str:
 
 
 def expected_workers(settings: Settings) -> int:
+    """How many workers do the job's work: the spares are not among them."""
     if settings.expected_workers is not None:
         return settings.expected_workers
     if settings.platform.nodes is not None:
-        return settings.platform.nodes - 1
+        return max(0, settings.platform.nodes - 1 - settings.spare_workers)
     return DEFAULT_EXPECTED_WORKERS
 
 
@@ -152,6 +154,8 @@ def sources(settings: Settings) -> dict[str, str]:
     if not is_worker(settings):
         facts["expected_workers"] = _source(settings, "expected_workers", "nodes")
         facts["min_workers"] = settings.variable("min_workers") or facts["expected_workers"]
+        if settings.spare_workers:
+            facts["spare_workers"] = _source(settings, "spare_workers")
     return {fact: source for fact, source in facts.items() if source is not None}
 
 
@@ -269,6 +273,7 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is not set, and {platform.name} does not say how many nodes there are",
             platform.remedies.get("nodes", REMEDIES["nodes"]),
         )
+    yield from _spare_faults(settings)
     if settings.min_workers is not None and settings.min_workers > expected:
         source = _source(settings, "expected_workers", "nodes")
         yield Fault(
@@ -277,3 +282,25 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is above the {expected} workers that are expected ({source})",
             "give at most as many, or set EXPECTED_WORKERS higher",
         )
+
+
+def _spare_faults(settings: Settings) -> Iterator[Fault]:
+    """Spares that no worker can need, or that the platform does not have."""
+    spares, nodes = settings.spare_workers, settings.platform.nodes
+    if not spares:
+        return
+    source = _source(settings, "expected_workers", "nodes")
+    if nodes is not None and spares > nodes - 2:
+        problem = f"leaves no worker of the {nodes} nodes of {settings.platform.name}: one is the"
+        problem += f" head ({settings.platform.sources['nodes']})"
+        remedy = f"give at most {max(0, nodes - 2)}, or start more nodes"
+    elif expected_workers(settings) == 0:
+        problem = f"are to take a lost worker's place, and no worker is expected ({source})"
+        remedy = "leave it out, or set EXPECTED_WORKERS to the workers without the spares"
+    elif nodes is not None and expected_workers(settings) + spares > nodes - 1:
+        problem = f"and the {expected_workers(settings)} workers of {source} are more than the "
+        problem += f"{nodes - 1} nodes besides the head ({settings.platform.sources['nodes']})"
+        remedy = "lower one of them: EXPECTED_WORKERS does not count the spares"
+    else:
+        return
+    yield Fault("ROLLCALL_SPARE_WORKERS", str(spares), problem, remedy)

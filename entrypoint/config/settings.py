@@ -102,6 +102,19 @@ class Settings:
         parse=parse.duration,
         default=300.0,
     )
+    spare_workers: int = variable(
+        "ROLLCALL_SPARE_WORKERS",
+        "Nodes besides the expected workers that join, do no work, and [take a lost worker's place]"
+        "(recovery.md#spares). The platform's size, if it is known, counts them.",
+        parse=parse.whole_number(0, 100_000),
+        default=0,
+    )
+    replace_command: tuple[str, ...] | None = variable(
+        "ROLLCALL_REPLACE_COMMAND",
+        "A program on the head that [brings another node](recovery.md#a-node-that-is-needed) for"
+        " a lost one. `{node}`, `{rank}`, `{address}` and `{reason}` in it are the lost one's.",
+        parse=parse.arguments,
+    )
     head_failover: HeadFailover = variable(
         "ROLLCALL_HEAD_FAILOVER",
         "`auto`: on a shared run directory, a worker [takes the place](recovery.md"

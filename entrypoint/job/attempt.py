@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contract.durations import duration
+from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.console import ProgressLine
@@ -218,6 +219,7 @@ class Attempt:
                         self._stop(WorkerLeaving(f"{worker} leaves: {why}"))
             self._look_for_kills()
             self._look_for_silent_workers()
+            self._look_for_moves()
             self._told.publish()
             progress = self._progress()
             if self._cause is None:
@@ -281,6 +283,17 @@ class Attempt:
             self._tell_worker("node-back", name, "is heard again")
         self._lost = (self._lost | self._silent) & now
         self._silent = now
+
+    def _look_for_moves(self) -> None:
+        """Give a lost worker's place to the spare on which the job goes on, once it says so."""
+        roll = self.run.control.roll()
+        if not roll.expected_spares or roll.complete:
+            return
+        with suppress(OSError):
+            for event in self.run.journal.landmarks(MOVED):
+                if event["attempt"] == self.plan.number:
+                    to = str(event["details"].get("node"))
+                    self.run.control.move_place(event["details"]["lost"], to)
 
     def _tell_worker(self, kind: str, name: str, what: str) -> None:
         self._line.end()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from contract.durations import duration
+from contract.launch.places import MOVED
 from entrypoint.cluster.roll import RollState
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.config.settings import PreflightMode, Settings
@@ -29,6 +30,8 @@ from entrypoint.run.kept_layouts import KeptLayout
 
 log = logging.getLogger(__name__)
 
+SPARES_SECONDS = 5.0
+"""How long the first roll call waits for spares once all workers are there."""
 NODE_TIMEOUTS = 2.0
 """Multiple of ROLLCALL_NODE_TIMEOUT to wait for Ray to list the nodes that have joined."""
 
@@ -63,6 +66,10 @@ class Cluster(Protocol):
         """Restart the head's Ray, or wait until it is there again."""
         ...
 
+    def mark_dead(self, name: str, why: str) -> bool:
+        """Have Ray mark its nodes of this name dead. Returns whether there were any."""
+        ...
+
 
 @dataclass(slots=True)
 class Rendezvous:
@@ -85,6 +92,10 @@ class Rendezvous:
     _told_layout: tuple[str, str] = ("", "")
     """The flags and the idle GPUs of the newest event of the layout."""
     _told_warnings: set[str] = field(init=False, default_factory=set)
+    _given_up: set[str] = field(init=False, default_factory=set)
+    """Workers that Ray was told to give up, because a spare has the place."""
+    _complete_since: float | None = None
+    """When all workers were there first; monotonic clock, s."""
     _unseen_since: float | None = None
     """When Ray was first seen not to list nodes that have joined; monotonic clock, s."""
     _impatient: int = 0
@@ -100,6 +111,7 @@ class Rendezvous:
         """
         failures = 0
         while True:
+            self.run.control.free_places()
             self.collective.warm_up(
                 self.run.control.node_infos()[0], self.run.control.roll().expected
             )
@@ -189,6 +201,11 @@ class Rendezvous:
             present, expected = state.present, state.expected
             self.run.journal.record("roll", str(state), present=list(present), expected=expected)
             fits = self._fit(state)
+        for lost, spare in state.replaced:
+            sentence = f"{spare}, a spare, takes the place of {lost}"
+            self.run.journal.record(MOVED, sentence, lost=lost, node=spare)
+        self._given_up.clear()
+        self.run.control.hold_places(state.present)
         self.present = state.present
         self.services.wait_ready(self.run.inbox.stop)
 
@@ -286,9 +303,11 @@ class Rendezvous:
         if not state.complete and shrink is None:
             self._unseen_since = None
             raise wait.NotYetError(str(state))
+        self._settle_spares(state)
         try:
-            alive, nodes = len(self.cluster.alive()), 1 + there
-            if alive < nodes or (shrink is not None and alive > nodes):  # it still lists a lost one
+            alive, nodes = len(self.cluster.alive()), 1 + there + len(state.spares)
+            fewer = shrink is not None or state.replaced
+            if alive < nodes or (fewer and alive > nodes):  # it still lists a lost one
                 raise wait.NotYetError(f"Ray sees {alive} of {nodes} nodes")
         except wait.NotYetError as unseen:
             self._lose_patience(str(unseen))
@@ -299,6 +318,26 @@ class Rendezvous:
         if shrink is not None and not as_before:
             self.record(shrink)
         return state
+
+    def _settle_spares(self, state: RollState) -> None:
+        """Have Ray give up the nodes whose places spares have taken.
+
+        Raises NotYetError while nodes join again, because they offer too little or too much for
+        their new places; and for a moment before the first attempt, while spares are not there.
+        """
+        for lost, spare in state.replaced:
+            if lost not in self._given_up:
+                self._given_up.add(lost)
+                self.cluster.mark_dead(lost, f"{spare} has the place of {lost}, which is lost")
+        for node in state.misjoined:
+            self.run.control.renew(node)
+        if state.misjoined:
+            raise wait.NotYetError(f"{', '.join(state.misjoined)} joins again, for its new place")
+        now = time.monotonic()
+        self._complete_since = self._complete_since or now
+        waits = self.present is None and now - self._complete_since < SPARES_SECONDS
+        if waits and state.complete and not state.with_spares:
+            raise wait.NotYetError(str(state))
 
     def _lose_patience(self, unseen: str) -> None:
         """Restart Ray if it has not listed nodes that have joined for too long.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from contract import lease
 from contract.exit_codes import ExitCode
+from contract.launch import places
 from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.run_dir import write_atomically
 from entrypoint.cluster.server import HeadPhase
@@ -219,8 +220,10 @@ class Supervisor:
             **lease.environment(run.journal.claim),
             **discover.of_driver(run.settings),
         }
-        command = replace(command, env={**command.env, **of_attempt})
         workers = self.rendezvous.present or ()
+        if run.settings.spare_workers and not run.settings.ray_address:
+            of_attempt |= places.environment([run.settings.node_name, *workers])
+        command = replace(command, env={**command.env, **of_attempt})
         return AttemptPlan(submission, number, resume_from or 0, command, workers)
 
     def _name_of_tracker(self) -> dict[str, str]:

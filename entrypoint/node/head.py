@@ -18,9 +18,10 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.access import keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.serving import Listener
+from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import HeadFailover, Settings
 from entrypoint.job import command_identity, exported_model, run_identity, supervisor
@@ -35,7 +36,15 @@ from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import actor_logs, heritage, ray_node, start_again, store_sync, webhook
+from entrypoint.node import (
+    actor_logs,
+    heritage,
+    ray_node,
+    replacement,
+    start_again,
+    store_sync,
+    webhook,
+)
 from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.heritage import Moved, Succession
 from entrypoint.node.journal_observer import JournalObserver
@@ -176,7 +185,10 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     token = run_token.for_head(settings)
     keys = keys_of(settings, token)
     skipped = differences.skipped_checks(settings)
-    registry = NodeRegistry(me, role.expected_workers, me.storage, skipped)
+    spares = Spares(
+        role.spare_workers, settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
+    )
+    registry = NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
     cluster = (
         ExistingRay(settings, journal, registry, inbox)
         if settings.ray_address
@@ -211,6 +223,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         nullcontext() if settings.ray_address else actor_logs.copying(settings),
         cluster,
         control,
+        replacement.watching(settings, registry, journal),
         gpu_use.watching(settings, registry.own_gpus),
         Services(settings, is_head=True, env=env, tell=tell) as services,
         ExitStack() as uploads,
@@ -316,4 +329,6 @@ def _start_sentence(settings: Settings, role: Head) -> str:
         waits = "; it waits for jobs (rollcall submit)" if settings.waits_for_jobs else ""
         return f"this is the head of a cluster of one node (EXPECTED_WORKERS=0){waits}"
     noun = "worker" if role.expected_workers == 1 else "workers"
-    return f"this is the head; it waits for {role.expected_workers} {noun}{jobs}"
+    spares = role.spare_workers
+    besides = f", and has {spares} {'spare' if spares == 1 else 'spares'} besides" if spares else ""
+    return f"this is the head; it waits for {role.expected_workers} {noun}{jobs}{besides}"

@@ -250,7 +250,7 @@ class Membership:
                     raise_if_over_or_moved,
                 )
                 self._raise_if_over()
-                return self._belong(client, way.info, host)
+                return self._belong(way)
         except _OverError as ended:
             return ended.message
         finally:
@@ -286,10 +286,11 @@ class Membership:
             case message:
                 raise _OverError(message)
 
-    def _belong(self, client: ControlClient, info: NodeInfo, host: str) -> Message:
+    def _belong(self, way: WayIn) -> Message:
         """Start Ray on this node; return the message that ends the membership."""
+        client, info, host = way.client, way.info, way.host
         try:
-            started = self._start_ray(info, host)
+            started = self._start_ray(way)
         except RayFailedError as error:
             if error.exit_code == ExitCode.UNFIT:
                 raise
@@ -320,11 +321,16 @@ class Membership:
                 return self._leave(client, info.node, message)
             return message
 
-    def _start_ray(self, info: NodeInfo, host: str) -> RayNode:
+    def _start_ray(self, way: WayIn) -> RayNode:
+        settings, info = self.settings, way.info
         # Its Ray keeps the token of the head's start, and so the authority, after `rotate-token`.
-        tls_files.prepare(self.settings, self.ray_token, info.address)
-        arguments = ray_node.worker_arguments(self.settings, host)
-        return RayNode(self.settings, arguments, info, self.ray_token, self.inbox)
+        tls_files.prepare(settings, self.ray_token, info.address)
+        if way.bare:
+            log.info("this node is a spare: its Ray offers nothing until it has a place")
+            settings = replace(settings, num_cpus=0, resources={})
+            info = replace(info, inventory={**info.inventory, "gpus": 0})
+        arguments = ray_node.worker_arguments(settings, way.host)
+        return RayNode(settings, arguments, info, self.ray_token, self.inbox)
 
     def _next_message(self, client: ControlClient) -> Message:
         """Return what ends the membership; do what the head asks about the job meanwhile."""
@@ -367,6 +373,7 @@ class Membership:
             environment=collective_variables(self.settings.environ),
             rejoins=self._why_ended,
             tls=tls_files.kind(self.settings),
+            rank=self.settings.platform.rank,
             examined=LIFE if examined_whole(self.settings) else "",
         )
 

@@ -27,6 +27,8 @@ class WayIn:
     """What this node has to know to take the head's place."""
     ray_token: str | None = None
     """The token of the head's Ray; None if it is this node's."""
+    bare: bool = False
+    """This node is a spare, and its Ray is to offer nothing."""
 
 
 def through(
@@ -61,7 +63,7 @@ def through(
         if way is not None:
             way.client.close()
         inherits, ray = Heritage.read(accepted.heritage), accepted.ray_token
-        way = WayIn(host, client, info, accepted.incarnation, inherits, ray)
+        way = WayIn(host, client, info, accepted.incarnation, inherits, ray, accepted.bare)
         left = [other for other in left if other == accepted.address]
         if accepted.address in answers:
             _warn(way, accepted.address, answers[accepted.address])

@@ -38,11 +38,11 @@ LAST_SECONDS = 3.0
 """For the rest of the messages when the head ends."""
 MOST_WAITING = 50
 """Messages that wait for the server; the oldest are dropped."""
-REPAIRED = ("engine-replaced", "head-moved", "node-back", "rank-replaced")
+REPAIRED = ("engine-replaced", "head-moved", "node-back", "node-replaced", "rank-replaced")
 """Kinds of events that tell of a recovery within an attempt."""
 WARNED = (
     *("engine-left-out", "node-lost", "oom-kill", "push-failed", "refused", "reward-server"),
-    *("service", "upload-failed"),
+    *("node-needed", "replace-failed", "service", "upload-failed"),
 )
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)

@@ -24,6 +24,8 @@ WARNING_KINDS = frozenset(
             "head-moved",
             "refused",
             "node-lost",
+            "node-needed",
+            "replace-failed",
             "step-pattern",
         ),
         *("engine-left-out", "left-over", "oom-kill", "service", "upload-failed"),

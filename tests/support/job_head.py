@@ -106,6 +106,9 @@ class JobHead:
     def ended(self) -> str:
         return ""
 
+    def mark_dead(self, name: str, why: str) -> bool:
+        return True
+
     def revive(self) -> None:
         if self.broken:
             raise RayFailedError("Ray does not start")

@@ -13,7 +13,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient, JobInfo
@@ -121,6 +121,8 @@ class World:
         self.inbox = Inbox()
         self.nodes = {"127.0.0.2"}
         self.revived = 0
+        self.dead: list[str] = []
+        """Nodes that Ray was told to give up."""
         self.ray_ended = False
         self._lives = False
         self._timers: list[threading.Timer] = []
@@ -128,7 +130,8 @@ class World:
         self.jobs = ScriptedJobs(self, acts)
         self._reserved = PortBlock()
         self.port = self._reserved.first
-        registry = NodeRegistry(HEAD, workers, "first")
+        spares = Spares(self.settings.spare_workers)
+        registry = NodeRegistry(HEAD, workers, "first", spares=spares)
         self.control = control_server(root, self.port, TOKEN, registry, Observer(self.inbox))
         recipe = recipes.load(self.settings.recipe)
         self.context = RunContext(self.settings, recipe, self.journal, self.control, self.inbox)
@@ -143,6 +146,10 @@ class World:
 
     def ended(self) -> str:
         return "Ray on the head ended" if self.ray_ended else ""
+
+    def mark_dead(self, name: str, why: str) -> bool:
+        self.dead.append(name)
+        return True
 
     def revive(self) -> None:
         self.revived += 1

@@ -21,6 +21,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from contract.files import private_dir, ray_home
+from contract.launch import places
 from contract.resources import NodeResources
 from rollcall import own_packages
 from trainer.cluster.bin_packing import Assignment, pack
@@ -166,10 +167,10 @@ def reserve(layout: Layout) -> Placement:
     """
     deadline = time.monotonic() + FREE_SECONDS
     while True:
-        nodes = living_nodes()
+        nodes = work_nodes()
         placement = _ask(layout, nodes)
         while not placement.group.wait(POLL_SECONDS):
-            if living_nodes().keys() != nodes.keys():
+            if work_nodes().keys() != nodes.keys():
                 remove_placement_group(placement.group)
                 break
             if time.monotonic() > deadline:
@@ -182,6 +183,14 @@ def living_nodes() -> dict[str, dict[str, Any]]:
     """Returns the living nodes: Ray's id → Ray's row. The head comes first."""
     rows = sorted(ray.nodes(), key=lambda row: (not leads(row), row["NodeName"], row["NodeID"]))
     return {row["NodeID"]: row for row in rows if row["Alive"]}
+
+
+def work_nodes() -> dict[str, dict[str, Any]]:
+    """Returns the living nodes on which the job begins: not the spares. As `living_nodes`."""
+    names = places.read(os.environ)
+    return {
+        i: row for i, row in living_nodes().items() if names is None or row["NodeName"] in names
+    }
 
 
 def leads(row: Mapping[str, Any]) -> bool:

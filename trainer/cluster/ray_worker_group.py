@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 import ray
 from ray.exceptions import ActorAlreadyExistsError, RayError, RayTaskError
 
+from contract.journal import WriteEvent, print_event
 from trainer.cluster import tcp_stream
 from trainer.cluster.calls import RayPending, fetched, received
 from trainer.cluster.heartbeat import GroupHeartbeat
@@ -388,10 +389,17 @@ class RayLauncher:
     """Starts workers as Ray actors in the bundles of a placement."""
 
     def __init__(
-        self, placement: Placement, timeout: float, standby: StandbyRanks | None = None
+        self,
+        placement: Placement,
+        timeout: float,
+        standby: StandbyRanks | None = None,
+        tell: WriteEvent = print_event,
     ) -> None:
-        """`timeout`: seconds until a collective fails, and until a silent rank counts as lost."""
-        self._rescheduler = Rescheduler(placement)
+        """`timeout`: seconds until a collective fails, and until a silent rank counts as lost.
+
+        `tell`: records the node on which the work of a lost one goes on.
+        """
+        self._rescheduler = Rescheduler(placement, tell)
         self._standby = standby or StandbyRanks()
         self._timeout = timeout
         found = placement.assignment

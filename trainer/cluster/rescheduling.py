@@ -21,6 +21,8 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from contract.journal import WriteEvent, print_event
+from contract.launch.places import MOVED
 from trainer.cluster import placement
 from trainer.cluster.placement import Placement, Reservation
 from trainer.types import NoSeatError
@@ -57,8 +59,11 @@ class _Asked:
 
 
 class Rescheduler:
-    def __init__(self, planned: Placement) -> None:
+    def __init__(self, planned: Placement, tell: WriteEvent = print_event) -> None:
+        """`tell`: records which node goes on with the work of a lost one."""
         self._planned = planned
+        self._tell = tell
+        self._told: set[tuple[str, str]] = set()
         self._moved: dict[int, _Place] = {}
         """Planned bundle → the spare bundle that replaces it."""
         self._asked: dict[tuple[int, ...], _Asked] = {}
@@ -166,19 +171,31 @@ class Rescheduler:
     def _take(self, reserved: Reservation, group: Any) -> None:
         nodes, living = placement_group_table(group)["bundles_to_node_id"], placement.living_nodes()
         for index, bundle in enumerate(reserved.bundles):
+            self._tell_of_move(self._place(bundle, reserved).node, nodes[index])
             before = self._moved.get(bundle)
             if before and not (before.node in living and _reachable(living[before.node])):
                 remove_placement_group(before.group)  # else Ray moves its bundles to another node
             self._moved[bundle] = _Place(group, index, nodes[index])
 
+    def _tell_of_move(self, before: str, now: str) -> None:
+        """Record that work of one node goes on at another, once."""
+        if before == now or (before, now) in self._told:
+            return
+        self._told.add((before, now))
+        names = {row["NodeID"]: str(row["NodeName"]) for row in ray.nodes()}
+        lost, node = names.get(before, before), names.get(now, now)
+        self._tell(MOVED, f"{node} goes on with the work of {lost}.", lost=lost, node=node)
+
     def _of(self, role: str, number: int) -> list[_Place]:
         return self._places(self._planned.reservation(role, number))
 
     def _places(self, reserved: Reservation) -> list[_Place]:
-        planned = (
-            _Place(self._planned.group, bundle, reserved.node) for bundle in reserved.bundles
-        )
-        return [self._moved.get(place.index, place) for place in planned]
+        return [self._place(bundle, reserved) for bundle in reserved.bundles]
+
+    def _place(self, bundle: int, reserved: Reservation) -> _Place:
+        """Return where the work of a planned bundle is now."""
+        planned = _Place(self._planned.group, bundle, reserved.node)
+        return self._moved.get(bundle, planned)
 
 
 def _wanted(reserved: Reservation) -> str:

@@ -117,7 +117,9 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
         _check_directories(config, placed)
         config = _fetched(_settled(config, placed), placed)
         standby = StandbyRanks()
-        launcher = RayLauncher(placed, config.dist_timeout, standby)
+        launcher = RayLauncher(
+            placed, config.dist_timeout, standby, journal_writer(config.files.journal)
+        )
         peers = Replicator(config)
         workers = groups.assemble(config, config.total_steps(len(prompts.stream)), launcher)
         own = reward or _model_reward(config, workers)

@@ -4,8 +4,9 @@
 const MOST_ROWS = 100;
 let drawnNodes = "";
 
-function stateOf(node) {
+function stateOf(node, spares) {
   if (!node.present) return [`silent for ${duration(node.silent_seconds)}`, "bad"];
+  if (spares.includes(node.node)) return ["spare", "good"];
   return node.joined ? ["joined", "good"] : ["starting Ray", "busy"];
 }
 
@@ -13,6 +14,13 @@ function has(node) {
   const {cpus, gpus, memory_bytes: memory} = node.inventory;
   const gpu = gpus ? `${gpus} GPU${gpus > 1 ? "s" : ""}${node.versions.gpu ? ` (${node.versions.gpu})` : ""}` : "";
   return [gpu, cpus && `${cpus} CPUs`, memory && `${(memory / 2 ** 30).toFixed(0)} GiB`].filter(Boolean).join(", ");
+}
+
+/** Pure: the spares that are there, in words; "" if none are wanted. */
+function sparesOf({spares = [], expected_spares: wanted = 0}) {
+  if (!wanted) return "";
+  const count = spares.length < wanted ? `${spares.length} of ${wanted}` : `${spares.length}`;
+  return `${count} spare${count === "1" ? "" : "s"}`;
 }
 
 /** Pure: the present use of a node's GPUs in words; "" if the node does not tell it. */
@@ -40,11 +48,12 @@ function showNodes(state) {
       : "a cluster of one node",
   ];
   for (const word of ["silent", "starting Ray"]) if (counts[word]) said.push(`${counts[word]} ${word}`);
+  if (sparesOf(state)) said.push(sparesOf(state));
   if (refused) said.push(`${refused} refused`);
   by("counts").textContent = said.join(" · ");
   const wanted = by("filter").value.trim().toLowerCase();
   const rows = [{...state.head_node, role: "head"}, ...[...state.nodes].sort((a, b) => wellness(a) - wellness(b))]
-    .map(node => [node, node.role ? ["the head", "good"] : stateOf(node)])
+    .map(node => [node, node.role ? ["the head", "good"] : stateOf(node, state.spares ?? [])])
     .filter(([node, [here]]) => !wanted || `${node.node} ${node.address} ${here} ${checks(node)} ${versions(node)}`.toLowerCase().includes(wanted));
   const shown = rows.slice(0, MOST_ROWS);
   by("shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} nodes: filter to find others` : "";

@@ -130,7 +130,7 @@ const said = (node, check) => node.findings[check] ?? `the check ${check} did no
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
   const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];
-  rows.push(["Workers", state.is_live ? `${state.present} of ${state.expected_workers}` : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
+  rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
   rows.push(["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],

@@ -8,7 +8,13 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.refusal import name_taken, refusal
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.cluster.roll import SILENT_SECONDS, MissingWorker, RegisteredNode, roll_state
+from entrypoint.cluster.roll import (
+    SILENT_SECONDS,
+    MissingWorker,
+    Places,
+    RegisteredNode,
+    roll_state,
+)
 
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "image": "sha256:1"}
 
@@ -20,43 +26,43 @@ def node_info(node: str = "worker-1", **changes: Any) -> NodeInfo:
 
 def test_the_roll_is_complete_once_every_expected_worker_has_joined() -> None:
     entries = {name: RegisteredNode(node_info(name), 10.0) for name in ("a", "b")}
-    state = roll_state(entries, expected=2, now=10.0, began=0.0)
+    state = roll_state(entries, Places(2), now=10.0, began=0.0)
     assert state.complete
     assert state.present == ("a", "b")
     assert state.missing == ()
 
 
 def test_a_worker_that_never_came_is_counted_with_the_time_waited() -> None:
-    state = roll_state({}, expected=2, now=42.0, began=0.0)
+    state = roll_state({}, Places(2), now=42.0, began=0.0)
     assert not state.complete
     assert "2 workers never checked in, 42 s so far" in str(state)
 
 
 def test_a_silent_worker_is_named_with_its_silence() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0)}
-    state = roll_state(entries, expected=1, now=SILENT_SECONDS + 1, began=0.0)
+    state = roll_state(entries, Places(1), now=SILENT_SECONDS + 1, began=0.0)
     assert list(map(str, state.missing)) == ["a has been silent for 9 s"]
 
 
 def test_an_open_question_keeps_a_worker_present_however_long_it_takes() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0, asking=1)}
-    assert roll_state(entries, expected=1, now=1e6, began=0.0).complete
+    assert roll_state(entries, Places(1), now=1e6, began=0.0).complete
 
 
 def test_a_worker_that_is_starting_ray_is_not_there_yet() -> None:
     entries = {"a": RegisteredNode(node_info("a", joined=False), 0.0)}
-    state = roll_state(entries, expected=1, now=1.0, began=0.0)
+    state = roll_state(entries, Places(1), now=1.0, began=0.0)
     assert list(map(str, state.missing)) == ["a has checked in and is starting Ray"]
     assert [lost.as_lost for lost in state.lost(["a"])] == ["a was restarted"], "an attempt's end"
 
 
 def test_a_late_extra_worker_stands_in_for_a_lost_one() -> None:
     entries = {"a": RegisteredNode(node_info("a"), 0.0), "b": RegisteredNode(node_info("b"), 99.0)}
-    assert roll_state(entries, expected=1, now=100.0, began=0.0).complete
+    assert roll_state(entries, Places(1), now=100.0, began=0.0).complete
 
 
 def test_a_cluster_of_one_node_says_so() -> None:
-    state = roll_state({}, expected=0, now=0.0, began=0.0)
+    state = roll_state({}, Places(0), now=0.0, began=0.0)
     assert state.complete
     assert "EXPECTED_WORKERS is 0" in str(state)
 

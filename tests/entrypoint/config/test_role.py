@@ -16,6 +16,7 @@ RANK_0 = {
     "NODE_RANK": "0",
     "NUM_NODES": "4",
 }
+SPARES = {"ROLLCALL_SPARE_WORKERS": "2"}
 RANK_1 = RANK_0 | {"NODE_ADDR": "10.65.0.3", "NODE_RANK": "1"}
 
 
@@ -86,6 +87,8 @@ def test_an_explicit_role_beats_the_platforms_rank() -> None:
         ({"EXPECTED_WORKERS": "5", "ROLLCALL_MIN_WORKERS": "2"}, 5, 2),
         (RANK_0 | {"EXPECTED_WORKERS": "1"}, 1, 1),
         (RANK_0 | {"NUM_NODES": "1"}, 0, 0),
+        (RANK_0 | SPARES | {"NUM_NODES": "6"}, 3, 3),
+        (SPARES | {"EXPECTED_WORKERS": "3"}, 3, 3),
     ],
 )
 def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
@@ -112,6 +115,15 @@ def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
             {"EXPECTED_WORKERS": "2", "ROLLCALL_MIN_WORKERS": "3"},
             ("ROLLCALL_MIN_WORKERS", "2 workers", "EXPECTED_WORKERS"),
         ),
+        (
+            RANK_0 | {"ROLLCALL_SPARE_WORKERS": "3"},
+            ("ROLLCALL_SPARE_WORKERS='3'", "4 nodes", "NUM_NODES", "at most 2"),
+        ),
+        (
+            RANK_0 | SPARES | {"NUM_NODES": "5", "EXPECTED_WORKERS": "3"},
+            ("ROLLCALL_SPARE_WORKERS='2'", "3 workers of EXPECTED_WORKERS", "4 nodes"),
+        ),
+        (SPARES | {"EXPECTED_WORKERS": "0"}, ("ROLLCALL_SPARE_WORKERS='2'", "no worker")),
     ],
 )
 def test_a_role_that_cannot_be_played_names_what_contradicts_it(

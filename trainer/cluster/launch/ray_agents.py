@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from contract.resources import NodeResources
 from trainer.cluster.launch.agent import NodeAgent
 from trainer.cluster.launch.driver import LONGEST_WORDS, NodeLostError, RankNode
-from trainer.cluster.placement import living_nodes
+from trainer.cluster.placement import work_nodes
 
 ANSWER_SECONDS = 60.0
 """Timeout of one call to a node's agent."""
@@ -62,9 +62,9 @@ def _in_one_line(error: Exception) -> str:
 
 
 def living() -> list[tuple[RankNode, NodeResources]]:
-    """Return the nodes of the cluster, the head first."""
+    """Return the nodes of the cluster that work for the job, the head first."""
     found = []
-    for place, (node_id, row) in enumerate(living_nodes().items()):
+    for place, (node_id, row) in enumerate(work_nodes().items()):
         name, address = row["NodeName"], row["NodeManagerAddress"]
         resources = NodeResources(name=name, gpus=int(row["Resources"].get("GPU", 0)))
         found.append((RankNode(node_id, name, address, is_head=place == 0), resources))

@@ -1,0 +1,68 @@
+"""Pure: which nodes were in the cluster and are gone for good, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from contract.durations import duration
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.roll import RegisteredNode
+
+
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A worker or a spare that was there, and is gone."""
+
+    name: str
+    address: str
+    rank: int | None
+    """The number that the platform gives the node; None if it gives none."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    heard: frozenset[str]
+    """Nodes that are there, or start."""
+    lost: tuple[LostNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the registry knows of the nodes, by their names."""
+
+    joined: Mapping[str, NodeInfo]
+    """What each node said last of those that have ever joined."""
+    entries: Mapping[str, RegisteredNode]
+    forgotten: Mapping[str, float]
+    """Those that left or are to join again → since when."""
+    evicted: Mapping[tuple[str, str], tuple[str, str]]
+    """(Name, address) → why the node was evicted, and more."""
+
+
+def attendance(known: Known, now: float, patience: float) -> Attendance:
+    """Return who is there and who is gone.
+
+    `patience`: seconds of silence after which a node counts as gone. One that was evicted is gone
+    at once.
+    """
+    heard = frozenset(name for name, entry in known.entries.items() if entry.present(now))
+    lost = []
+    for name, info in known.joined.items():
+        if name not in heard and (why := _why_gone(known, info, now, patience)):
+            lost.append(LostNode(name, info.address, info.rank, why))
+    return Attendance(heard, tuple(lost))
+
+
+def _why_gone(known: Known, info: NodeInfo, now: float, patience: float) -> str:
+    """Return why a node is gone for good; "" if it may be back."""
+    name = info.node
+    if evicted := known.evicted.get((name, info.address)):
+        return evicted[0]
+    entry, since = known.entries.get(name), known.forgotten.get(name)
+    if entry is not None and now - entry.seen_at > patience:
+        return f"it has been silent for {duration(now - entry.seen_at)}"
+    if since is not None and now - since > patience:
+        return f"it has left, and has not come back for {duration(now - since)}"
+    return ""

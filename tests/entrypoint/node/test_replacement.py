@@ -1,0 +1,173 @@
+"""A node that is lost for good: the journal says that another is needed; a program brings it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contract.run_dir import RunFiles
+from entrypoint.cluster.lost_nodes import Attendance, LostNode
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.config.read import read_settings
+from entrypoint.node import replacement
+from entrypoint.node.replacement import Budget, Requests
+from entrypoint.run.journal import Journal
+
+API_KEY = "rp-0123456789abcdef"
+GONE = LostNode("worker-1", "127.0.0.3", 3, "it has been silent for 20 s")
+
+
+def info(name: str, *, joined: bool = True) -> NodeInfo:
+    return NodeInfo(node=name, address="127.0.0.3", versions={}, joined=joined, rank=3)
+
+
+class Head:
+    """A registry that expects one worker, its journal, and the watch of lost nodes."""
+
+    def __init__(self, root: Path, *command: str, **env: str) -> None:
+        given = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_NODE_TIMEOUT": "1s", **env}
+        if command:
+            given["ROLLCALL_REPLACE_COMMAND"] = shlex.join(command)
+        environ = {"PATH": os.environ["PATH"], "RUNPOD_API_KEY": API_KEY, **given}
+        self.settings = read_settings({"ROLLCALL_RECIPE": "command", **environ}, ["true"])
+        self.files = RunFiles(root)
+        self.files.logs.mkdir(parents=True)
+        self.journal = Journal(self.files.journal, "head", secrets=[API_KEY])
+        self.registry = NodeRegistry(info("head"), 1, "first")
+        self.registry.check_in(info("worker-1"), "")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with replacement.watching(self.settings, self.registry, self.journal):
+            yield
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return list(self.journal.events(*kinds))
+
+    def until(self, kind: str, count: int = 1, within: float = 40) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + within
+        while len(found := self.events(kind)) < count:
+            assert time.monotonic() < deadline, [e["sentence"] for e in self.events()]
+            time.sleep(0.05)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replacement, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(replacement, "AGAIN_SECONDS", 0.05)
+
+
+def test_a_lost_node_that_nobody_replaces_is_told_once_with_its_address_and_rank(
+    tmp_path: Path,
+) -> None:
+    head = Head(tmp_path)
+    with head.watching():
+        head.registry.evict("worker-1", "its GPU 3 has fallen off the bus")
+        (needed,) = head.until("node-needed")
+        time.sleep(0.3)
+    assert len(head.events("node-needed")) == 1
+    assert "worker-1: its GPU 3 has fallen off the bus" in needed["sentence"]
+    assert needed["details"] == {"node": "worker-1", "address": "127.0.0.3", "rank": 3}
+    assert not head.events("replace")
+
+
+def test_the_program_gets_the_lost_node_and_runs_once_for_it(tmp_path: Path) -> None:
+    words = "import os, sys; print(sys.argv[1:], os.environ['ROLLCALL_LOST_REASON'])"
+    head = Head(tmp_path, sys.executable, "-c", words, "{node}", "{rank}", "x={address}")
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        _, ended = head.until("replace", 2)
+        time.sleep(0.3)
+    assert "['worker-1', '3', 'x=127.0.0.3'] it is broken" in ended["sentence"]
+    assert ended["details"]["exit_code"] == 0
+    assert len(head.events("replace")) == 2, "another node is on its way"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((sys.executable, "-c", "raise SystemExit('no capacity')"), ("ended with 1", "capacity")),
+        (("/no/such/program",), ("does not start", "No such file")),
+        ((sys.executable, "-c", f"print('key {API_KEY}'); exit(2)"), ("ended with 2", "key ****")),
+    ],
+    ids=["fails", "does not exist", "prints a secret"],
+)
+def test_a_program_that_fails_is_said_and_tried_as_often_as_the_budget_allows(
+    tmp_path: Path, command: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    head = Head(tmp_path, *command, ROLLCALL_MAX_RESTARTS="2")
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        first, _, last = head.until("replace-failed", 3)
+        time.sleep(0.3)
+    assert all(word in first["sentence"] for word in words)
+    assert "ROLLCALL_MAX_RESTARTS" in last["sentence"]
+    assert len(head.events("replace")) == 2
+    kept = (head.files.logs / "replace.log").read_text()
+    assert kept.count("--- worker-1") == 2
+    assert API_KEY not in kept + head.files.journal.read_text()
+
+
+def test_a_program_that_hangs_is_killed_with_its_children_and_its_last_line_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacement, "COMMAND_SECONDS", 3.0)
+    words = (
+        "import subprocess; print('asks the cloud', flush=True); subprocess.run(['sleep', '7773'])"
+    )
+    head = Head(tmp_path, sys.executable, "-c", words, ROLLCALL_MAX_RESTARTS="1")
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        failed = head.until("replace-failed")[0]
+    assert "did not end within 3 s" in failed["sentence"]
+    assert failed["sentence"].endswith(": asks the cloud")
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "7773"]
+    ]
+
+
+def test_the_end_of_the_head_ends_the_program(tmp_path: Path) -> None:
+    head = Head(tmp_path, "sleep", "7774")
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        head.until("replace")
+    deadline = time.monotonic() + 5
+    while [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "7774"]]:
+        assert time.monotonic() < deadline
+
+
+def test_a_node_is_asked_for_once_and_again_only_if_none_comes_in_time() -> None:
+    requests = Requests(wanted=2, patience=300.0)
+    lost = Attendance(frozenset({"worker-2"}), (GONE,))
+    assert requests.due(lost, 0.0) == [GONE]
+    requests.brought("worker-1", 1.0)
+    assert requests.due(lost, 200.0) == []
+    assert requests.due(lost, 302.0) == [GONE]
+    requests.brought("worker-1", 303.0)
+    come = Attendance(frozenset({"worker-2", "worker-9"}), (GONE,))
+    assert requests.due(come, 304.0) == []
+    other = LostNode("worker-2", "127.0.0.4", None, "it has left")
+    assert requests.due(Attendance(frozenset({"worker-9"}), (GONE, other)), 900.0) == [GONE]
+
+
+def test_no_more_nodes_are_asked_for_than_are_lacking() -> None:
+    other = LostNode("worker-2", "127.0.0.4", None, "it has left")
+    come = Attendance(frozenset({"worker-3"}), (GONE, other))
+    assert Requests(wanted=2, patience=300.0).due(come, 0.0) == [GONE]
+
+
+def test_a_new_step_renews_the_budget() -> None:
+    budget = Budget(most=1)
+    budget.used = 1
+    assert (budget.left(0), budget.left(5), budget.left(5)) == (0, 1, 1)
