@@ -21,7 +21,7 @@ class RunFiles:
 
     def has(self, file: object) -> bool:
         """Return whether the run itself writes this file or directory, or a parent of it."""
-        lines = (self.journal, self.journal_index, self.metrics, self.samples)
+        lines = (self.journal, self.journal_index, self.metrics, self.samples, self.rank_times)
         state = (self.progress, self.phase, self.leases, self.peers, self.layouts, self.unfit)
         own = (*lines, *state, self.origin, self.kept, self.checkpoints)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
@@ -46,6 +46,11 @@ class RunFiles:
     @property
     def samples(self) -> Path:
         return self.root / "samples.jsonl"
+
+    @property
+    def rank_times(self) -> Path:
+        """Has how long each rank computed in each step."""
+        return self.root / "rank-times.jsonl"
 
     @property
     def progress(self) -> Path:

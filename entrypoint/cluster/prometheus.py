@@ -6,7 +6,7 @@ gauge. `trainer.metrics.recorder` fills them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from entrypoint.cluster.measurements import Measurements
+from entrypoint.cluster.slow_ranks import Speed
 from entrypoint.run.flight_record.time_accounting import Tally
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -53,6 +54,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "node_oom_kills_total": Metric(
         "processes that the worker's kernel has killed for lack of memory", ("node",)
+    ),
+    "rank_slowness": Metric(
+        "how long a rank computes for the same work, times the duration of its peers",
+        ("role", "rank", "node"),
     ),
     "step": Metric("finished steps of the run"),
     "total_steps": Metric("steps that the run will have; 0 if that is not known"),
@@ -110,6 +115,8 @@ class Scrape:
     """None: not known yet."""
     oom_kills: Mapping[str, int] = field(default_factory=dict)
     """Worker → processes that its kernel has killed for lack of memory."""
+    speeds: Sequence[tuple[str, Speed]] = ()
+    """The speed of each rank, with the name of its node."""
 
 
 def text(scrape: Scrape) -> str:
@@ -185,6 +192,8 @@ def _nodes(scrape: Scrape) -> Iterator[Sample]:
             yield "node_check_warning", (name, check), 1
     for name, kills in scrape.oom_kills.items():
         yield "node_oom_kills_total", (name,), kills
+    for name, speed in scrape.speeds:
+        yield "rank_slowness", (speed.role, str(speed.rank), name), speed.times
 
 
 def _step(row: Mapping[str, float]) -> Iterator[Sample]:

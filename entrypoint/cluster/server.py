@@ -32,6 +32,7 @@ from entrypoint.cluster.request_io import hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.serving import Listener, Serving
+from entrypoint.cluster.slow_ranks import Speed, Straggler
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import WorkerRoutes
@@ -87,6 +88,10 @@ class ControlServer:
         """A sentence on GPUs that have no work; "" if all have."""
         self.max_restarts: int | None = None
         """The restart budget of the run, for the metrics."""
+        self.speeds: Sequence[Speed] = ()
+        """Of the ranks of the job that runs."""
+        self.stragglers: Sequence[Straggler] = ()
+        """Those ranks that are slow now."""
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
@@ -134,6 +139,11 @@ class ControlServer:
 
     def worker_at(self, address: str) -> str | None:
         return self._registry.worker_at(address)
+
+    def node_at(self, address: str) -> str:
+        """Return the name of the node, or of the head, at an address; else the address."""
+        me = self._registry.me
+        return me.node if me.address == address else self.worker_at(address) or address
 
     def is_leaving(self, worker: str) -> bool:
         return self._registry.is_leaving(worker)
@@ -226,6 +236,7 @@ class ControlServer:
             "sentence": self.sentence,
             "job": self.jobs.shown,
             "idle": self.idle,
+            "stragglers": [one.as_dict() for one in self.stragglers],
             **attempts.as_dict(),
             "outcome": self._workers.outcome,
             "run": run_facts.read(files),
@@ -302,6 +313,7 @@ class ControlServer:
             measured=self._measuring.of(self.jobs.shown_files),
             max_restarts=self.max_restarts,
             oom_kills=self.oom_kills(),
+            speeds=[(self.node_at(one.address), one) for one in self.speeds],
         )
         return prometheus.text(scrape)
 

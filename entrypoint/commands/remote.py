@@ -203,6 +203,7 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
         lines.append(f"run {name}")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
     lines += _attempts(state)
+    lines += [f"slow: {one['sentence']}" for one in state.get("stragglers", [])]
     lines += [f"warning: {warning}" for warning in _warnings(state)]
     if state["outcome"]:
         lines.append(f"outcome: {state['outcome']['outcome']}")

@@ -57,6 +57,13 @@ class HeadFailover(StrEnum):
     OFF = "off"
 
 
+class Stragglers(StrEnum):
+    """What the head does about ranks that compute more slowly than equal ones."""
+
+    WARN = "warn"
+    OFF = "off"
+
+
 class LogFormat(StrEnum):
     """What a line of a node's console is."""
 

@@ -26,6 +26,7 @@ from entrypoint.config.parsers import (
     PortRange,
     PreflightMode,
     ServiceOn,
+    Stragglers,
     Tls,
 )
 from entrypoint.config.platforms.facts import Facts
@@ -41,6 +42,7 @@ __all__ = [
     "Secret",
     "ServiceOn",
     "Settings",
+    "Stragglers",
 ]
 
 
@@ -120,6 +122,12 @@ class Settings:
         "`auto`: on a shared run directory, a worker [takes the place](recovery.md"
         "#a-head-that-is-lost) of a lost head. `off`: the run waits for the head.",
         default=HeadFailover.OFF,
+    )
+    stragglers: Stragglers = variable(
+        "ROLLCALL_STRAGGLERS",
+        "`warn`: tell of ranks that [compute more slowly](recovery.md#slow-ranks) than equal ranks."
+        " `off`: do not compare them.",
+        default=Stragglers.WARN,
     )
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",

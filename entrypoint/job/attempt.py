@@ -14,6 +14,7 @@ from contract.durations import duration
 from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
+from entrypoint.config.settings import Stragglers
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end
 from entrypoint.job.failures import resume_check
@@ -35,6 +36,7 @@ from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.reported_steps import ReportedSteps
 from entrypoint.job.run_context import RunContext
+from entrypoint.job.straggler_watch import StragglerWatch
 from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
@@ -80,6 +82,8 @@ class Attempt:
     hang: HangWatch
     _evidence: EvidenceLog = field(init=False)
     _kills: OomWatch = field(init=False)
+    _stragglers: StragglerWatch | None = field(init=False)
+    """None if nobody asks, or the job tells no times of its ranks."""
     _line: ProgressLine = field(default_factory=ProgressLine)
     _cause: Cause | None = None
     """Why this class has asked the job to end, or has killed it."""
@@ -114,6 +118,9 @@ class Attempt:
         self._evidence = EvidenceLog(self._step, self.run.recipe.failure_in)
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
+        compares = self.run.settings.stragglers is not Stragglers.OFF
+        watch = StragglerWatch(self.run.files.rank_times, control.node_at)
+        self._stragglers = watch if compares and self.run.recipe.tells_phases else None
 
     def execute(self) -> AttemptResult:
         """Raises InterruptedWaitError if the node is asked to stop before Ray has the job."""
@@ -220,6 +227,7 @@ class Attempt:
             self._look_for_kills()
             self._look_for_silent_workers()
             self._look_for_moves()
+            self._look_for_stragglers()
             self._told.publish()
             progress = self._progress()
             if self._cause is None:
@@ -227,6 +235,7 @@ class Attempt:
             elif self._does_not_end():
                 break
             self._see(progress, before)  # last: it may add events to those of the job
+        self.run.control.speeds, self.run.control.stragglers = (), ()
         self._over.set()
         self._copied.wait()
         self._told.publish(last=True)
@@ -270,6 +279,16 @@ class Attempt:
             self.run.journal.record(
                 "oom-kill", self._evidence.add_oom_kills(node, kills), node=node, kills=kills
             )
+
+    def _look_for_stragglers(self) -> None:
+        if self._stragglers is None:
+            return
+        for one in self._stragglers.look():
+            self._line.end()
+            kind = "straggler-over" if one.is_over else "straggler"
+            self.run.journal.record(kind, one.sentence, **one.details())
+        self.run.control.speeds = self._stragglers.speeds
+        self.run.control.stragglers = self._stragglers.slow
 
     def _look_for_silent_workers(self) -> None:
         """Record who falls silent and who is heard again: the job may live on for minutes.

@@ -27,6 +27,7 @@ WARNING_KINDS = frozenset(
             "node-needed",
             "replace-failed",
             "step-pattern",
+            "straggler",
         ),
         *("engine-left-out", "left-over", "oom-kill", "service", "upload-failed"),
     }

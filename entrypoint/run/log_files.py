@@ -28,14 +28,16 @@ class Piece(NamedTuple):
     """Where the next piece begins, in bytes."""
 
 
-def last_rows(path: Path, most: int) -> list[dict[str, Any]]:
+def last_rows(path: Path, most: int, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]]:
     """Return at most `most` JSON objects at the end of a file of lines, oldest first.
+
+    `most_bytes`: how much of the file is read.
 
     Raises OSError, but not if there is no file.
     """
     try:
         with open_plain(path) as file:
-            file.seek(max(0, file.seek(0, 2) - MOST_BYTES))
+            file.seek(max(0, file.seek(0, 2) - most_bytes))
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return []

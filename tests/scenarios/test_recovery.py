@@ -24,6 +24,7 @@ from trainer.cluster.stop import StopRequest
 from trainer.cluster.worker_group import Pending, WorkerGroup, build
 from trainer.config.config import Config
 from trainer.config.reward_models import combination
+from trainer.metrics.recorder import Stopwatch
 from trainer.rollout import dispatcher
 from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
@@ -345,8 +346,8 @@ def test_a_reward_process_that_dies_while_rollouts_run_ahead_has_no_update_made_
     run(alone, NEVER)
     update, updated = loop._Run._update, list[int]()
 
-    def noting(run: loop._Run, lesson: Lesson, step: int) -> Metrics:
-        metrics = update(run, lesson, step)
+    def noting(run: loop._Run, lesson: Lesson, step: int, watch: Stopwatch) -> Metrics:
+        metrics = update(run, lesson, step, watch)
         if step == finished and step not in updated:
             rollouts_have_ended()  # they have met the death
         updated.append(step)

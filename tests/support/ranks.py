@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from contract.rank_times import RankTime
 from tests.support.collectives import Sent
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective
@@ -145,6 +146,24 @@ class Workbench:
 
         if self._rank.index in ranks:
             strategy.step = wrong
+
+    def slow_down(self, ranks: Sequence[int], seconds: float) -> None:
+        """Have a linear layer of some ranks take longer in each of its passes."""
+        if self._rank.index in ranks:
+            layers = [m for m in self._actor._model.modules() if isinstance(m, nn.Linear)]
+            compute = layers[0].forward
+
+            def late(states: Tensor) -> Tensor:
+                time.sleep(seconds)
+                return compute(states)
+
+            layers[0].forward = late  # type: ignore[method-assign]
+
+    def times(self, step: int) -> RankTime:
+        """Train on a step's samples. Returns how long this rank computed."""
+        learn(self._actor, experience(step), step)
+        time: RankTime = self._actor._engine.time()
+        return time
 
     def compare(self) -> str:
         """What the check of this rank's memory says."""

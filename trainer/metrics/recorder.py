@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from contract import lease
+from contract import lease, rank_times
 from contract.journal import EXPORT, attempt_number, journal_writer
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress, held_out
+from contract.rank_times import RankTime
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator
@@ -45,6 +46,8 @@ class Step:
     phases: Mapping[str, float]
     """Seconds of each phase, in the order of the step."""
     samples: Sequence[Sample]
+    rank_times: Mapping[str, Sequence[RankTime]] = field(default_factory=dict)
+    """Role → how long each of its ranks computed."""
 
 
 @dataclass
@@ -100,6 +103,8 @@ class Recorder:
         lease.check(lease.mine())
         light = replace(step, samples=())  # they may be large
         self._made, self._untold = (state, light), (state.step, light)
+        if step.rank_times:
+            self._rank_times.log(state.step, rank_times.as_row(step.rank_times))
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
         if state.step % self.config.logging_steps == 0 or state.step == self.total_steps:
             self._row(state.step, step.row)
@@ -252,6 +257,7 @@ class Recorder:
         files = self.config.files
         self._lines = JsonLines(files.metrics, step)
         self._samples = JsonLines(files.samples, step, largest=LARGEST_FILE)
+        self._rank_times = JsonLines(files.rank_times, step, largest=rank_times.LARGEST_FILE)
 
     def _heartbeat(self, step: int, part: str) -> None:
         self._phase.write(Phase(attempt_number(), step, part))
@@ -307,6 +313,8 @@ class Stopwatch:
         self.phases: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
         """Further metrics of the step."""
+        self.rank_times: dict[str, Sequence[RankTime]] = {}
+        """Role → how long each of its ranks computed."""
 
     def lap(self, phase: str) -> None:
         """The time since the last lap was `phase`."""

@@ -57,6 +57,7 @@ def of(
         began=watch.began,
         phases={name.removeprefix("timing/"): value for name, value in watch.phases.items()},
         samples=samples,
+        rank_times=watch.rank_times,
     )
 
 

@@ -22,6 +22,7 @@ from trainer.checkpoint.replication import Replicator
 from trainer.checkpoint.writer import RunState
 from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
+from trainer.config.layout import Role
 from trainer.metrics import samples as sample_files
 from trainer.metrics import step_metrics
 from trainer.metrics.outputs import Outputs
@@ -298,7 +299,7 @@ class _Run:
             scores = advantages.scores(config.advantage, worth, actions, size, self.own_estimator)
             lesson = make_lesson(self.workers, forward, scores, config, kl_coef)
             watch.lap("forward")
-            metrics = self._update(lesson, step) | peak_memory(self.workers)
+            metrics = self._update(lesson, step, watch) | peak_memory(self.workers)
             metrics["kl_coef"] = kl_coef
             watch.lap("update")
         self._publish_weights(step)
@@ -328,15 +329,21 @@ class _Run:
                 workers.policy, workers.engines, version, wake=self._sleeps, backend=backend
             )
 
-    def _update(self, lesson: Lesson, step: int) -> Metrics:
-        pending, turns = [], self.workers.turns()
+    def _update(self, lesson: Lesson, step: int, watch: Stopwatch) -> Metrics:
+        pending, turns = {}, self.workers.turns()
         if critic := self.workers.critic:
-            pending.append(turns.call(critic, Critic.update, *lesson.arguments(critic), step))
+            told = lesson.arguments(critic)
+            pending[Role.CRITIC] = turns.call(critic, Critic.update, *told, step)
         if step > self.config.train.freezing_actor_steps:
             policy = self.workers.policy
-            pending.append(turns.call(policy, Policy.update, *lesson.arguments(policy), step))
-        of_models = [batching.combine_metrics(part.result()) for part in pending]
-        return {name: value for metrics in of_models for name, value in metrics.items()}
+            told = lesson.arguments(policy)
+            pending[Role.POLICY] = turns.call(policy, Policy.update, *told, step)
+        metrics: Metrics = {}
+        for role, calls in pending.items():
+            updated = calls.result()
+            metrics |= batching.combine_metrics([one.metrics for one in updated])
+            watch.rank_times[role] = [one.time for one in updated]
+        return metrics
 
     def _evaluate(self, state: LoopState) -> LoopState:
         evaluation = self.evaluator.measure()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from contract.manifest import WrittenFile
+from contract.rank_times import RankTime
 from trainer.algorithms import batching, estimates
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.division import MicroBatch, Part
@@ -31,6 +32,8 @@ from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import equal_micro_batches, share_threads
 from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
+from trainer.workers.compute_time import ComputeTime
+from trainer.workers.protocols import Updated
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
 from trainer.workers.weight_check import Held, WeightCheck
@@ -89,6 +92,7 @@ class LearnerEngine:
         self.restored_rate: float | None = None
         """Peak learning rate of the restored state, if known."""
         self._limits = trained.limits
+        self._time = ComputeTime(trained.model, trained.limits, settings, rank)
         self._check = WeightCheck(trained.role, rank, settings.train.weight_check_steps)
         self.offload()
 
@@ -114,6 +118,10 @@ class LearnerEngine:
     def peaks(self) -> Metrics:
         """Returns this rank's memory peaks since the last call."""
         return batching.peak_metrics(self._role, self._peaks.taken())
+
+    def time(self) -> RankTime:
+        """Returns how long this rank computed in its updates since the last call."""
+        return self._time.taken()
 
     def train_step(self, part: Part, experience: Experience, step: int, loss_of: LossOf) -> Metrics:
         """Update the model on the rank's samples. Returns the mean metrics of the updates.
@@ -144,8 +152,10 @@ class LearnerEngine:
         sums: dict[str, Tensor] = {}
         learning_rate = self._strategy.learning_rate
         for micro, last in batches:
-            loss = loss_of(micro)
-            self._strategy.backward(loss.value, last=last)
+            with self._time.forward(micro.experience.sequences):
+                loss = loss_of(micro)
+            with self._time.backward():
+                self._strategy.backward(loss.value, last=last)
             for name, value in {LOSS: loss.value.detach().double(), **loss.metrics}.items():
                 sums[name] = sums[name] + value if name in sums else value
         # Read once for all passes: each reading waits for the device.
@@ -269,12 +279,13 @@ class LearnerActor(ABC):
     def _trained(self, part: Part, experience: Experience, step: int) -> Metrics:
         """Train on the rank's samples. Returns this rank's share of the metrics."""
 
-    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Metrics:
+    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Updated:
         known = replace(part, plan=part.plan.where_known(worth.scores))
-        return self.learn(known, estimates.experience(part, outputs, worth), step)
+        metrics = self.learn(known, estimates.experience(part, outputs, worth), step)
+        return Updated(metrics, self._engine.time())
 
     def learn(self, part: Part, experience: Experience, step: int) -> Metrics:
-        """Train on the experience of the rank's samples. Returns what `update` does."""
+        """Train on the experience of the rank's samples. Returns its share of the metrics."""
         return self._trained(part, experience, step) | self._engine.peaks()
 
     def snapshot(self, step: int, needed: Sequence[int] = ()) -> int:

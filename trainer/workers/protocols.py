@@ -7,8 +7,10 @@ functions of their arguments and the weights. They do not depend on earlier call
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from contract.rank_times import RankTime
 from env.types import RewardRequest, Score
 from trainer.algorithms.division import Part
 from trainer.algorithms.estimates import Outputs, Statistics, Worth
@@ -17,16 +19,23 @@ from trainer.types import FloatArray, Measured, Metrics
 from trainer.weight_sync.messages import WeightSender
 
 
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What a rank tells of the updates of a step."""
+
+    metrics: Metrics
+    """The rank's share of the metrics, and its memory peaks."""
+    time: RankTime
+
+
 class Reference(Measured, Protocol):
     def log_probs(self, part: Part) -> list[FloatArray]:
         """Log-probability of each action of the rank's samples, chunk by chunk."""
 
 
 class Learner(Checkpointable, Protocol):
-    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Metrics:
+    def update(self, part: Part, outputs: Outputs, worth: Worth, step: int) -> Updated:
         """Train on the rank's samples of a step.
-
-        Returns this rank's share of the metrics, and memory peaks.
 
         Raises TrainingError if a loss is not finite.
         """

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed
 
 from trainer.types import CorruptedRankError, Rank
+from trainer.workers.compute_time import device_name
 
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 ROW = 4096
@@ -156,8 +157,5 @@ def _of_all_ranks(own: Print, held: Held) -> list[Print]:
 
 def _device_digest(tensor: Tensor) -> int:
     """Return a digest of what decides how sums are rounded: another one rounds otherwise."""
-    if tensor.is_cuda:
-        name = torch.cuda.get_device_name(tensor.device)
-    else:
-        name = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+    name = device_name(tensor.device)
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

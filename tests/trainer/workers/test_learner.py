@@ -128,7 +128,10 @@ def test_a_sample_without_a_reward_has_no_part_in_an_update(tiny: Tiny) -> None:
         moments = policy(tiny).statistics(part, outputs, worth).advantages
         whole = replace(worth, moments=moments)
         told.append(
-            [of_the_samples(of(tiny).update(part, outputs, whole, 1)) for of in (policy, critic)]
+            [
+                of_the_samples(of(tiny).update(part, outputs, whole, 1).metrics)
+                for of in (policy, critic)
+            ]
         )
     assert told[0] == told[1]
     assert all(told[0])
