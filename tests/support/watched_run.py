@@ -13,6 +13,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import HeadPhase
+from entrypoint.cluster.slow_ranks import Against, Speed
 from tests.support.control import Head, answers, asking, node_info
 from tests.support.waiting import eventually
 
@@ -55,6 +56,21 @@ def write(run: RunFiles) -> None:
     run.run.write_text(json.dumps({"run_id": "r1", "recipe": "builtin", "command": ["--x"]}))
 
 
+SLOW = Speed(
+    role="policy",
+    rank=2,
+    address=node_info("w1").address,
+    gpu="",
+    against=Against.PEERS,
+    times=1.31,
+    sure=6.0,
+    window=16,
+    first=5,
+    last=20,
+)
+"""A rank on the worker w1."""
+
+
 @contextmanager
 def watched(run_dir: Path) -> Iterator[Head]:
     """The head of such a run, with the worker w1, which has joined, and w2, which is silent."""
@@ -63,6 +79,7 @@ def watched(run_dir: Path) -> Iterator[Head]:
     with head.control:
         eventually(lambda: answers(head.port))
         head.control.max_restarts = 3
+        head.control.speeds = [SLOW]
         head.control.phase = HeadPhase.TRAINING
         client = head.client()
         for name, address in (("w1", "127.0.0.3"), ("w2", "127.0.0.4")):
