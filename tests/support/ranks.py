@@ -150,14 +150,16 @@ class Workbench:
     def slow_down(self, ranks: Sequence[int], seconds: float) -> None:
         """Have a linear layer of some ranks take longer in each of its passes."""
         if self._rank.index in ranks:
-            layers = [m for m in self._actor._model.modules() if isinstance(m, nn.Linear)]
-            compute = layers[0].forward
+            layers = (m for m in self._actor._model.modules() if isinstance(m, nn.Linear))
+            layer: Any = next(layers)
+            compute = layer.forward
 
             def late(states: Tensor) -> Tensor:
                 time.sleep(seconds)
-                return compute(states)
+                computed: Tensor = compute(states)
+                return computed
 
-            layers[0].forward = late  # type: ignore[method-assign]
+            layer.forward = late
 
     def times(self, step: int) -> RankTime:
         """Train on a step's samples. Returns how long this rank computed."""
