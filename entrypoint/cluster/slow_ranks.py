@@ -16,7 +16,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from contract.rank_times import RankTime
+from contract.launch.rank_times import RankTime
 
 SLOWER = 1.15
 """Times the duration of its peers from which on a rank is slow. GPUs of one model and one cluster

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contract import rank_times
-from contract.rank_times import LARGEST_FILE
+from contract.launch import rank_times
+from contract.launch.rank_times import LARGEST_FILE
 from entrypoint.cluster.slow_ranks import MOST_STEPS, SLOWER, Against, History, Speed, Straggler
 from entrypoint.run import log_files
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from contract.rank_times import RankTime
+from contract.launch.rank_times import RankTime
 from tests.support.collectives import Sent
 from tests.support.learners import Weights, weights_of
 from tests.support.objectives import policy_objective

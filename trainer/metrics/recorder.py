@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from contract import lease, rank_times
+from contract import lease
 from contract.journal import EXPORT, attempt_number, journal_writer
+from contract.launch import rank_times
+from contract.launch.rank_times import RankTime
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
 from contract.progress import Phase, PhaseFile, Progress, held_out
-from contract.rank_times import RankTime
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.replication import Replicator

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from contract.rank_times import RankTime
+from contract.launch.rank_times import RankTime
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.cluster import tcp_stream
 from trainer.models.zero3 import shape_of

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from contract.launch.rank_times import RankTime
 from contract.manifest import WrittenFile
-from contract.rank_times import RankTime
 from trainer.algorithms import batching, estimates
 from trainer.algorithms.batching import MicroBatchLimits
 from trainer.algorithms.division import MicroBatch, Part

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.rank_times import RankTime
+from contract.launch.rank_times import RankTime
 from env.types import RewardRequest, Score
 from trainer.algorithms.division import Part
 from trainer.algorithms.estimates import Outputs, Statistics, Worth

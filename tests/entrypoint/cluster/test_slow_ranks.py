@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from contract.rank_times import RankTime
+from contract.launch.rank_times import RankTime
 from entrypoint.cluster.slow_ranks import WINDOWS, Against, History, Speed
 from tests.support.repository import DATA
 

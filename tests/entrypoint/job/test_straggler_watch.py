@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contract.rank_times import RankTime, as_row
+from contract.launch.rank_times import RankTime, as_row
 from entrypoint.cluster.slow_ranks import WINDOWS
 from entrypoint.job.straggler_watch import StragglerWatch
 from trainer.metrics.json_lines import JsonLines

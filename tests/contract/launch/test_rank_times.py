@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.rank_times import RankTime, as_row, at_of, of_row
+from contract.launch.rank_times import RankTime, as_row, at_of, of_row
 
 TIMES = [RankTime(0, "10.0.0.1", "H100", "GPU-1", 0.5, 1e12), RankTime(1, "", "AVX2 1", "", 2, 3.0)]
 
