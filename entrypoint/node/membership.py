@@ -30,7 +30,7 @@ from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import leftover_cleanup, log_shipper, ray_node, unfit_report
+from entrypoint.node import leftover_cleanup, log_shipper, ray_command_line, ray_node, unfit_report
 from entrypoint.node.candidate import Candidate
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
@@ -329,7 +329,7 @@ class Membership:
             log.info("this node is a spare: its Ray offers nothing until it has a place")
             settings = replace(settings, num_cpus=0, resources={})
             info = replace(info, inventory={**info.inventory, "gpus": 0})
-        arguments = ray_node.worker_arguments(settings, way.host)
+        arguments = ray_command_line.worker_arguments(settings, way.host)
         return RayNode(settings, arguments, info, self.ray_token, self.inbox)
 
     def _next_message(self, client: ControlClient) -> Message:

@@ -12,7 +12,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.net import wait
 from entrypoint.net.sockets import host_port
-from entrypoint.node import ray_node
+from entrypoint.node import ray_command_line, ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.ray_start_errors import last_words
 from entrypoint.node.ray_state import alive_nodes
@@ -112,7 +112,7 @@ class HeadRay:
         self.wait_ready()
 
     def _start(self) -> None:
-        arguments = ray_node.head_arguments(self.settings, self.me.address)
+        arguments = ray_command_line.head_arguments(self.settings, self.me.address)
         self._node = RayNode(self.settings, arguments, self.me, self.token, self.inbox)
 
 

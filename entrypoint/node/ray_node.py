@@ -7,7 +7,6 @@ to end this process ends all daemons.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -21,24 +20,19 @@ import psutil
 
 from contract.exit_codes import ExitCode
 from contract.files import fd_store, private_dir
-from contract.launch import standby_ranks
 from contract.launch.programs import Program
 from contract.run_dir import NODE_DIR, RunFiles
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.config.parsers import DAEMON_PORTS
-from entrypoint.config.recipes import RECIPES
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.gpus import discover
-from entrypoint.machine.inventory import load, offered_cpus
+from entrypoint.machine.inventory import load
 from entrypoint.machine.view import THIS_MACHINE, Machine
 from entrypoint.net import wait
-from entrypoint.net.sockets import host_port, is_ipv6
-from entrypoint.node import ray_files, raylet
+from entrypoint.node import ray_command_line, ray_files, raylet
 from entrypoint.node.ray_start_errors import dashboard_fault, hiding_files, lacked_time, last_words
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import leftovers, process
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
-from entrypoint.processes.programs import program
 from entrypoint.run import errors
 from entrypoint.run import token as run_token
 from entrypoint.run.tls import files as tls_files
@@ -83,10 +77,10 @@ class RayNode:
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
         self._argv = [
-            *(*ray_command(), "start"),
+            *(*ray_command_line.ray_command(), "start"),
             *arguments,
-            *common_arguments(settings, me.address, gpus),
-            *standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),
+            *ray_command_line.common_arguments(settings, me.address, gpus),
+            *ray_command_line.standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),
         ]
         self._env = environment(settings, token) | process.marks(self._mark)
         self._log = RunFiles(settings.run_dir).logs / f"ray-{settings.node_name}.log"
@@ -257,79 +251,6 @@ class RayNode:
         process.kill(process.find_ours_or_orphaned(self._mark))
 
 
-def ray_command() -> tuple[str, ...]:
-    """Return the words of Ray's program."""
-    return program(Program.RAY_START)
-
-
-def head_arguments(settings: Settings, address: str) -> list[str]:
-    """Return the options of `ray start` for the head at `address`.
-
-    The dashboard listens with one address family alone. Ray's other servers listen at `address`,
-    or with both.
-    """
-    return [
-        "--head",
-        "--include-dashboard=true",  # without it, Ray would run on beside a dashboard that ended
-        f"--port={settings.ray_port}",
-        f"--dashboard-host={'::' if is_ipv6(address) else '0.0.0.0'}",
-        f"--dashboard-port={settings.dashboard_port}",
-        f"--ray-client-server-port={settings.worker_ports.first + 6}",
-    ]
-
-
-def worker_arguments(settings: Settings, head_address: str) -> list[str]:
-    return [f"--address={host_port(head_address, settings.ray_port)}"]
-
-
-def common_arguments(settings: Settings, address: str, gpus: int) -> list[str]:
-    """Return the options of `ray start` that head and workers share.
-
-    Every port is given, so that a message about a port in use can name its purpose. CPUs and GPUs
-    are always given: Ray ignores an affinity mask, and its detection fails silently on AMD.
-    """
-    first, last = settings.worker_ports.first, settings.worker_ports.last
-    arguments = [
-        f"--node-ip-address={address}",
-        f"--node-name={settings.node_name}",
-        f"--node-manager-port={first}",
-        f"--object-manager-port={first + 1}",
-        f"--dashboard-agent-grpc-port={first + 2}",
-        f"--dashboard-agent-listen-port={first + 3}",
-        f"--metrics-export-port={first + 4}",
-        f"--runtime-env-agent-port={first + 5}",
-        f"--min-worker-port={first + DAEMON_PORTS}",
-        f"--max-worker-port={last}",
-        f"--num-cpus={offered_cpus(settings)}",
-        f"--num-gpus={gpus}",
-        f"--temp-dir={settings.ray_dir}",
-        "--disable-usage-stats",
-        "--block",
-    ]
-    if settings.resources:
-        arguments.append(f"--resources={json.dumps(settings.resources)}")
-    if settings.debug_ray is DebugRay.LEGACY:
-        arguments.append("--ray-debugger-external")
-    return arguments
-
-
-def standby_arguments(settings: Settings, memory: int) -> list[str]:
-    """Return the option of `ray start` that tells how many standby ranks the node may hold.
-
-    `memory`: bytes of the node; 0 if unknown.
-    """
-    held = standby_ranks.most(memory) if _has_standby_ranks(settings) else 0
-    return [f"--labels={standby_ranks.LABEL}={held}"] if held else []
-
-
-def _has_standby_ranks(settings: Settings) -> bool:
-    return settings.standby_ranks and _has_bare_workers(settings)
-
-
-def _has_bare_workers(settings: Settings) -> bool:
-    return RECIPES[settings.recipe].bare_workers and not settings.waits_for_jobs
-
-
 def fd_store_path(settings: Settings) -> Path:
     """Return the socket of the descriptor store, which outlives this node's Ray."""
     return private_dir.of_node(settings.node_mark) / "kept" / "socket"
@@ -372,9 +293,9 @@ def environment(settings: Settings, token: str, machine: Machine = THIS_MACHINE)
     if settings.debug_ray is DebugRay.OFF:
         # At "info" Ray's agents log the variables of each job, and its debuggers their address.
         defaults["RAY_LOGGER_LEVEL"] = "warning"
-    if _has_standby_ranks(settings):
+    if ray_command_line.has_standby_ranks(settings):
         defaults["RAY_preload_python_modules"] = Program.STANDBY_IMPORTS
-    if _has_bare_workers(settings):
+    if ray_command_line.has_bare_workers(settings):
         defaults["RAY_worker_register_timeout_seconds"] = str(REGISTER_SECONDS)
     ours = {
         "RAY_AUTH_MODE": "token",

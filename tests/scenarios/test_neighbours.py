@@ -14,7 +14,7 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
-from entrypoint.node import ray_node
+from entrypoint.node import ray_command_line, ray_node
 from entrypoint.preflight import ports
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.verdict import Finding, Verdict
@@ -29,13 +29,13 @@ LISTENER = "import socket, sys, time; s = socket.create_server(('', int(sys.argv
 NODE = """
 import os, sys, time
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.node import ray_node
+from entrypoint.node import ray_command_line, ray_node
 from entrypoint.processes.inbox import Inbox
 from entrypoint.processes.services import Services
 from entrypoint.config.read import read_settings
 
 settings = read_settings(os.environ)
-ray_node.ray_command = lambda: (sys.argv[1],)
+ray_command_line.ray_command = lambda: (sys.argv[1],)
 env = ray_node.environment(settings, "a token")
 me = NodeInfo(node="n", address="127.0.0.1", versions={})
 ray = ray_node.RayNode(settings, (), me, "t", Inbox())
@@ -110,7 +110,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, port_block: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine(tmp_path, port_block)
-    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(machine.ray),))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: (str(machine.ray),))
     yield machine
     machine.close()
 

@@ -20,7 +20,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
-from entrypoint.node import head, ray_node
+from entrypoint.node import head, ray_command_line, ray_node
 from entrypoint.node.membership import TRIES
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, RayFailedError
@@ -38,7 +38,7 @@ SAID = "ray cannot start: /no/such/ray: No such file or directory"
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_node, "ray_command", lambda: ("/no/such/ray",))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: ("/no/such/ray",))
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_worker_tries_again_and_gives_up_in_the_end_however_slow_the_failures_
     """Otherwise a node whose starts take longer than a steady run would try for ever."""
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01)
     monkeypatch.setattr(wait, "STEADY_SECONDS", steady)
-    monkeypatch.setattr(ray_node, "ray_command", lambda: ("/bin/false",))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: ("/bin/false",))
     with head_of(of_worker):
         assert serve(of_worker) == ExitCode.RETRY
     assert len([line for line in caplog.messages if "did not start" in line]) == TRIES

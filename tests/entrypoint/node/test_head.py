@@ -23,7 +23,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.job.supervisor import Outcome, Supervisor
-from entrypoint.node import head, ray_node, start_again
+from entrypoint.node import head, ray_command_line, start_again
 from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox, StopAsked, UnfitRayError
@@ -158,7 +158,7 @@ def idle_ray(run: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = run.root / "ray"
     ray.write_text("#!/bin/sh\nexec sleep 60\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(ray),))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: (str(ray),))
     monkeypatch.setattr(HeadRay, "wait_ready", lambda self: None)
 
 

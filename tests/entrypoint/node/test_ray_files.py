@@ -15,7 +15,7 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.node import ray_files, ray_node
+from entrypoint.node import ray_command_line, ray_files, ray_node
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes.inbox import Inbox, RayEnded
 from entrypoint.processes.process import find_marked, find_ours_or_orphaned
@@ -49,7 +49,7 @@ def settings(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     program = tmp_path / "ray"
     program.write_text(f"#!{sys.executable}\nimport os\nos.execv('/bin/sh', {line!r})\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(program),))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: (str(program),))
     monkeypatch.setattr(ray_node, "LOOK_SECONDS", 0.1)
     given = {"ROLLCALL_RUN_DIR": str(tmp_path), "ROLLCALL_RAY_TEMP_DIR": str(session.parent)}
     return read_settings({**given, "ROLLCALL_RECIPE": "command"}, ["true"])

@@ -14,7 +14,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.machine.inventory import inventory
 from entrypoint.net.wait import NotYetError
-from entrypoint.node import ray_node
+from entrypoint.node import ray_command_line, ray_node
 from entrypoint.node.ray_state import Alive, alive_nodes
 
 ADDRESS = "10.0.0.2"
@@ -25,7 +25,7 @@ def settings(**environ: str) -> Settings:
 
 
 def arguments(**environ: str) -> list[str]:
-    return ray_node.common_arguments(settings(**environ), ADDRESS, gpus=0)
+    return ray_command_line.common_arguments(settings(**environ), ADDRESS, gpus=0)
 
 
 def environment(**environ: str) -> dict[str, str]:
@@ -38,7 +38,7 @@ def test_a_dead_dns_server_holds_no_process_for_long_unless_the_user_says_so() -
 
 
 def test_ray_gives_its_dashboard_as_long_as_this_node_waits_for_it_and_ends_without_it() -> None:
-    assert "--include-dashboard=true" in ray_node.head_arguments(settings(), ADDRESS)
+    assert "--include-dashboard=true" in ray_command_line.head_arguments(settings(), ADDRESS)
     module = "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"
     for name in (module, "RAY_DASHBOARD_STARTUP_TIMEOUT_S"):
         assert float(environment()[name]) == ray_node.READY_TIMEOUT_SECONDS
@@ -46,7 +46,7 @@ def test_ray_gives_its_dashboard_as_long_as_this_node_waits_for_it_and_ends_with
 
 
 def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
-    given = [*ray_node.head_arguments(settings(), ADDRESS), *arguments()]
+    given = [*ray_command_line.head_arguments(settings(), ADDRESS), *arguments()]
     ports = [word.partition("=")[2] for word in given if "-port=" in word]
     ports += [text for name, text in environment().items() if name.endswith("_METRIC_PORT")]
     assert len(ports) == 13
@@ -55,8 +55,8 @@ def test_every_port_is_fixed_and_no_two_are_the_same() -> None:
 
 
 def test_a_worker_is_told_the_heads_address_with_brackets_where_it_is_ipv6() -> None:
-    assert ray_node.worker_arguments(settings(), "10.0.0.1") == ["--address=10.0.0.1:6379"]
-    assert ray_node.worker_arguments(settings(), "fd00::1") == ["--address=[fd00::1]:6379"]
+    assert ray_command_line.worker_arguments(settings(), "10.0.0.1") == ["--address=10.0.0.1:6379"]
+    assert ray_command_line.worker_arguments(settings(), "fd00::1") == ["--address=[fd00::1]:6379"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_worker_is_told_the_heads_address_with_brackets_where_it_is_ipv6() -> 
 def test_the_dashboard_of_a_head_with_an_ipv6_address_listens_with_ipv6(
     address: str, listens_on: str
 ) -> None:
-    given = ray_node.head_arguments(settings(), address)
+    given = ray_command_line.head_arguments(settings(), address)
     assert f"--dashboard-host={listens_on}" in given
 
 
@@ -126,18 +126,18 @@ def test_ray_gives_up_sooner_on_a_worker_of_builtin_that_is_killed_as_it_starts(
 def test_a_node_holds_standby_ranks_for_a_tenth_of_its_memory_unless_the_user_says_no() -> None:
     name, gib = "RAY_preload_python_modules", 2**30
     assert environment()[name] == Program.STANDBY_IMPORTS
-    assert ray_node.standby_arguments(settings(), 64 * gib) == [
+    assert ray_command_line.standby_arguments(settings(), 64 * gib) == [
         "--labels=rollcall/standby-ranks=17"
     ]
     for small in (0, 3 * gib):
-        assert ray_node.standby_arguments(settings(), small) == []
+        assert ray_command_line.standby_arguments(settings(), small) == []
     for off in (
         {"ROLLCALL_STANDBY_RANKS": "0"},
         {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"},
         {"ROLLCALL_WAIT_FOR_JOBS": "1"},
     ):
         assert name not in environment(**off)
-        assert ray_node.standby_arguments(settings(**off), 64 * gib) == []
+        assert ray_command_line.standby_arguments(settings(**off), 64 * gib) == []
 
 
 def test_what_the_user_set_for_ray_and_nccl_is_kept() -> None:
@@ -174,7 +174,7 @@ def test_the_note_of_an_earlier_cluster_is_removed(tmp_path: Path) -> None:
 
 
 def test_the_ray_of_this_interpreter_is_used() -> None:
-    assert ray_node.ray_command()[0] == sys.executable
+    assert ray_command_line.ray_command()[0] == sys.executable
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_ray_is_told_its_directory_where_the_driver_s_output_is_looked_for(
 ) -> None:
     settings = read_settings({"ROLLCALL_RECIPE": "command", **variables}, ["true"])
     assert settings.ray_dir == Path(directory)
-    arguments = ray_node.common_arguments(settings, "127.0.0.2", 0)
+    arguments = ray_command_line.common_arguments(settings, "127.0.0.2", 0)
     assert f"--temp-dir={directory}" in arguments
 
 

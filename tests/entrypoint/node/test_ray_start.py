@@ -18,7 +18,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.wait import NotYetError
-from entrypoint.node import ray_node, ray_start_errors
+from entrypoint.node import ray_command_line, ray_node, ray_start_errors
 from entrypoint.node.ray_node import RayNode
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError
 from tests.support.waiting import eventually
@@ -59,7 +59,7 @@ TIMEOUT = "Timeout after 30.0 seconds."
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Of a node whose Ray is the program that `ray_is` wrote."""
-    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(tmp_path / "ray"),))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: (str(tmp_path / "ray"),))
     with TemporaryDirectory() as short:
         environ = {
             "ROLLCALL_RUN_DIR": str(tmp_path),

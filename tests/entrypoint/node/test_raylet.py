@@ -17,7 +17,7 @@ import pytest
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.node import ray_node, raylet
+from entrypoint.node import ray_command_line, ray_node, raylet
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.raylet import Raylet
 from entrypoint.processes import process
@@ -119,7 +119,7 @@ def settings(tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> Se
     ray = tmp_path / "ray"
     ray.write_text(f"#!/bin/sh\n{daemon} -c '{script}' {options} &\nexec sleep 60\n")
     ray.chmod(0o755)
-    monkeypatch.setattr(ray_node, "ray_command", lambda: (str(ray),))
+    monkeypatch.setattr(ray_command_line, "ray_command", lambda: (str(ray),))
     monkeypatch.setattr(ray_node, "LOOK_SECONDS", 0.1)
     environ = {
         "ROLLCALL_RUN_DIR": str(tmp_path),

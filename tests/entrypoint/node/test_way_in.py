@@ -20,7 +20,7 @@ from entrypoint.net import sockets, wait
 from entrypoint.node import membership as memberships
 from entrypoint.node import unfit_report
 from entrypoint.node.membership import Membership
-from entrypoint.node.way_in import through
+from entrypoint.node.way_in import WayIn, through
 from entrypoint.preflight import network
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
@@ -95,8 +95,8 @@ def stayed_at(
     inbox, used = Inbox(), list[tuple[str, str]]()
     services = Services(settings, is_head=False, env={}, tell=print)
 
-    def belong(_: Any, client: Any, info: Any, host: str) -> StopAsked:
-        used.append((host, info.address))
+    def belong(_: Any, way: WayIn) -> StopAsked:
+        used.append((way.host, way.info.address))
         return StopAsked("SIGTERM")
 
     monkeypatch.setattr(Membership, "_belong", belong)

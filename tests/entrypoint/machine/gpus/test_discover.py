@@ -13,7 +13,7 @@ from entrypoint.machine.gpus import discover
 from entrypoint.machine.gpus.amd import SysfsGpu
 from entrypoint.machine.inventory import inventory
 from entrypoint.machine.view import Machine
-from entrypoint.node import ray_node
+from entrypoint.node import ray_command_line
 from entrypoint.preflight import gpu_burn, gpu_health
 from entrypoint.preflight.check import Context, Report, Result
 from entrypoint.preflight.run import CHECKS
@@ -44,7 +44,7 @@ def asked(where: Context) -> dict[str, Result]:
 
 def told_to_ray(where: Context) -> list[str]:
     gpus = int(inventory(where.settings, machine=where.machine)["gpus"])
-    words = ray_node.common_arguments(where.settings, "10.0.0.2", gpus)
+    words = ray_command_line.common_arguments(where.settings, "10.0.0.2", gpus)
     return [word for word in words if word.startswith("--num-gpus")]
 
 
