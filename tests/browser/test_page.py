@@ -78,6 +78,36 @@ def test_a_training_run_is_seen_whole_by_everyone(
         assert found.violations_count == 0, found.generate_report()
 
 
+MOTION = """() => {
+  const moves = [];
+  for (const element of document.querySelectorAll("*"))
+    for (const part of [null, "::before", "::after"]) {
+      const style = getComputedStyle(element, part);
+      const seconds = `${style.animationDuration}, ${style.transitionDuration}`.split(", ");
+      const named = style.animationName !== "none" || style.transitionDuration !== "0s";
+      if ((named && seconds.some((each) => parseFloat(each) > 0.01))
+          || style.scrollBehavior === "smooth")
+        moves.push(`${element.tagName}#${element.id}${part ?? ""}`);
+    }
+  return [...moves, ...document.getAnimations().map((each) => `a running ${each.playState}`)];
+}"""
+"""What moves by itself, or would move if it changed."""
+
+
+def test_nothing_moves_for_a_reader_who_asked_for_less_motion(head: Head, tab: Page) -> None:
+    trains(head)
+    tab.emulate_media(reduced_motion="reduce")
+    opened(head, tab, controls=True)
+    expect(tab.locator(".uplot canvas").first).to_be_visible()
+    assert tab.evaluate(MOTION) == []
+    append_event(head.run.journal, "failure", "the training failed")
+    tab.get_by_role("button", name="Save and stop…").click()
+    expect(tab.get_by_role("dialog")).to_be_visible()
+    assert tab.evaluate(MOTION) == []
+    tab.evaluate("document.styleSheets[0].insertRule('h1 { transition: color 1s }')")
+    assert tab.evaluate(MOTION) != []
+
+
 def test_the_gpus_of_a_cluster_and_of_each_node_are_seen_in_use(head: Head, tab: Page) -> None:
     """Also if nobody knows how busy they are, as of parts of GPUs."""
     trains(head)
