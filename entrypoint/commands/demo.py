@@ -39,7 +39,7 @@ from entrypoint.config import parsers
 from entrypoint.config.read import read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
-from entrypoint.processes.programs import beside_interpreter, program
+from entrypoint.processes.programs import as_typed, program
 from entrypoint.run import errors
 from entrypoint.run.flight_record.text import counted
 
@@ -62,9 +62,6 @@ PORTS = 1000
 WARM_UP_SUMS = "256"
 STEPS = 120
 """Steps after which the policy answers about nine of ten held-out sums."""
-
-
-HELP_STEPS = f"training steps (default: {STEPS})"
 HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
 
 
@@ -155,7 +152,9 @@ def parser() -> Parser:
     made = Parser("demo", __doc__)
     made.add_argument("--crash", action="store_true", help="kill the driver and a worker")
     made.add_argument("--seed", type=int, default=0, help="of data, model and training")
-    made.add_argument("--steps", type=_count, default=STEPS, help=HELP_STEPS)
+    made.add_argument(
+        "--steps", type=_count, default=STEPS, help=f"training steps (default: {STEPS})"
+    )
     made.add_argument("--name", type=run_name, help=f"{NAME_OF_RUN} (default: that of --dir)")
     made.add_argument("--dir", type=Path, help=HELP_DIR)
     return made
@@ -263,7 +262,7 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
-    log.info("to ask from another terminal: export %s; %s status", layout.asking, _typed())
+    log.info("to ask from another terminal: export %s; %s status", layout.asking, as_typed())
     nodes = [_start(layout, 0, job)]
     try:
         nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]
@@ -273,20 +272,23 @@ def _run(layout: Layout, options: argparse.Namespace) -> int:
         code = nodes[0].wait() or 0
         for node in nodes[1:]:
             node.wait(STOP_SECONDS)
+    except KeyboardInterrupt:
+        log.warning("the demo is stopped. To go on: %s", again(layout, options))
+        raise
     finally:
         _stop(layout, nodes)
     if code == ExitCode.FINISHED:
         _report(layout)
     elif code == KILLED:
-        again = f"{_typed()} demo --dir {shlex.quote(str(layout.root))}"
-        log.error("the head was killed, so the demo ends. To go on: %s", again)
+        log.error("the head was killed, so the demo ends. To go on: %s", again(layout, options))
     return code
 
 
-def _typed() -> str:
-    """Return how a person types this program: by its path, unless the shell finds it by name."""
-    program = beside_interpreter("rollcall")
-    return "rollcall" if shutil.which("rollcall") == program else shlex.quote(program)
+def again(layout: Layout, options: argparse.Namespace) -> str:
+    """Return the command that goes on with the demo: the same run, as long as it was to be."""
+    words = ["--dir", str(layout.root), "--steps", str(options.steps), "--seed", str(options.seed)]
+    name = ["--name", options.name] if options.name else []
+    return f"{as_typed()} demo {shlex.join([*words, *name])}"
 
 
 def _start(layout: Layout, number: int, job: list[str]) -> Process:
@@ -392,6 +394,6 @@ def _report(layout: Layout) -> None:
     print(accuracy)
     for what, path in paths.items():
         print(f"{what:<12}{path}")
-    print(f"{'report':<12}{_typed()} report {shlex.quote(str(layout.run.root))}")
-    print(f"{'page':<12}{_typed()} open {shlex.quote(str(layout.run.root))}")
+    print(f"{'report':<12}{as_typed()} report {shlex.quote(str(layout.run.root))}")
+    print(f"{'page':<12}{as_typed()} open {shlex.quote(str(layout.run.root))}")
     print(layout.run.result)

@@ -6,6 +6,7 @@ import argparse
 import json
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from contract.exit_codes import ExitCode
 from contract.options import did_you_mean
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_platforms import PLATFORMS, Cluster, NoSourcesError, written
+from entrypoint.processes.programs import as_typed
 
 OWN = "own"
 """The reward that is written for the run."""
@@ -259,10 +261,12 @@ def _has_chat(model: str, directory: Path) -> bool:
 
 
 def _say_next(options: argparse.Namespace, files: Mapping[str, str]) -> None:
-    where = f"cd {options.dir} && " if options.dir != Path() else ""
+    where = f"cd {shlex.quote(str(options.dir))} && " if options.dir != Path() else ""
+    typed = as_typed()
     sizes = f"--nodes {options.nodes} --gpus {options.gpus} --gpu-memory 80GB"
-    print(f"\nlook:  {where}rollcall plan {sizes} --config run.yaml")
+    print(f"\nlook:  {where}{typed} plan {sizes} --config run.yaml")
     if options.platform != "none":
         shared = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name}"
         print(f"copy:  the files to {shared}, on storage that all nodes see")
-    print(f"start: {PLATFORMS[options.platform].start}")
+    start = PLATFORMS[options.platform].start or f"{where}{typed} up --config run.yaml"
+    print(f"start: {start}")

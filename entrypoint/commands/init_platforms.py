@@ -180,13 +180,13 @@ def _runpod_worker(text: str, cluster: Cluster) -> str:
 class PlatformFiles:
     files: tuple[PlatformFile, ...] = ()
     start: str = ""
-    """How the run is started."""
+    """How the run is started; "": by `rollcall up`, where its files are."""
     storage: str = "/shared"
     """Where the platform's files mount the storage that all nodes share."""
 
 
 PLATFORMS: Mapping[str, PlatformFiles] = {
-    "none": PlatformFiles(start="rollcall up --config run.yaml"),
+    "none": PlatformFiles(),
     "slurm": PlatformFiles(
         (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm),),
         "sbatch rollcall.sbatch",

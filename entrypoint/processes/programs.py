@@ -7,6 +7,7 @@ With `-P` Python does not search there. What PYTHONPATH names it searches first 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,12 @@ def beside_interpreter(name: str) -> str:
     """The program beside this interpreter; the one on PATH only if there is none beside it."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name) or name
+
+
+def as_typed() -> str:
+    """How a person types `rollcall` in a shell: by its path, unless the shell finds it by name."""
+    program = beside_interpreter("rollcall")
+    return "rollcall" if shutil.which("rollcall") == program else shlex.quote(program)
 
 
 def unshadowed(argv: Sequence[str]) -> tuple[str, ...]:

@@ -29,3 +29,12 @@ def test_a_directory_that_cannot_be_made_is_named(
     assert demo.main(["--dir", str(tmp_path / "file")]) == ExitCode.RUN_DIR
     told = f"{tmp_path}/file/run: Not a directory: give --dir a directory that can be written"
     assert capsys.readouterr().out.endswith(f" demo ERROR: {told}\n")
+
+
+def test_a_demo_goes_on_with_its_own_name_and_steps() -> None:
+    layout = Layout(Path("/my runs/demo"), 21000, "first try")
+    given = ["--dir", str(layout.root), "--steps", "12", "--seed", "3", "--name", "first-try"]
+    options = demo.parser().parse([*given, "--crash"])
+    program, command, *words = shlex.split(demo.again(layout, options))
+    assert (Path(program).name, command) == ("rollcall", "demo")
+    assert vars(demo.parser().parse(words)) == {**vars(options), "crash": False}

@@ -158,3 +158,23 @@ def test_a_terminal_is_asked_for_what_no_flag_says(
     assert len(asked) == 4
     assert "nodes: 2" in (run / "task.dstack.yml").read_text()
     assert yaml.safe_load((run / "run.yaml").read_text())["prompt_data"] == "train.jsonl"
+
+
+@pytest.mark.parametrize("platform", ["none", "slurm"])
+def test_the_printed_command_works_as_it_is_typed(
+    tmp_path: Path, platform: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "a run"
+    run.mkdir()
+    write_files(run / "model")
+    (run / "sums.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n")
+    words = ("--model", str(run / "model"), "--data", str(run / "sums.jsonl"))
+    assert init.main([*words, "--platform", platform, "--dir", str(run), "--yes"]) == 0
+    printed = dict(
+        line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line
+    )
+    look = printed["look"].strip().replace(" up ", " plan ")
+    done = subprocess.run(["sh", "-c", look], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if platform == "none":
+        assert printed["start"].startswith(look.split(" plan ")[0])
