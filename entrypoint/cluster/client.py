@@ -35,6 +35,7 @@ from entrypoint.processes.inbox import (
     JobOver,
     JoinAgain,
     Message,
+    SpareTold,
     StacksAsked,
 )
 
@@ -264,7 +265,7 @@ class ControlClient:
         put: Callable[[Message], None],
         is_there: Callable[[], bool],
     ) -> Message:
-        failures, stacks_of, over = 0, 0, ""
+        failures, stacks_of, over, is_spare = 0, 0, "", False
         while True:
             try:
                 answer = self.ask(
@@ -293,6 +294,9 @@ class ControlClient:
                 stacks_of = row["stacks_of"]
                 if stacks_of:
                     put(StacksAsked(stacks_of, row.get("job") or ""))
+            if bool(row.get("spare")) != is_spare:
+                is_spare = not is_spare
+                put(SpareTold(is_spare))
             if (row.get("over") or "") != over:
                 over = row.get("over") or ""
                 if over:

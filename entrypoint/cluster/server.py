@@ -119,6 +119,7 @@ class ControlServer:
     def hold_places(self, holders: Sequence[str]) -> None:
         """Note that the job begins on these workers: they keep their places if they are lost."""
         self._registry.hold_places(holders)
+        self._in_loop(self._workers.answer_running)
 
     def free_places(self) -> None:
         """Note that no job runs: spares take the places of nodes that are not there."""
@@ -127,6 +128,7 @@ class ControlServer:
     def move_place(self, lost: str, to: str) -> None:
         """Note that the job's work on the node `lost` is on the node `to` now."""
         self._registry.move_place(lost, to)
+        self._in_loop(self._workers.answer_running)
 
     def new_incarnation(self) -> None:
         """Have every worker leave its Ray and join again."""

@@ -160,7 +160,8 @@ class WorkerRoutes:
             hung_up = await hangs_up_before(self.announced, request, QUESTION_SECONDS)
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)
-        wanted = {"stacks_of": self.stacks_of, "over": self.sweep.job}
+        is_spare = asked.node in self.registry.roll_state().spares
+        wanted = {"stacks_of": self.stacks_of, "over": self.sweep.job, "spare": is_spare}
         answer = {"outcome": "running", "job": self.jobs.shown, **wanted}
         if self.outcome is not None:
             self.registry.acknowledge(asked.node)

@@ -111,6 +111,12 @@ class Settings:
         parse=parse.whole_number(0, 100_000),
         default=0,
     )
+    spare_check_seconds: float = variable(
+        "ROLLCALL_SPARE_CHECK_SECONDS",
+        "How long an idle spare with GPUs waits before it runs the check `gpu.burn` again.",
+        parse=parse.duration,
+        default=1800.0,
+    )
     replace_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REPLACE_COMMAND",
         "A program on the head that [brings another node](recovery.md#a-node-that-is-needed) for"

@@ -30,7 +30,14 @@ from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import leftover_cleanup, log_shipper, ray_command_line, ray_node, unfit_report
+from entrypoint.node import (
+    leftover_cleanup,
+    log_shipper,
+    ray_command_line,
+    ray_node,
+    spare_check,
+    unfit_report,
+)
 from entrypoint.node.candidate import Candidate
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.log_shipper import OwnLogs
@@ -47,6 +54,8 @@ from entrypoint.processes.inbox import (
     Message,
     RayEnded,
     RayFailedError,
+    SpareTold,
+    SpareUnfit,
     StacksAsked,
     StopAsked,
 )
@@ -281,7 +290,7 @@ class Membership:
     def _raise_if_over(self) -> None:
         """Raises _OverError if a message has arrived that ends the membership."""
         match self.inbox.take(timeout=0):
-            case None | StacksAsked() | JobOver():  # nothing of a job runs here yet
+            case None | StacksAsked() | JobOver() | SpareTold() | SpareUnfit():  # no job runs yet
                 return
             case message:
                 raise _OverError(message)
@@ -314,7 +323,7 @@ class Membership:
             except OSError as error:
                 log.warning("Ray's log cannot be read: %s", errors.describe(error))
                 return RayEnded(1)
-            message = self._next_message(client)
+            message = self._next_message(client, info)
             if isinstance(message, HeadLost):
                 ray.abandon()
             if isinstance(message, StopAsked):
@@ -332,20 +341,31 @@ class Membership:
         arguments = ray_command_line.worker_arguments(settings, way.host)
         return RayNode(settings, arguments, info, self.ray_token, self.inbox)
 
-    def _next_message(self, client: ControlClient) -> Message:
-        """Return what ends the membership; do what the head asks about the job meanwhile."""
-        while True:
-            match self.inbox.take():
-                case StacksAsked(attempt, job):
-                    run, name = RunFiles(self.settings.run_dir), self.settings.node_name
-                    run = RunFiles(run.jobs / job) if job else run
-                    stacks.collect(self.settings, stacks.path_of(run, attempt, name))
-                case JobOver() as over:
-                    sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
-                    threading.Thread(target=sweep, name="sweep", daemon=True).start()
-                case message:
-                    assert message is not None
-                    return message
+    def _next_message(self, client: ControlClient, info: NodeInfo) -> Message:
+        """Return what ends the membership; do what the head asks about the job meanwhile.
+
+        Raises RefusedError if this node is a spare, and its check has failed: the head knows it.
+        """
+        with spare_check.of_node(self.settings, self.inbox.put) as check:
+            while True:
+                match self.inbox.take():
+                    case SpareTold(is_spare):
+                        check.told(is_spare=is_spare)
+                    case SpareUnfit(why) as unfit:
+                        try:
+                            client.check_in(replace(self._now(info), unfit=[why]))
+                        except wait.NotYetError:  # the head is told when it answers again
+                            threading.Timer(1.0, self.inbox.put, [unfit]).start()
+                    case StacksAsked(attempt, job):
+                        run, name = RunFiles(self.settings.run_dir), self.settings.node_name
+                        run = RunFiles(run.jobs / job) if job else run
+                        stacks.collect(self.settings, stacks.path_of(run, attempt, name))
+                    case JobOver() as over:
+                        sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
+                        threading.Thread(target=sweep, name="sweep", daemon=True).start()
+                    case message:
+                        assert message is not None
+                        return message
 
     def _leave(self, client: ControlClient, node: str, asked: StopAsked) -> Message:
         """Leave once the job has saved and stopped, or after ROLLCALL_GRACE_SECONDS."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from entrypoint.processes.programs import program
 
 TIMEOUT = 90.0
 """Seconds: torch's import and the GPUs' contexts take most of it."""
+LOOK_SECONDS = 0.2
+"""Interval between looks whether the burn is to end."""
 MIG = " MIG "
 """In the names of MIG devices, as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
 COMMAND = program(Program.GPU_BURN)
@@ -37,7 +41,8 @@ They are our choice: a large matrix product reaches 60 to 80 % on a healthy NVID
 """
 
 
-def burn(context: Context) -> Finding:
+def burn(context: Context, over: threading.Event | None = None) -> Finding:
+    """Ask the GPUs. If `over` is set meanwhile, the burn ends, and what it found says nothing."""
     if why := context.why_no_gpu:
         return Finding(Verdict.SKIP, why)
     if context.running_pid is not None:
@@ -45,17 +50,17 @@ def burn(context: Context) -> Finding:
     if not inventory.installed("torch"):
         return Finding(Verdict.SKIP, "torch is not installed, so nothing can be computed")
     used = context.gpus
-    return run([*COMMAND, f"--gpus={len(used)}"], context)
+    return run([*COMMAND, f"--gpus={len(used)}"], context, over)
 
 
-def run(command: Sequence[str], context: Context) -> Finding:
-    """Run the burn in a process of its own, and judge what it prints."""
+def run(command: Sequence[str], context: Context, over: threading.Event | None = None) -> Finding:
+    """Run the burn in a process of its own, and judge what it prints. `over`: as in `burn`."""
     settings = context.settings
     env = discover.environment(settings, context.machine) | marks(settings.node_mark)
     with tempfile.TemporaryDirectory() as directory:
         child = Process("burn", command, env=env, log_to=Path(directory) / "out")
         try:
-            code = child.wait(TIMEOUT - 5)
+            code = _ended(child, over or threading.Event())
             text = child.tail()
         finally:
             child.stop(grace=1.0)
@@ -69,6 +74,15 @@ def run(command: Sequence[str], context: Context) -> Finding:
         said = text.splitlines()[-1] if text else "nothing"
         remedy = f"run `python -m {Program.GPU_BURN}` and read what it says"
         return Finding(Verdict.FAIL, f"the burn ended with {code}: {said}", remedy)
+
+
+def _ended(child: Process, over: threading.Event) -> int | None:
+    """Return the exit code; None if the burn hangs, or `over` is set."""
+    deadline = time.monotonic() + TIMEOUT - 5
+    while (code := child.wait(LOOK_SECONDS)) is None:
+        if over.is_set() or time.monotonic() > deadline:
+            return None
+    return code
 
 
 def _divided(context: Context) -> set[int]:

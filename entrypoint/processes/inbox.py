@@ -99,7 +99,21 @@ class JobOver:
     """When this node heard it, in seconds since 1970."""
 
 
-AboutJob = StacksAsked | JobOver
+@dataclass(frozen=True, slots=True)
+class SpareTold:
+    """Whether this node is a spare now."""
+
+    is_spare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpareUnfit:
+    """A check of this node, while it was a spare, has failed."""
+
+    why: str
+
+
+AboutJob = StacksAsked | JobOver | SpareTold | SpareUnfit
 """What a worker hears about the job; its membership goes on."""
 Message = (
     StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | JoinAgain | WorkerLeaves | AboutJob

@@ -52,7 +52,7 @@ def flags(tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     monkeypatch.setattr(placement, "reserve", lambda layout: None)
     monkeypatch.setattr(run, "_check_models", lambda config, placed: None)
     monkeypatch.setattr(run, "_settled", lambda config, placed: config)
-    monkeypatch.setattr(run, "RayLauncher", lambda placed, timeout, standby: LocalLauncher())
+    monkeypatch.setattr(run, "RayLauncher", lambda *_: LocalLauncher())
     monkeypatch.setattr(run, "Replicator", NoReplicas)
     return {
         "pretrain": tiny.model,

@@ -11,6 +11,7 @@ import pytest
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster import client
+from entrypoint.cluster.client import RefusedError
 from entrypoint.config.read import read_settings
 from entrypoint.net import sockets, wait
 from entrypoint.node import candidate
@@ -24,6 +25,7 @@ from entrypoint.processes.inbox import (
     Inbox,
     Message,
     RayEnded,
+    SpareUnfit,
     StacksAsked,
     StopAsked,
 )
@@ -169,6 +171,20 @@ def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
     inbox = Inbox()
     for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
         inbox.put(message)
-    Membership(settings, {}, "token", inbox, services)._next_message(head.client())
+    membership = Membership(settings, {}, "token", inbox, services)
+    membership._next_message(head.client(), membership._node_info("10.0.0.2"))
     name = "logs/stacks-attempt-{}-gn2.txt"
     assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]
+
+
+def test_a_spare_whose_check_fails_is_refused_by_its_name_and_ends(
+    tmp_path: Path, head: Head
+) -> None:
+    environ = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_RUN_DIR": str(tmp_path)}
+    settings = read_settings(environ | {"ROLLCALL_NODE_NAME": "gn2"})
+    inbox = Inbox()
+    inbox.put(SpareUnfit("gpu.burn: GPU 3: a wrong product"))
+    services = Services(settings, is_head=False, env={}, tell=print)
+    membership = Membership(settings, {}, TOKEN, inbox, services)
+    with pytest.raises(RefusedError, match=r"gn2 is not fit: gpu\.burn: GPU 3"):
+        membership._next_message(head.client(), membership._node_info("127.0.0.1"))
