@@ -64,6 +64,8 @@ RENEWAL = "/v1/token/renewal"
 the run opens it."""
 RENEWAL_SECONDS = 60.0
 """How long after a change a worker may get the new token."""
+NEWEST_MARKS = 8
+"""Of two tokens and their keys. To prove that it knows a mark takes a head about 40 ms of a CPU."""
 DESCRIPTION = "/v1/openapi.json"
 """Answers with the OpenAPI description of the port."""
 NEEDED: Mapping[tuple[str, str], Access] = {
@@ -171,6 +173,10 @@ class Keys:
     def retired(self, key: str) -> str:
         """Return when a key ceased to open anything as the token changed; "" if it did not."""
         return self._retired.get(run_token.mark(key), "")
+
+    def newest_retired(self) -> dict[str, str]:
+        """Return the marks of the keys that were replaced last → when."""
+        return dict([*self._retired.items()][-NEWEST_MARKS:])
 
     def forget(self, retired: Mapping[str, str]) -> None:
         """Refuse the keys with these marks by the time of their end."""

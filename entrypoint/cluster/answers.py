@@ -17,6 +17,7 @@ class Health(TypedDict):
 
 class Certificate(TypedDict):
     proofs: list[str]
+    replaced: dict[str, str]
 
 
 class Stopping(TypedDict):

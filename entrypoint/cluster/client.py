@@ -111,7 +111,7 @@ class ControlClient:
             base_url=self._base,
             headers=bearer(token),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-            **trust.options(token, self._base, KEEPALIVE, is_given=url is not None),
+            **trust.options(lambda: self._token, self._base, KEEPALIVE, is_given=url is not None),
         )
 
     def close(self) -> None:
@@ -173,10 +173,7 @@ class ControlClient:
         answer = self._request(method, path, **options)
         if answer.status_code == 401 and (at := _retired(answer)):
             if not self._renewed(sent):
-                raise WrongTokenError(
-                    f"the token given to the head at {self._base} was replaced at {at} by "
-                    "`rollcall rotate-token`"
-                )
+                raise self._replaced(at)
             answer = self._request(method, path, **options)
         if answer.status_code == 401:
             raise WrongTokenError(f"the head at {self._base} does not know this node's token")
@@ -196,7 +193,9 @@ class ControlClient:
         """Return the answer. Raises NotYetError, and if no head is there to trust as `ask` does."""
         try:
             answer = self._http.request(method, path, **options)
-        except NotProvenError:
+        except NotProvenError as error:
+            if error.replaced:
+                raise self._replaced(error.replaced) from None
             raise WrongTokenError(
                 f"what answers at {self._base} does not prove that it knows this token"
             ) from None
@@ -209,6 +208,12 @@ class ControlClient:
                 "ROLLCALL_TLS or ROLLCALL_TLS_CA here as on the head"
             )
         return answer
+
+    def _replaced(self, at: str) -> WrongTokenError:
+        return WrongTokenError(
+            f"the token given to the head at {self._base} was replaced at {at} by "
+            "`rollcall rotate-token`"
+        )
 
     def _renewed(self, refused: str) -> bool:
         """Get the head's new token by this node's own key; return whether there is one.

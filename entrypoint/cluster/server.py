@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache, partial
+from threading import Lock
 from typing import Any
 
 from starlette.requests import Request
@@ -43,6 +44,7 @@ from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.storage_reads import StorageReads
 
+PROVING = Lock()
 HEAR_SECONDS = 1.0
 """How long a worker that lives may take to open its next poll."""
 
@@ -270,8 +272,12 @@ class ControlServer:
 
     async def _certificate(self, request: Request) -> Response:
         """Answer anyone with what proves to a client that this head has its key, too."""
-        keys = self._keys.all() if self._shown else []
-        return JSONResponse({"proofs": await asyncio.to_thread(_proofs, self._shown, *keys)})
+        if not self._shown:
+            return JSONResponse({"proofs": [], "replaced": {}})
+        keys, marks = self._keys.all(), self._keys.newest_retired()
+        proofs = await asyncio.to_thread(_proofs, self._shown, *keys, *marks)
+        of_marks = zip(proofs[len(keys) :], marks.values(), strict=True)
+        return JSONResponse({"proofs": proofs[: len(keys)], "replaced": dict(of_marks)})
 
     async def _state(self, request: Request) -> Response:
         """Answer with the state; `?until=outcome` has it wait for the outcome, for a while.
@@ -320,7 +326,12 @@ class ControlServer:
         return prometheus.text(scrape)
 
 
-@lru_cache(maxsize=2)
 def _proofs(certificate: bytes, *keys: str) -> list[str]:
     """Return the proofs with these keys, which change with the token. The first call is slow."""
+    with PROVING:  # else all who ask meanwhile would compute them
+        return _made_proofs(certificate, *keys)
+
+
+@lru_cache(maxsize=2)
+def _made_proofs(certificate: bytes, *keys: str) -> list[str]:
     return [proof(key, certificate) for key in keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import tls
 from entrypoint.net.http import direct, status_of
 from entrypoint.net.wait import NotYetError
+from entrypoint.run import token as run_token
 
 EXPIRED, NOT_YET_VALID, OTHER_NAME, OTHER_ADDRESS = 10, 9, 62, 64
 """Numbers of OpenSSL's X509_V_ERR_*."""
@@ -53,13 +54,15 @@ class Trust:
 
     def options(
         self,
-        token: str,
+        token: Callable[[], str],
         base: str,
         socket_options: Sequence[tuple[int, int, int]],
         *,
         is_given: bool,
     ) -> dict[str, Any]:
         """Return arguments of httpx.Client. `is_given`: the user has given the URL `base`.
+
+        `token`: returns the present one.
 
         Raises ConfigError.
         """
@@ -69,7 +72,8 @@ class Trust:
             return {"transport": direct(socket_options), "verify": usual()}
         if self.mode is Tls.AUTO:
             first = usual() if is_given else None  # a proxy has a certificate of its own
-            return {"transport": tls.Proven(token, socket_options, first), "verify": usual()}
+            proven = tls.Proven(lambda: _known(token()), socket_options, first)
+            return {"transport": proven, "verify": usual()}
         if self.authorities is not None:
             context = _trusting(self.authorities)
             return {"transport": direct(socket_options, context), "verify": context}
@@ -77,6 +81,10 @@ class Trust:
 
 
 NO_TRUST = Trust()
+
+
+def _known(key: str) -> tls.Known:
+    return tls.Known(key, run_token.mark(key))
 
 
 def trust_of(settings: Settings) -> Trust:

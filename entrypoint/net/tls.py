@@ -2,7 +2,8 @@
 
 A head shows at CERTIFICATE that it knows a key of the run: an HMAC of the certificate of that very
 connection. Without the key nobody can make one for a certificate of his own, and the client sends
-no key before. From then on it accepts this certificate alone.
+no key before. From then on it accepts this certificate alone. Of a key that another has replaced,
+the head knows the mark alone: its proof says so, and opens nothing.
 """
 
 from __future__ import annotations
@@ -10,25 +11,44 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import json
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from entrypoint.net.http import direct
 from entrypoint.net.paths import CERTIFICATE
 
+MOST_TIME_CHARACTERS = 40
 MOST_BYTES = 16 * 1024
 """Of the answer of whoever is there."""
-SECONDS = 3.0
+LIMITS = httpx.Timeout(10.0, connect=3.0)
+"""Its first proof takes a busy head a second or more."""
 SCRYPT_N, SCRYPT_R = 2**14, 8
 """RFC 7914, 16 MiB and about 40 ms: whoever sees a proof has to pay this for each key he tries."""
 
 
 class NotProvenError(Exception):
     """What answers does not show that it knows the key."""
+
+    def __init__(self, replaced: str = "") -> None:
+        """`replaced`: when another key replaced this one, as its head proves; "": no word of it."""
+        super().__init__(replaced)
+        self.replaced = replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a client knows of its run."""
+
+    key: str
+    mark: str
+    """Of the key; all that a head keeps of a key that was replaced."""
 
 
 @functools.cache
@@ -60,12 +80,12 @@ class Proven(httpx.BaseTransport):
 
     def __init__(
         self,
-        key: str,
+        known: Callable[[], Known],
         socket_options: Sequence[tuple[int, int, int]] = (),
         first: ssl.SSLContext | None = None,
     ) -> None:
-        """`first`: what is tried before a proof is asked for."""
-        self._key, self._options = key, socket_options
+        """`known`: asked at each proof. `first`: what is tried before a proof is asked for."""
+        self._known, self._options = known, socket_options
         self._inner = direct(socket_options, first) if first else None
         self._lock = threading.Lock()
 
@@ -89,7 +109,7 @@ class Proven(httpx.BaseTransport):
             self._inner.close()
 
     def _proven(self, url: httpx.URL) -> httpx.HTTPTransport:
-        certificate = proven_certificate(url, self._key)
+        certificate = proven_certificate(url, self._known())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False  # a tunnel or a published port has any name
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -97,11 +117,11 @@ class Proven(httpx.BaseTransport):
         return direct(self._options, context)
 
 
-def proven_certificate(url: httpx.URL, key: str) -> bytes:
+def proven_certificate(url: httpx.URL, known: Known) -> bytes:
     """Return the certificate (DER) of the head there. Raises NotProvenError, httpx.HTTPError."""
     place = url.copy_with(path=CERTIFICATE, query=None)
     with (
-        httpx.Client(transport=direct((), _trusting_all()), timeout=SECONDS) as http,
+        httpx.Client(transport=direct((), _trusting_all()), timeout=LIMITS) as http,
         http.stream("GET", place) as answer,
     ):
         stream = answer.extensions["network_stream"].get_extra_info("ssl_object")
@@ -111,18 +131,30 @@ def proven_certificate(url: httpx.URL, key: str) -> bytes:
             body += piece
             if len(body) > MOST_BYTES:
                 break
-    own = proof(key, certificate)
-    if not any(hmac.compare_digest(own, one) for one in _proofs(body)):
-        raise NotProvenError
-    return certificate
+    told = _object(body)
+    if _is_among(proof(known.key, certificate), told.get("proofs")):
+        return certificate
+    raise NotProvenError(_replaced(told.get("replaced"), proof(known.mark, certificate)))
 
 
-def _proofs(body: bytes) -> list[str]:
+def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = httpx.Response(200, content=body).json()["proofs"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return [one for one in found if isinstance(one, str) and one.isascii()]
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_among(own: str, proofs: object) -> bool:
+    found = proofs if isinstance(proofs, Iterable) else ()
+    texts = (one for one in found if isinstance(one, str) and one.isascii())
+    return any(hmac.compare_digest(own, one) for one in texts)
+
+
+def _replaced(rows: object, own: str) -> str:
+    at = rows.get(own) if isinstance(rows, Mapping) and _is_among(own, rows) else None
+    fits = isinstance(at, str) and len(at) <= MOST_TIME_CHARACTERS and at.isprintable()
+    return str(at) if fits else ""
 
 
 def _trusting_all() -> ssl.SSLContext:

@@ -121,7 +121,9 @@ class Impostor:
                 return
 
 
-@pytest.mark.parametrize("knows", ["the head's proofs", "the read-only key", "nothing"])
+@pytest.mark.parametrize(
+    "knows", ["the head's proofs", "the read-only key", "a replaced token", "nothing"]
+)
 def test_who_stands_between_gets_no_token(head: Head, home: Path, knows: str) -> None:
     """Neither with the proofs that the head shows to everyone, nor with a weaker key."""
     pki = Authority(home / "pki")
@@ -133,10 +135,15 @@ def test_who_stands_between_gets_no_token(head: Head, home: Path, knows: str) ->
         proofs = httpx.get(url, verify=False).json()["proofs"]
     elif knows == "the read-only key":
         proofs = [proof(run_token.read_only(TOKEN), der)]
-    body = json.dumps({"proofs": proofs}).encode()
+    odd: object = [1]
+    if knows == "a replaced token":
+        old = {"rollcall-read-" + "0" * 48: "then", "ä": 1}
+        odd = {proof(run_token.mark(key), der): at for key, at in old.items()}
+        odd |= {proof(run_token.mark(TOKEN), der): "\x1b[2J"}
+    body = json.dumps({"proofs": proofs, "replaced": odd}).encode()
     impostor = Impostor(given.serving(cert, key), body)
     try:
-        with pytest.raises(WrongTokenError):
+        with pytest.raises(WrongTokenError, match="does not prove"):
             client(impostor.port).check_in(node_info("a"))
     finally:
         impostor.close()
@@ -152,13 +159,30 @@ def test_a_client_follows_its_head_to_a_new_certificate(tmp_path: Path, home: Pa
         eventually(lambda: asks.command("GET", "/v1/state")["phase"] == "starting")
 
 
-def test_a_new_token_of_the_run_is_proven_too_and_the_old_one_no_more(head: Head) -> None:
+def test_a_new_token_of_the_run_is_proven_too_and_the_old_one_is_told_of_its_end(
+    head: Head,
+) -> None:
     client(head.port).command("GET", "/v1/state")
+    for new in ("another-correct-horse-battery", "a-third-correct-horse"):
+        head.keys.rotate(new, "18:00", {})
+        assert client(head.port, new).command("GET", "/v1/state")["phase"] == "starting"
+        for key in (TOKEN, *run_token.keys(TOKEN)):
+            with pytest.raises(WrongTokenError, match=r"replaced at 18:00 by `rollcall rotate-"):
+                client(head.port, key).command("GET", "/v1/state")
+
+
+def test_a_client_with_a_new_token_finds_the_head_that_starts_with_it(
+    tmp_path: Path, home: Path
+) -> None:
     new = "another-correct-horse-battery"
-    head.keys.rotate(new, "now", {})
-    assert client(head.port, new).command("GET", "/v1/state")["phase"] == "starting"
-    with pytest.raises(WrongTokenError, match="does not prove"):
-        client(head.port).command("GET", "/v1/state")
+    with head_with(tmp_path / "a", served(home, ROLLCALL_TLS="auto")) as first:
+        asks = client(first.port)
+        asks.check_in(node_info("a"))
+        first.keys.rotate(new, "18:00", {"a": asks._own_key})
+        asks.command("GET", "/v1/state")
+    with head_with(tmp_path / "b", served(home, ROLLCALL_TLS="auto"), first.port) as second:
+        second.keys.rotate(new, "18:00", {})
+        eventually(lambda: asks.command("GET", "/v1/state")["phase"] == "starting")
 
 
 def test_a_head_with_tls_and_a_client_without_say_so(head: Head) -> None:
