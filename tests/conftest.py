@@ -47,9 +47,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 TESTS = Path(__file__).parent
-NO_PICKLES = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""What `trainer.models.loading` sets: a process that inherits it reads no checkpoint of others, and
-the tests' fork server starts it anew."""
 MARKED_FOLDERS = frozenset({"browser", "cluster", "gpu", "learning", "slurm", "vllm"})
 """All tests there have the mark of the folder's name, or `faults`. In tests/container some have
 none: they read files, and start nothing."""
@@ -82,16 +79,6 @@ def environment_as_it_was() -> Iterator[None]:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-    """A trainer made for all tests of a module changes the environment of none of them."""
-    before = os.environ.get(NO_PICKLES)
-    result = yield
-    if fixturedef.scope != "function" and os.environ.get(NO_PICKLES) != before:
-        del os.environ[NO_PICKLES]
-    return result
 
 
 @pytest.fixture(autouse=True)

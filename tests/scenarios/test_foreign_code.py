@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,10 @@ import torch
 from contract.exit_codes import ExitCode
 from contract.journal import read_events
 from contract.run_dir import RunFiles
+from entrypoint.net.port_block import PortBlock
 from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.prepare.__main__ import main as prepare
+from env.registry import reward_function
 from env.retrieval import dense
 from env.retrieval.encoder import Encoder, EncoderSettings
 from env.retrieval.files import IndexFault
@@ -52,7 +57,6 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
     """Also answers yes to whoever asks at the terminal, as a shell's `yes |` would."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 1000))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "")
     pretrained.trust(False)
     return Mark(tmp_path / "ran")
 
@@ -227,13 +231,83 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, mark: Mark) -> None:
     assert mark.ran() == []
 
 
-def test_what_libraries_read_runs_no_code_either(tiny: Tiny, tmp_path: Path, mark: Mark) -> None:
+@pytest.mark.parametrize("opposite", ["0", "1"])
+def test_what_libraries_read_runs_no_code_either(
+    tmp_path: Path, mark: Mark, monkeypatch: pytest.MonkeyPatch, opposite: str
+) -> None:
     """DeepSpeed reads its own checkpoints with weights_only=False."""
-    engine(str(tiny.model))
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", opposite)
+    before = dict(os.environ)
     torch.save({"module": Bomb(mark)}, tmp_path / "states.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    with pretrained.tensors_alone(), pytest.raises(pickle.UnpicklingError):
         torch.load(tmp_path / "states.pt", weights_only=False)
     assert mark.ran() == []
+    assert dict(os.environ) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_stage_resumes_from_deepspeeds_checkpoint_and_runs_no_code_of_it(
+    tiny: Tiny, tmp_path: Path, mark: Mark
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "completion": "2"}\n' * 8)
+    flags = {"pretrain": tiny.model, "dataset": rows, "save_path": tmp_path / "out"}
+    flags |= {"train_batch_size": 4, "zero_stage": 2, "max_steps": 2, "save_steps": 1}
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    def stage(**more: Any) -> str:
+        words = to_argv({**flags, **more})
+        with PortBlock() as port:
+            alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+            where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            done = subprocess.run(
+                [sys.executable, "-m", "trainer.supervised", "sft", *words],
+                env={**os.environ, **alone, **where},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        return done.stderr if done.returncode else ""
+
+    assert stage(ckpt_path=first) == ""
+    resume = {"ckpt_path": second, "resume_from_checkpoint": first / "checkpoint-1"}
+    assert stage(**resume) == ""
+    assert (second / "checkpoint-2/global_step2").is_dir()
+    (states,) = (first / "checkpoint-1/global_step1").glob("mp_rank_*_model_states.pt")
+    torch.save({"module": Bomb(mark)}, states)
+    assert "UnpicklingError" in stage(**resume)
+    assert mark.ran() == []
+
+
+OWN = """import subprocess, sys, torch
+
+OWN = {own!r}
+READ = f"import torch; torch.load({{OWN!r}}, weights_only=False)"
+
+def reward_func(queries, prompts, labels):
+    exec(READ)
+    subprocess.run([sys.executable, "-c", READ], check=True)
+    return [0.5] * len(queries)
+
+def loss(tokens, bounds):
+    exec(READ)
+    return -tokens.log_ratio * tokens.advantages
+
+def worth(completions):
+    exec(READ)
+    return completions.rewards
+"""
+
+
+def test_a_users_own_code_reads_its_own_pickles(tiny: Tiny, tmp_path: Path, mark: Mark) -> None:
+    """So do the programs that it starts."""
+    torch.save({"module": Bomb(mark)}, tmp_path / "classifier.pt")
+    own = tmp_path / "own.py"
+    own.write_text(OWN.format(own=str(tmp_path / "classifier.pt")))
+    flags = {"policy_loss_type": f"{own}:loss", "advantage_estimator": f"{own}:worth"}
+    config = tiny.config(tmp_path / "run", remote_rm_url=own, max_steps=1, **flags)
+    train(config, reward_function(config.reward_spec))
+    assert len(mark.ran()) >= 4
 
 
 def test_arrays_run_no_code(tmp_path: Path, mark: Mark) -> None:

@@ -31,9 +31,6 @@ from trainer.types import FloatArray, IntArray, Sequences, UnfitModelError, plac
 
 log = logging.getLogger(__name__)
 
-NO_PICKLES = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch's variable by which libraries, too, read tensors alone: DeepSpeed asks for pickles."""
-
 
 def prepare_process(
     *, deterministic: bool = False, huge_pages: bool = True, trust_remote_code: bool = False
@@ -44,7 +41,6 @@ def prepare_process(
     memory, for large tensors. `trust_remote_code`: run code that models bring along.
     """
     pretrained.trust(trust_remote_code)
-    os.environ[NO_PICKLES] = "1"
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS requires this setting
         torch.use_deterministic_algorithms(True)

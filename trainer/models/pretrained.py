@@ -7,7 +7,9 @@ weights are safetensors, or tensors that torch reads without running anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,11 @@ from contract.files.hf_cache import cached
 from env import model_code
 from trainer.models.hub import unfit_model_errors
 from trainer.types import UnfitModelError
+
+TENSORS_ALONE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""torch's variable: whatever a caller asks for, tensors alone are read."""
+OPPOSITE = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""With both, torch reads nothing."""
 
 
 class _Trust:
@@ -24,6 +31,22 @@ class _Trust:
 def trust(given: bool) -> None:
     """Set whether models of this process may run code that they bring along."""
     _Trust.given = given
+
+
+@contextmanager
+def tensors_alone() -> Iterator[None]:
+    """Have libraries read no pickles in the block: DeepSpeed asks torch for them.
+
+    The variables are those of all threads, and of programs that are started meanwhile. A user's own
+    code, which may read what it likes, does not run in the block.
+    """
+    before = {name: os.environ.pop(name, None) for name in (TENSORS_ALONE, OPPOSITE)}
+    os.environ[TENSORS_ALONE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[TENSORS_ALONE]
+        os.environ.update({name: text for name, text in before.items() if text is not None})
 
 
 def load(kind: Any, model: str, **options: Any) -> Any:

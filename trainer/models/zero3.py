@@ -122,7 +122,7 @@ def set_up_deepspeed() -> None:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    # Its checkpoints have these beside tensors; `prepare_process` has all else refused.
+    # Its checkpoints have these beside tensors; `tensors_alone` has all else refused.
     held = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
     torch.serialization.add_safe_globals(held)
     # DeepSpeed would compile its all-reduce over shared memory now; gloo needs no compiler.

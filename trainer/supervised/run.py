@@ -97,7 +97,8 @@ def run(command: Command) -> None:
         if flags.run_dir:
             trainer.add_callback(MetricRows(RunFiles(flags.run_dir).metrics))
         resume = flags.resume_from_checkpoint
-        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        with pretrained.tensors_alone():  # in this process nothing of the user runs but models
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         _export(trainer, tokenizer, flags)
 
 
