@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from contract.files.os_errors import can_be_path
+
 FLAG = "--trust_remote_code"
 NEEDED = "trust_remote_code=True"
 """Text of transformers' error for a model that it cannot load without the model's own code."""
@@ -86,7 +88,7 @@ def _with_imports(directory: Path, module: str) -> list[Path]:
         if path in found:
             continue
         found.append(path)
-        if path.is_file():
+        if can_be_path(path) and path.is_file():
             text = path.read_text(errors="replace")
             waiting += [one or other for one, other in IMPORTED.findall(text)]
     return found

@@ -15,6 +15,8 @@ from pathlib import Path
 READER_LEFT = 128 + signal.SIGPIPE
 NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors that the user can correct; other errors are faults of the disk."""
+MOST_BYTES, NAME_BYTES = 4096, 255
+"""PATH_MAX with the null byte at its end, and NAME_MAX (limits.h)."""
 NUMBER = re.compile(r"\(os error (\d+)\)")
 """Matches the error number in the message of a library that is written in Rust."""
 
@@ -30,6 +32,16 @@ def why_absent(path: Path) -> str | None:
     except ValueError:  # the path has a null character
         return "no path"
     return None
+
+
+def can_be_path(path: Path) -> bool:
+    """Return whether Linux takes such a path at all, whether a file is there or not."""
+    try:
+        whole = os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    parts = whole.split(b"/")
+    return b"\0" not in whole and len(whole) < MOST_BYTES and len(max(parts, key=len)) <= NAME_BYTES
 
 
 @contextmanager

@@ -214,7 +214,11 @@ def read_commands(content: bytes) -> None:
 
 
 def read_messages(content: bytes) -> None:
-    template_messages.fitted(messages.checked(json.loads(content)), "")
+    try:
+        value = json.loads(content)
+    except RecursionError:  # of this test: an environment gives values
+        return
+    template_messages.fitted(messages.checked(value), "")
 
 
 def read_model(path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.hf_cache import cached
-from contract.files.os_errors import NOT_THERE, with_errno, with_path
+from contract.files.os_errors import NOT_THERE, can_be_path, with_errno, with_path
 from env import model_code
 from env.images import git_lfs
 from trainer.config.vocabulary import unreadable_tokens
@@ -39,7 +39,7 @@ VOCABULARIES = (
 """Files with the vocabulary of a tokeniser; one is enough."""
 TOKENIZER_TEXTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
-MODULE = re.compile(r"\w{1,100}")
+MODULE = re.compile(r"\w{1,100}", re.ASCII)
 SEEING = ("qwen2_5_vl",)
 """Types of models that are trained on images."""
 PROCESSOR = "preprocessor_config.json"
@@ -248,11 +248,12 @@ def _shards(index: Path) -> Mapping[Path, Collection[str]]:
     named = _json_object(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise ValueError(f"{index} is damaged: it has no weight_map")
-    if not all(isinstance(name, str) for name in named.values()):
+    parent = index.parent
+    if not all(isinstance(name, str) and can_be_path(parent / name) for name in named.values()):
         raise ValueError(f"{index} is damaged: its weight_map names no files")
     files: dict[Path, list[str]] = defaultdict(list)
     for tensor, name in sorted(named.items(), key=itemgetter(1)):
-        files[index.parent / name].append(tensor)
+        files[parent / name].append(tensor)
     return files
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from env import model_code
 from tests.support.lfs_pointer import POINTER
 from tests.support.tiny_run import Tiny
 from tests.support.tiny_run import faults_of as faults_of_flags
@@ -56,6 +57,24 @@ def test_a_file_that_lacks_what_the_index_names_is_a_fault(model: Path) -> None:
     file.unlink()
     (fault,) = faults_of(model)
     assert fault.startswith(f"{file} is missing, and the index names it")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "ä" * 200, "a/" * 2500, "a\0b", "\ud800", ["a"], None])
+def test_an_index_that_names_no_files_is_a_fault_and_so_is_code_of_no_file(
+    model: Path, name: Any
+) -> None:
+    index = model / "model.safetensors.index.json"
+    split(model)
+    index.write_text(json.dumps({"weight_map": {"w": name}}))
+    (fault,) = faults_of(model)
+    assert fault.startswith(f"{index} is damaged: its weight_map names no files")
+    config = json.loads((model / "config.json").read_text())
+    config["model_type"] = "ä" * 90
+    (model / "config.json").write_text(json.dumps(config))
+    assert any("'ä" in one for one in faults_of(model))
+    config["auto_map"] = {"AutoConfig": f"{name}.C"}
+    (model / "config.json").write_text(json.dumps(config))
+    assert model_code.code_of(model)
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "compressed-tensors"])
