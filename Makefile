@@ -60,7 +60,7 @@ planted: setup  ## plant faults of one line in the source, one at a time: do the
 	$(PYTHON) -m tests.support.planted_faults $(TEXT)
 
 fuzz: setup .schemathesis/.done  ## try hostile input on parsers and servers: CASES=100000 in all; what fails a parser is kept in tests/data/fuzz
-	FUZZ_CASES=$(CASES) $(PYTHON) -m pytest -q -n 2 --timeout 3000 tests/fuzz
+	FUZZ_CASES=$(CASES) $(PYTHON) -m pytest -q -n 2 -m "slow or not slow" --timeout 3000 tests/fuzz
 
 chaos: setup  ## inject random faults: SEED=0 MINUTES=5
 	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)

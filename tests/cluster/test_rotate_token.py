@@ -1,4 +1,7 @@
-"""Another token for a real cluster while its job runs; the head listens at one address."""
+"""Another token for a real cluster while its job runs, without TLS and with ROLLCALL_TLS=auto.
+
+The head listens at one address.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ import psutil
 import pytest
 
 from contract.exit_codes import ExitCode
+from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.trust import Trust, WrongTokenError
+from entrypoint.config.parsers import Tls
 from entrypoint.net.http import bearer
+from entrypoint.run import token as run_token
 from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -20,9 +27,12 @@ WORKER, LATE = 1, 2
 JOINS_SECONDS = 180
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("rotate"), workers=1)
+@pytest.fixture(scope="module", params=[Tls.OFF, Tls.AUTO])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp(f"rotate-{request.param}")
+    cluster = Cluster(root, workers=1, ROLLCALL_TLS=str(request.param))
     cluster.own[HEAD] = {"ROLLCALL_BIND": OWN}
     try:
         cluster.start(HEAD, WORKER)
@@ -33,8 +43,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def state(cluster: Cluster, token: str, host: str = OWN) -> httpx.Response:
+    """What the head answers to whoever takes any certificate."""
     port = cluster.environment(HEAD)["ROLLCALL_CONTROL_PORT"]
-    return httpx.get(f"http://{host}:{port}/v1/state", headers=bearer(token), trust_env=False)
+    address = f"{trust(cluster).scheme}://{host}:{port}/v1/state"
+    return httpx.get(address, headers=bearer(token), trust_env=False, verify=False)
+
+
+def trust(cluster: Cluster) -> Trust:
+    return Trust(Tls(cluster.environment(HEAD)["ROLLCALL_TLS"]))
+
+
+def client(cluster: Cluster, token: str) -> ControlClient:
+    port = int(cluster.environment(HEAD)["ROLLCALL_CONTROL_PORT"])
+    return ControlClient(OWN, port, token, trust=trust(cluster))
 
 
 def told(root: Path) -> str:
@@ -55,17 +76,29 @@ def test_the_head_is_at_its_address_alone(cluster: Cluster) -> None:
         state(cluster, token, OTHER)
     asked = cluster.ask("status", ROLLCALL_HEAD_ADDRESS="")
     assert asked.returncode == 0, asked.stderr
-    assert f"http://{OWN}:" in asked.stdout
+    assert f"{trust(cluster).scheme}://{OWN}:" in asked.stdout
 
 
 def test_the_run_goes_on_with_another_token(cluster: Cluster) -> None:
     old = cluster.run.token.read_text()
+    known = client(cluster, old)
+    assert known.command("GET", "/v1/state")["present"] == 1
     asked = cluster.ask("rotate-token", str(cluster.run.root))
     assert asked.returncode == 0, asked.stderr
     assert "the old one opens nothing; worker-1 has it" in asked.stdout
     new = cluster.run.token.read_text()
     assert new != old
     assert (state(cluster, old).status_code, state(cluster, new).status_code) == (401, 200)
+    for key in (old, *run_token.keys(old)):
+        for one in (known, client(cluster, key)):
+            with pytest.raises(WrongTokenError, match=r"replaced at .* by `rollcall rotate-token`"):
+                one.command("GET", "/v1/state")
+    for key in (new, *run_token.keys(new)):
+        assert client(cluster, key).command("GET", "/v1/state")["present"] == 1
+    refused = cluster.ask("status", ROLLCALL_TOKEN=old)
+    assert refused.returncode == ExitCode.NOT_ALLOWED
+    assert "was replaced at" in refused.stderr
+    assert cluster.ask("status").returncode == 0
     cluster.goes_on(within=60)
     assert state(cluster, new).json()["present"] == 1
     assert len(cluster.events("attempt")) == 1
@@ -90,6 +123,15 @@ def test_a_worker_that_starts_again_joins_the_ray_of_before(cluster: Cluster) ->
     cluster.start(WORKER)
     cluster.resumes(attempts, within=JOINS_SECONDS)
     assert state(cluster, cluster.run.token.read_text()).json()["present"] == 1
+
+
+def test_a_head_that_starts_again_has_the_new_token_for_ray_too(cluster: Cluster) -> None:
+    attempts = len(cluster.events("attempt"))
+    cluster.kill(HEAD)
+    cluster.start(HEAD)
+    cluster.resumes(attempts, within=JOINS_SECONDS)
+    assert cluster.nodes[WORKER].running
+    assert "does not prove" not in cluster.said(WORKER)
     (cluster.run.root / "finish").touch()
     del cluster.nodes[LATE]
     assert set(cluster.exit_codes(within=60).values()) == {0}
