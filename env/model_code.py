@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from contract.files.os_errors import can_be_path
-
 FLAG = "--trust_remote_code"
 NEEDED = "trust_remote_code=True"
 """Text of transformers' error for a model that it cannot load without the model's own code."""
@@ -88,7 +86,9 @@ def _with_imports(directory: Path, module: str) -> list[Path]:
         if path in found:
             continue
         found.append(path)
-        if can_be_path(path) and path.is_file():
+        try:
             text = path.read_text(errors="replace")
-            waiting += [one or other for one, other in IMPORTED.findall(text)]
+        except (OSError, ValueError):  # ValueError: a null byte, or half of a pair of surrogates
+            continue
+        waiting += [one or other for one, other in IMPORTED.findall(text)]
     return found

@@ -252,7 +252,7 @@ def test_a_stage_resumes_from_deepspeeds_checkpoint_and_runs_no_code_of_it(
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "1+1=", "completion": "2"}\n' * 8)
-    flags = {"pretrain": tiny.model, "dataset": rows, "save_path": tmp_path / "out"}
+    flags: dict[str, Any] = {"pretrain": tiny.model, "dataset": rows, "save_path": tmp_path / "out"}
     flags |= {"train_batch_size": 4, "zero_stage": 2, "max_steps": 2, "save_steps": 1}
     first, second = tmp_path / "first", tmp_path / "second"
 
