@@ -226,9 +226,10 @@ class Sharded:
             compile_layers(self.model)
         self._rank, self._staging = rank, StagingBuffers()
         self._strategy = _strategy_of(self.model, self.model, made, rank)
-        self.run, self.backward, self.step = (
-            self._strategy.run, self._strategy.backward, self._strategy.step,
-        )  # fmt: skip
+        self.run, self.backward = self._strategy.run, self._strategy.backward
+
+    def step(self) -> float:
+        return self._strategy.step(lambda norm: None)
 
     def save(self, directory: Path) -> tuple[float, float]:
         from trainer.checkpoint import state

@@ -59,6 +59,10 @@ class SilentRankError(LostWorkerError):
     """A rank of a model does not answer; the message names the rank and its node."""
 
 
+class BehindRankError(LostWorkerError):
+    """A rank has not entered a collective in which the others wait; the message names both."""
+
+
 class CorruptedRankError(LostWorkerError):
     """A rank holds other bits than it must: its state is not used any more.
 

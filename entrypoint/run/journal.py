@@ -29,7 +29,7 @@ WARNING_KINDS = frozenset(
             "step-pattern",
             "straggler",
         ),
-        *("engine-left-out", "left-over", "oom-kill", "service", "upload-failed"),
+        *("engine-left-out", "left-over", "oom-kill", "rank-behind", "service", "upload-failed"),
     }
 )
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,7 +37,14 @@ from trainer.config.options.parallelism import Sharding
 from trainer.config.options.training import LoRASettings
 from trainer.models import zero3
 from trainer.models.settings import ModelSettings
-from trainer.types import CorruptedRankError, Experience, FloatArray, Metrics, Rank
+from trainer.types import (
+    CorruptedRankError,
+    Experience,
+    FloatArray,
+    Metrics,
+    Rank,
+    TrainingError,
+)
 from trainer.workers.settings import LearnerSettings
 
 ROLES = ("policy", "critic")
@@ -139,8 +146,8 @@ class Workbench:
         strategy = self._actor._engine._strategy
         step = strategy.step
 
-        def wrong() -> float:
-            norm: float = step()
+        def wrong(look: Any) -> float:
+            norm: float = step(look)
             flip_one(strategy, kind)
             return norm
 
@@ -175,6 +182,46 @@ class Workbench:
     def teach(self, step: int) -> str:
         """Train on a step's samples. Returns the error of a rank whose bits are others."""
         return _said(lambda: learn(self._actor, experience(step), step))
+
+    def disturb(self, ranks: Sequence[int], where: str, bit: int, times: int) -> None:
+        """Have some ranks flip a bit of one number, `times` times: where an activation or a
+        gradient has just been written to their memory."""
+        if self._rank.index not in ranks:
+            return
+        model = self._actor._engine._model
+
+        def flipped(tensor: Tensor) -> None:
+            nonlocal times
+            if times:
+                times -= 1
+                numbers = tensor.detach().reshape(-1)
+                # From 1 to 2, one bit makes a number infinite, or none at all.
+                fit = ((numbers.abs() >= 1) & (numbers.abs() < 2)).nonzero().flatten().tolist()
+                place = next((one for one in fit if one >= len(numbers) // 2), len(numbers) // 2)
+                numbers.view(torch.int32)[place] ^= 1 << bit
+
+        if where == "activation":
+            # After the last norm: one before it would make a huge number small again.
+            *_, module = (one for name, one in model.named_modules() if name.endswith("norm"))
+            module.register_forward_hook(lambda *found: flipped(found[2]))
+        else:
+            weight = next(one for one in model.parameters() if one.requires_grad)
+            weight.register_hook(flipped)
+
+    def learns(self, steps: Sequence[int], spoiled: bool = False) -> str:
+        """Train on the samples of some steps. Returns the error that ended it.
+
+        `spoiled`: the advantages of the last step are not finite.
+        """
+        for step in steps:
+            of = experience(step)
+            if spoiled and step == steps[-1]:
+                of = replace(of, advantages=of.advantages * np.float32(np.nan))
+            try:
+                learn(self._actor, of, step)
+            except TrainingError as error:
+                return f"{type(error).__name__}: {error}"
+        return ""
 
     def takes(self, seconds: float) -> tuple[float, float]:
         """When it began and ended, by the machine's clock."""

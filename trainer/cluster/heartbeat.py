@@ -7,17 +7,24 @@ question to each rank shows which one is silent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import ray
 
+from contract.journal import WriteEvent, print_event
+from contract.launch import collectives
+from contract.launch.collectives import Behind, Fault, Standing
 from trainer.cluster.calls import received
 from trainer.cluster.worker_group import POLL_SECONDS, Pending
-from trainer.types import SilentRankError
+from trainer.types import BehindRankError, BeyondRepairError, LostWorkerError, SilentRankError
 
 GRACE_SECONDS = 5.0
 """Seconds in which a computing worker answers, after another one has failed."""
+
+BEHIND_SECONDS = 60.0
+"""Ranks that wait longer for one of them are told of, or a sixth of the timeout if it is less."""
 
 KILL_SECONDS = 6.0
 """Seconds until a killed worker is gone: Ray kills the process by force after five seconds."""
@@ -48,7 +55,12 @@ class GroupHeartbeat:
     """Asks all workers of a group again and again, while the driver waits for one of them."""
 
     def __init__(
-        self, role: str, hosts: Sequence[Any], places: Sequence[Any], timeout: float
+        self,
+        role: str,
+        hosts: Sequence[Any],
+        places: Sequence[Any],
+        timeout: float,
+        tell: WriteEvent = print_event,
     ) -> None:
         """`places`: references to the node and process of each worker, in words.
 
@@ -59,12 +71,17 @@ class GroupHeartbeat:
         self._hosts = hosts
         self._places = places
         self._timeout = timeout
+        self._tell = tell
+        self._looked = 0.0
+        self._told: list[Behind] = []
+        """The ranks behind that this call has told of."""
         self.interval = min(10.0, timeout / 6)
         """Seconds between two questions."""
         self._asked: list[tuple[float, Any]] = []
 
     def begin(self) -> None:
         self._asked = [(time.monotonic(), host.alive.remote()) for host in self._hosts]
+        self._looked, self._told = time.monotonic(), []
 
     def check(self) -> None:
         """Ask each worker that has answered again. Raises SilentRankError for silent workers."""
@@ -80,6 +97,63 @@ class GroupHeartbeat:
         if silent:
             longest = now - min(self._asked[worker][0] for worker in silent)
             self._accuse(silent, f"for {longest:.0f} s")
+        least = min(BEHIND_SECONDS, self._timeout / 6)
+        if len(self._hosts) > 1 and now - self._looked > least:
+            self._looked = now
+            self._report([one for one in self._behind() if one.seconds > least])
+
+    def lost(self, loss: LostWorkerError) -> LostWorkerError:
+        """Returns why a worker is lost: NCCL ends the ranks that have waited too long for one."""
+        return BehindRankError(self._sentence(self._told), self._role) if self._told else loss
+
+    def blame_behind(self, failed: int, pending: Collection[int], error: str) -> None:
+        """Raises BehindRankError if `failed` has waited in vain for a rank, which is `pending`.
+
+        Raises BeyondRepairError if ranks have entered different collectives.
+        """
+        found = self._known(self._behind(failed))
+        if mixed := [one for one in found if one.fault is Fault.OTHER]:
+            self._report(mixed)
+            raise BeyondRepairError(f"{self._sentence(mixed)} ({error})")
+        if missing := [one for one in found if one.rank in pending]:
+            self._report(missing)
+            raise BehindRankError(self._sentence(missing), self._role)
+
+    def _behind(self, failed: int | None = None) -> list[Behind]:
+        """Returns the ranks that the others wait for in a collective."""
+        questions = [host.standing.remote() for host in self._hosts]
+        answered = set(_answered(questions, GRACE_SECONDS))
+        standings: dict[int, Standing] = {}
+        for rank, question in enumerate(questions):
+            if question in answered:
+                with suppress(LostWorkerError):  # one that has died has no standing either
+                    standings[rank] = received(question, self._role, rank)
+        return collectives.behind(standings, range(len(self._hosts)), failed)
+
+    def _known(self, found: list[Behind]) -> list[Behind]:
+        """Returns what was told of the same ranks before: then they were still where they hang."""
+        same = [(one.rank, one.seq) for one in found] == [(one.rank, one.seq) for one in self._told]
+        return self._told if same else found
+
+    def _report(self, found: list[Behind]) -> None:
+        """Journal the ranks behind, once in a call."""
+        if found and [one.rank for one in found] != [one.rank for one in self._told]:
+            self._tell(
+                "rank-behind",
+                self._sentence(found),
+                role=self._role,
+                ranks=[one.rank for one in found],
+                collective=found[0].awaited,
+                number=found[0].seq,
+                seconds=round(found[0].seconds, 1),
+            )
+            self._told = found
+
+    def _sentence(self, found: list[Behind]) -> str:
+        return collectives.told(found, self._name)
+
+    def _name(self, rank: int) -> str:
+        return f"{self._role}-{rank} ({self.place(rank)})"
 
     def blame(self, how: str) -> None:
         """Raises SilentRankError if a started worker does not answer now, LostWorkerError if a
@@ -100,13 +174,15 @@ class GroupHeartbeat:
 
     def _accuse(self, silent: Sequence[int], how: str) -> NoReturn:
         """Kill the silent workers, so that none keeps its GPU, and raise SilentRankError."""
-        who = ", ".join(f"{self._role}-{worker} ({self.place(worker)})" for worker in silent)
+        who = ", ".join(map(self._name, silent))
+        waited = self._behind() if len(self._hosts) > 1 else []
         for worker in silent:
             ray.kill(self._hosts[worker])
         time.sleep(KILL_SECONDS)
-        raise SilentRankError(
-            f"rank {who} does not answer {how}: it or its node is stopped", self._role
-        )
+        told = f"rank {who} does not answer {how}: it or its node is stopped"
+        if waited and waited[0].rank in silent:
+            told = f"{told}; {waited[0].who_waits(self._name)}"
+        raise SilentRankError(told, self._role)
 
     def place(self, worker: int) -> str:
         """Returns the node and process of a worker, in words."""

@@ -17,7 +17,6 @@ builds the worker inside itself. The reasons:
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +27,8 @@ import ray
 from ray.exceptions import ActorAlreadyExistsError, RayError, RayTaskError
 
 from contract.journal import WriteEvent, print_event
-from trainer.cluster import tcp_stream
-from trainer.cluster.calls import RayPending, fetched, received
+from trainer.cluster.calls import RayPending, received
 from trainer.cluster.heartbeat import GroupHeartbeat
-from trainer.cluster.imports import without_collections
 from trainer.cluster.placement import Placement
 from trainer.cluster.rescheduling import Rescheduler
 from trainer.cluster.standby import StandbyRanks
@@ -41,80 +38,13 @@ from trainer.cluster.worker_group import (
     Kept,
     Pending,
     WorkerGroup,
-    build,
-    load,
 )
-from trainer.types import CorruptedRankError, Rank
+from trainer.cluster.worker_host import WorkerHost
+from trainer.types import CorruptedRankError, LostWorkerError, Rank
 
 W_co = TypeVar("W_co", covariant=True)
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-class WorkerHost:
-    """The Ray actor that holds a worker of any role."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._worker: Any = None
-        self._rendezvous: Any = None
-
-    def load(self, actor: str) -> None:
-        """Import the worker's class. Its errors are also those of `build`, which reports them."""
-        load(actor)
-
-    def meet(self, timeout: float) -> tuple[str, int]:
-        """Returns the address at which the ranks of a model find each other. For rank 0 only."""
-        with without_collections():
-            from trainer.cluster.rendezvous import RankRendezvous
-        self._rendezvous = RankRendezvous(ray.util.get_node_ip_address(), timeout)
-        address: tuple[str, int] = self._rendezvous.address
-        return address
-
-    def join(self, address: tuple[str, int], rank: Rank, timeout: float) -> None:
-        with without_collections():
-            from trainer.cluster import rendezvous
-        rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
-
-    def build(self, actor: str, args: tuple[Any, ...], before: str | None = None) -> str:
-        """Build the worker. Returns its node and process.
-
-        `before`: the result of `join`, or of `build` of the worker before in the same place.
-        """
-        address = ray.util.get_node_ip_address()
-        os.environ.setdefault(tcp_stream.ADDRESS, address)
-        self._worker = build(actor, args)
-        return f"node {address}, process {os.getpid()}"
-
-    def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the worker. `built`: the result of `build`; Ray fails the call if `build` failed."""
-        return getattr(self._worker, method)(*map(fetched, args), **kwargs)
-
-    def call_after(
-        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call the worker once the calls with the references `earlier` have ended."""
-        if earlier:
-            ray.wait([*earlier], num_returns=len(earlier), fetch_local=False)
-        return self.call(built, method, *args, **kwargs)
-
-    def call_keeping(
-        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """Call the worker. Returns None for the driver, and each item of the result by itself."""
-        return None, *self.call_after(built, earlier, method, *args, **kwargs)
-
-    @ray.method(concurrency_group="background")  # type: ignore[untyped-decorator]
-    def call_background(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the worker in another thread than `call`."""
-        return getattr(self._worker, method)(*args, **kwargs)
-
-    @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
-    def alive(self) -> None:
-        """Answers while the worker computes. A stopped process does not answer."""
-
-    def __repr__(self) -> str:
-        return self._name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +64,18 @@ class RayWorkerGroup(WorkerGroup[W_co]):
     """Starts all workers when it is made, and restarts workers when asked."""
 
     def __init__(
-        self, recipe: _Recipe, rescheduler: Rescheduler, standby: StandbyRanks, timeout: float
+        self,
+        recipe: _Recipe,
+        rescheduler: Rescheduler,
+        standby: StandbyRanks,
+        timeout: float,
+        tell: WriteEvent = print_event,
     ) -> None:
         self._recipe = recipe
         self._rescheduler = rescheduler
         self._standby = standby
         self._timeout = timeout
+        self._tell = tell
         self._hosts: list[Any] = [None] * recipe.count
         self._built: list[Any] = [None] * recipe.count
         """References to the results of `build`."""
@@ -286,7 +222,8 @@ class RayWorkerGroup(WorkerGroup[W_co]):
         self._starts += 1
 
     def _new_heartbeat(self) -> GroupHeartbeat:
-        return GroupHeartbeat(self._recipe.role, self._hosts, self._built, self._timeout)
+        recipe = self._recipe
+        return GroupHeartbeat(recipe.role, self._hosts, self._built, self._timeout, self._tell)
 
     def _host(self, worker: int) -> Any:
         name = f"{self._recipe.role}-{worker}"
@@ -318,7 +255,7 @@ class _RanksPending(Generic[T]):
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1, timeout=self._heartbeat.interval)
             for reference in done:
-                self._check(reference)
+                self._check(reference, waiting)
             self._heartbeat.check()
         return [ray.get(reference) for reference in self._references]
 
@@ -336,10 +273,11 @@ class _RanksPending(Generic[T]):
                 self._heartbeat.check()
         return True
 
-    def _check(self, reference: Any) -> None:
-        """Raises the call's error. If a rank does not answer, raises SilentRankError for it.
+    def _check(self, reference: Any, waiting: Sequence[Any]) -> None:
+        """Raises the call's error, or that of the rank that caused it.
 
-        `received` raises for a killed process; heartbeats find a process that is stopped.
+        `received` raises for a killed process; heartbeats find a process that is stopped, or that
+        the others wait for. `waiting`: the calls that still run.
         """
         worker = self._references.index(reference)
         try:
@@ -347,8 +285,13 @@ class _RanksPending(Generic[T]):
         except CorruptedRankError as error:
             raise error.at(self._heartbeat.place(worker)) from None
         except RayTaskError as error:
-            self._heartbeat.blame(f"while another failed ({str(error).splitlines()[-1]})")
+            last = str(error).splitlines()[-1]
+            self._heartbeat.blame(f"while another failed ({last})")
+            late = [self._references.index(call) for call in waiting]
+            self._heartbeat.blame_behind(worker, late, last)
             raise
+        except LostWorkerError as loss:
+            raise self._heartbeat.lost(loss) from None
 
     @property
     def handle(self) -> list[T]:
@@ -397,19 +340,23 @@ class RayLauncher:
     ) -> None:
         """`timeout`: seconds until a collective fails, and until a silent rank counts as lost.
 
-        `tell`: records the node on which the work of a lost one goes on.
+        `tell`: records ranks that others wait for, and where the work of a lost node goes on.
         """
         self._rescheduler = Rescheduler(placement, tell)
         self._standby = standby or StandbyRanks()
         self._timeout = timeout
+        self._tell = tell
         found = placement.assignment
         pools = found.layout.pools if found.on_gpus else ()
         self.pools: Mapping[str, str] = {g.role: pool.name for pool in pools for g in pool.groups}
 
     def launch(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=False)
-        return RayWorkerGroup(recipe, self._rescheduler, self._standby, self._timeout)
+        return self._group(recipe)
 
     def launch_ranks(self, role: str, actor: str, count: int, *args: Any) -> WorkerGroup[Any]:
         recipe = _Recipe(role=role, actor=actor, count=count, args=args, ranks=True)
-        return RayWorkerGroup(recipe, self._rescheduler, self._standby, self._timeout)
+        return self._group(recipe)
+
+    def _group(self, recipe: _Recipe) -> RayWorkerGroup[Any]:
+        return RayWorkerGroup(recipe, self._rescheduler, self._standby, self._timeout, self._tell)

@@ -5,7 +5,7 @@ In bf16 the optimizer updates fp32 master weights, not the weights that the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -52,10 +52,10 @@ class Replicated:
             self._buckets.expect()
         loss.backward()
 
-    def step(self) -> float:
+    def step(self, look: Callable[[float], None]) -> float:
         if self._buckets:
             self._buckets.finish()
-        norm = self._optimizer.step()
+        norm = self._optimizer.step(look)
         if self._masters:
             self._masters.publish()
         return norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import deepspeed
@@ -71,8 +71,8 @@ class ZeRO:
         # DeepSpeed averages over ranks, but the losses of the ranks are parts of one sum.
         self._engine.backward(loss * self._rank.world)
 
-    def step(self) -> float:
-        self._engine.step()
+    def step(self, look: Callable[[float], None]) -> float:
+        self._engine.step()  # computes the norm, and updates
         norm = float(self._engine.get_global_grad_norm())
         if not math.isfinite(norm):
             raise TrainingError(f"the gradient's norm is {norm}")

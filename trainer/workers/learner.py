@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from trainer.models import zero3
 from trainer.models.ema import MovingAverage
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import equal_micro_batches, share_threads
-from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank, TrainingError
+from trainer.types import Experience, FloatArray, IntArray, Metrics, Rank
 from trainer.workers.compute_time import ComputeTime
+from trainer.workers.pass_check import PassCheck, Update, random_states
 from trainer.workers.protocols import Updated
 from trainer.workers.settings import LearnerSettings
 from trainer.workers.strategy import Strategy
@@ -94,6 +95,9 @@ class LearnerEngine:
         self._limits = trained.limits
         self._time = ComputeTime(trained.model, trained.limits, settings, rank)
         self._check = WeightCheck(trained.role, rank, settings.train.weight_check_steps)
+        whole = settings.sharding.zero_stage == 0
+        weights = [one for one in trained.model.parameters() if one.requires_grad and whole]
+        self._passes = PassCheck[LossBatch](trained.role, rank, weights)
         self.offload()
 
     @contextmanager
@@ -128,7 +132,8 @@ class LearnerEngine:
 
         Each rank returns its share of the metrics. Raises TrainingError if a loss or a gradient is
         not finite; that update is not made, or not kept. Raises CorruptedRankError if the rank's
-        memory has changed since the last update, or differs from the other ranks' after this one.
+        memory has changed since the last update, or differs from the other ranks' after this one,
+        or if a rank computes something else from the same samples than others do.
         """
         self._check.compare(self._held)
         index = self._rank.index
@@ -140,31 +145,46 @@ class LearnerEngine:
         totals: dict[str, float] = defaultdict(float)
         updates = [rows for rows in map(part.plan.acting, part.plan.updates) if len(rows)]
         passes = equal_micro_batches(part, updates, self._limits)
+        compared = self._settings.train.pass_check_steps
+        compares = bool(compared) and step % compared == 0
         for rows, of_update in zip(updates, passes, strict=True):
-            batches = self._loss_batches(part, experience, rows, of_update)
-            for name, value in self._update(batches, loss_of).items():
+            batches = list(self._loss_batches(part, experience, rows, of_update))
+            for name, value in self._update(batches, loss_of, compares=compares).items():
                 totals[name] += value
+            compares = False  # the first update of a step stands for all
         self._model.eval()
         self._check.updated(step, self._held)
         return {name: value / len(updates) for name, value in totals.items()}
 
-    def _update(self, batches: Iterable[tuple[LossBatch, bool]], loss_of: LossOf) -> Metrics:
+    def _update(
+        self, batches: Sequence[tuple[LossBatch, bool]], loss_of: LossOf, *, compares: bool
+    ) -> Metrics:
         sums: dict[str, Tensor] = {}
+        losses, random = [], random_states()
         learning_rate = self._strategy.learning_rate
         for micro, last in batches:
             with self._time.forward(micro.experience.sequences):
                 loss = loss_of(micro)
+            losses.append(loss.value.detach())
             with self._time.backward():
                 self._strategy.backward(loss.value, last=last)
             for name, value in {LOSS: loss.value.detach().double(), **loss.metrics}.items():
                 sums[name] = sums[name] + value if name in sums else value
         # Read once for all passes: each reading waits for the device.
         metrics = dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))
-        if not math.isfinite(total := metrics.pop(LOSS)):
-            raise TrainingError(f"the {self._role}'s loss is {total}")
+        del metrics[LOSS]
+        made = Update(
+            [micro for micro, _ in batches],
+            lambda micro: loss_of(micro).value,
+            random,
+            torch.stack(losses).tolist(),
+        )
+        self._passes.losses(made)
+        if compares:
+            self._passes.compare(made.first(), "a comparison of passes")
         if not self._rank.speaks:
             metrics = dict.fromkeys(metrics, 0.0)
-        norm = self._strategy.step()
+        norm = self._strategy.step(partial(self._passes.norm, made))
         if self._average:
             self._average.update(self._strategy.updated())
         if self._rank.leads:  # equal on all ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,12 +34,14 @@ class Optimizer:
     def learning_rate(self) -> float:
         return float(self._scheduler.get_last_lr()[0])
 
-    def step(self) -> float:
+    def step(self, look: Callable[[float], None] = lambda norm: None) -> float:
         """Update the model and forget the gradients. Returns their norm before clipping.
 
-        Raises TrainingError, with the model unchanged, if the norm is not finite.
+        `look` gets the norm before the update. Raises TrainingError, with the model unchanged, if
+        the norm is not finite, and what `look` raises.
         """
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        look(float(norm))
         if not torch.isfinite(norm):
             raise TrainingError(f"the gradient's norm is {norm.item()}: no update was made")
         self._adam.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -20,10 +20,11 @@ class Strategy(Protocol):
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Accumulate the gradients of one loss. `last`: an update comes next."""
 
-    def step(self) -> float:
+    def step(self, look: Callable[[float], None]) -> float:
         """Update with the clipped sum of all ranks' gradients. Returns the norm before clipping.
 
-        Raises TrainingError if the norm is not finite.
+        `look` gets the norm before the update, if every rank holds all weights.
+        Raises TrainingError if the norm is not finite, and what `look` raises.
         """
 
     @property

@@ -56,6 +56,12 @@ class TrainSettings:
         unit="steps",
         at_least=0,
     )
+    pass_check_steps: int = Group.CHECKPOINTS.flag(
+        0,
+        "steps between comparisons of one pass of each rank with other ranks; 0: on suspicion only",
+        unit="steps",
+        at_least=0,
+    )
     enable_ema: bool = Group.TRAIN.flag(
         False, "keep a moving average of the policy", dotted="train.enable_ema"
     )
