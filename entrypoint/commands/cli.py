@@ -214,6 +214,8 @@ def _without_own(job: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]
     words = list(job)
     while words and (words[0].startswith("-") or (kept and kept[0].startswith("-"))):
         name, equals, value = words[0].partition("=")
+        if name == "--":
+            return (*kept, *words[1:]), variables
         if name == NAME:
             if not equals and len(words) < 2:
                 raise UsageError(f"{NAME} has no value, as in {NAME} first-try")
@@ -246,6 +248,8 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     `--assume-columns prompt,answer`: what the data have that is not on this machine.
     """
     given: dict[str, str] = {}
+    switches: set[str] = set()
+    own: list[str] = []
     job: list[str] = []
     words = list(rest)
     while words:
@@ -256,17 +260,24 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
             if not equals and not words:
                 raise UsageError(f"{name} has no value, as in {name} 8")
             given[name] = value if equals else words.pop(0)
-        elif name not in ("--json", "--cost", "--"):
+        elif name in ("--json", "--cost", "--"):
+            switches.add(name)
+        elif name in (NAME, NO_CODE):
+            own.append(name + equals + value)
+            if name == NAME and not equals:
+                own += words[:1]
+                del words[:1]
+        else:
             job.append(name + equals + value)
     gpus = _numbers("--gpus", given.get("--gpus", ""))
     nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
     if len(nodes) > 1 or 0 in nodes or (len(gpus) > 1 and [len(gpus)] != nodes):
         raise UsageError("--nodes takes one number above 0; with --gpus 8,8,4 that is 3")
-    call = _start("plan", tuple(job))
+    call = _start("plan", (*own, *job))
     return replace(
         call,
-        as_json="--json" in rest,
-        shows_cost="--cost" in rest,
+        as_json="--json" in switches,
+        shows_cost="--cost" in switches,
         variables=(
             dict(call.variables)
             | ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})

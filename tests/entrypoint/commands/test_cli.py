@@ -308,3 +308,23 @@ def test_the_name_of_a_run_is_no_word_of_its_job(words: str, job: str, name: str
 def test_a_name_without_a_value_is_refused() -> None:
     with pytest.raises(cli.UsageError, match="--name has no value, as in --name first-try"):
         cli.parse(["up", "--name"])
+
+
+@pytest.mark.parametrize(
+    ("words", "job"),
+    [
+        ("up --name a -- torchrun t.py --name b --json", "torchrun t.py --name b --json"),
+        ("up --name=a --no-code torchrun t.py --no-code", "torchrun t.py --no-code"),
+        ("plan --name a -- torchrun t.py --nodes 2 --json", "torchrun t.py --nodes 2 --json"),
+        ("plan --nodes 3 --name a torchrun t.py --gpus 8", "torchrun t.py --gpus 8"),
+        ("plan --no-code --name a bash -c x --cost", "bash -c x --cost"),
+        ("up --pretrain m --name a --max_steps 3", "--pretrain m --max_steps 3"),
+        ("up -- --pretrain m --name a", "--pretrain m"),
+        ("plan --pretrain m --name a --gpus 2", "--pretrain m"),
+    ],
+)
+def test_own_flags_stand_before_a_job_whose_words_are_its_own(words: str, job: str) -> None:
+    call = cli.parse(words.split())
+    assert call.arguments == tuple(job.split())
+    assert call.variables["ROLLCALL_NAME"] == "a"
+    assert (call.as_json, call.shows_cost) == (False, False)
