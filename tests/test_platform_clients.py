@@ -202,6 +202,15 @@ def test_the_head_has_the_name_of_the_first_pod(tmp_path: Path) -> None:
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
+def test_spares_are_nodes_that_the_head_does_not_wait_for(tmp_path: Path) -> None:
+    for kind in KINDS:
+        manifests = rendered(tmp_path, kind=kind, nodes=5, spares=1)
+        (container,) = pod_of(manifests[f"{KINDS[kind]}/first"])["containers"]
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert variables["ROLLCALL_SPARE_WORKERS"] == "1"
+        assert variables.get("EXPECTED_WORKERS", "3") == "3"
+
+
 def test_a_job_fails_at_once_only_for_exit_codes_that_would_come_again(tmp_path: Path) -> None:
     for kind in ("indexed-job", "jobset"):
         spec = rendered(tmp_path, kind=kind)[f"{KINDS[kind]}/first"]["spec"]

@@ -122,7 +122,11 @@ spec:
         {{- if ne .Values.kind "leader-worker-set" }}
         # Of the first pod: it is the head, and waits for the others.
         - name: EXPECTED_WORKERS
-          value: {{ sub .Values.nodes 1 | quote }}
+          value: {{ sub (sub .Values.nodes 1) .Values.spares | quote }}
+        {{- end }}
+        {{- if .Values.spares }}
+        - name: ROLLCALL_SPARE_WORKERS
+          value: {{ .Values.spares | quote }}
         {{- end }}
         - name: ROLLCALL_NODE_ADDRESS
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
