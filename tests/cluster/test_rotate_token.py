@@ -6,6 +6,7 @@ The head listens at one address.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import httpx
@@ -15,9 +16,11 @@ import pytest
 from contract.exit_codes import ExitCode
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.trust import Trust, WrongTokenError
+from entrypoint.commands.demo import PORTS
 from entrypoint.config.parsers import Tls
 from entrypoint.net.http import bearer
 from entrypoint.run import token as run_token
+from tests.support.listener import Listener
 from tests.support.node_cluster import HEAD, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -27,19 +30,31 @@ WORKER, LATE = 1, 2
 JOINS_SECONDS = 180
 
 
+class Overheard(Cluster):
+    """Somebody listens to its network."""
+
+    def __init__(self, root: Path, **env: str) -> None:
+        super().__init__(root, workers=1, **env)
+        self.listener: Listener | None = None
+        with suppress(PermissionError):
+            self.listener = Listener(range(self.layout.ports, self.layout.ports + PORTS))
+        self.tokens: list[str] = []
+
+
 @pytest.fixture(scope="module", params=[Tls.OFF, Tls.AUTO])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+) -> Iterator[Overheard]:
     root = tmp_path_factory.mktemp(f"rotate-{request.param}")
-    cluster = Cluster(root, workers=1, ROLLCALL_TLS=str(request.param))
+    cluster = Overheard(root, ROLLCALL_TLS=str(request.param))
     cluster.own[HEAD] = {"ROLLCALL_BIND": OWN}
-    try:
-        cluster.start(HEAD, WORKER)
-        cluster.goes_on(within=JOINS_SECONDS)
-        yield cluster
-    finally:
-        cluster.close()
+    with cluster.listener or nullcontext():
+        try:
+            cluster.start(HEAD, WORKER)
+            cluster.goes_on(within=JOINS_SECONDS)
+            yield cluster
+        finally:
+            cluster.close()
 
 
 def state(cluster: Cluster, token: str, host: str = OWN) -> httpx.Response:
@@ -79,7 +94,7 @@ def test_the_head_is_at_its_address_alone(cluster: Cluster) -> None:
     assert f"{trust(cluster).scheme}://{OWN}:" in asked.stdout
 
 
-def test_the_run_goes_on_with_another_token(cluster: Cluster) -> None:
+def test_the_run_goes_on_with_another_token(cluster: Overheard) -> None:
     old = cluster.run.token.read_text()
     known = client(cluster, old)
     assert known.command("GET", "/v1/state")["present"] == 1
@@ -88,6 +103,7 @@ def test_the_run_goes_on_with_another_token(cluster: Cluster) -> None:
     assert "the old one opens nothing; worker-1 has it" in asked.stdout
     new = cluster.run.token.read_text()
     assert new != old
+    cluster.tokens = [old, new]
     assert (state(cluster, old).status_code, state(cluster, new).status_code) == (401, 200)
     for key in (old, *run_token.keys(old)):
         for one in (known, client(cluster, key)):
@@ -135,3 +151,21 @@ def test_a_head_that_starts_again_has_the_new_token_for_ray_too(cluster: Cluster
     (cluster.run.root / "finish").touch()
     del cluster.nodes[LATE]
     assert set(cluster.exit_codes(within=60).values()) == {0}
+
+
+def test_who_listens_on_the_network_learns_no_key_if_there_is_tls(cluster: Overheard) -> None:
+    """Of the tests above: starts, a rotation, commands and clients with each key.
+
+    A head asks its own dashboard and agents without TLS, which no packet to another machine is.
+    """
+    if (listener := cluster.listener) is None:
+        pytest.skip("only who has CAP_NET_RAW may listen")
+    env = cluster.environment(HEAD)
+    names = ("ROLLCALL_CONTROL_PORT", "ROLLCALL_RAY_PORT")
+    assert all(listener.packets[int(env[name])] > 50 for name in names)
+    first = int(env["ROLLCALL_WORKER_PORTS"].partition("-")[0])
+    own = {int(env["ROLLCALL_DASHBOARD_PORT"]), first + 3, first + 5}
+    keys = {key[-48:] for token in cluster.tokens for key in (token, *run_token.keys(token))}
+    assert len(keys) == 8
+    heard = {key for key in keys if listener.keys.get(key, set()) - own}
+    assert heard == (keys if trust(cluster).mode is Tls.OFF else set())
