@@ -23,11 +23,11 @@ from entrypoint.run import token as run_token
 from tests.support.listener import Listener
 from tests.support.node_cluster import HEAD, Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 OWN, OTHER = "127.0.0.2", "127.0.0.1"
 WORKER, LATE = 1, 2
-JOINS_SECONDS = 180
+JOINS_SECONDS = 400
 
 
 class Overheard(Cluster):
