@@ -95,6 +95,7 @@ NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/v1/outcome"): Access.ALL,  # a worker's sign of life
     ("POST", "/v1/leave"): Access.ALL,
     ("POST", "/v1/left-over"): Access.ALL,
+    ("POST", "/v1/health"): Access.ALL,
     ("POST", "/v1/log"): Access.ALL,
     ("POST", TOKEN): Access.ALL,
     ("POST", RENEWAL): Access.ALL,  # and not even that: see RENEWAL

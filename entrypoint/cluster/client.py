@@ -29,6 +29,7 @@ from entrypoint.net import wait
 from entrypoint.net.http import bearer
 from entrypoint.net.sockets import host_port
 from entrypoint.net.tls import NotProvenError
+from entrypoint.preflight.changes import Change
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
@@ -146,6 +147,11 @@ class ControlClient:
     def tell_left_over(self, node: str, job: str, left: str) -> None:
         """Say what this node has ended of a job that is over. Raises as `command` does."""
         self.command("POST", "/v1/left-over", params={"node": node, "job": job, "left": left})
+
+    def tell_health(self, node: str, changes: Sequence[Change]) -> None:
+        """Say what is worse on this node than before. Raises as `command` does."""
+        rows = [[one.kind, one.part, one.evidence] for one in changes]
+        self.command("POST", "/v1/health", json={"node": node, "changes": rows})
 
     def send_log(self, where: dict[str, str], content: bytes) -> None:
         """Send a part of a log; `where` is the query of /v1/log. Raises as `command` does."""

@@ -93,6 +93,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/outcome"): Operation({200: of.Outcome, 404: of.UnknownNode}, query=asked.Question),
     ("POST", "/v1/leave"): Operation({202: of.Leaving, 404: of.Error}, query=asked.Departure),
     ("POST", "/v1/left-over"): Operation({200: of.Taken}, query=asked.LeftOver),
+    ("POST", "/v1/health"): Operation({200: of.Taken, 400: of.Error}, body=asked.Health),
     ("POST", "/v1/log"): Operation({200: of.Taken}, body=TEXT, query=asked.LogPart),
 }
 

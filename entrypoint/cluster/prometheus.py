@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from entrypoint.cluster.health import NodeChange
 from entrypoint.cluster.measurements import Measurements
 from entrypoint.cluster.slow_ranks import Speed
 from entrypoint.run.flight_record.time_accounting import Tally
@@ -54,6 +55,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "node_oom_kills_total": Metric(
         "processes that the worker's kernel has killed for lack of memory", ("node",)
+    ),
+    "node_change": Metric(
+        "1 for what has become worse on a part of the node since the head started",
+        ("node", "kind", "part"),
     ),
     "rank_slowness": Metric(
         "how long a rank computes for the same work, times the duration of its peers",
@@ -115,6 +120,7 @@ class Scrape:
     """None: not known yet."""
     oom_kills: Mapping[str, int] = field(default_factory=dict)
     """Worker → processes that its kernel has killed for lack of memory."""
+    health: Sequence[NodeChange] = ()
     speeds: Sequence[tuple[str, Speed]] = ()
     """The speed of each rank, with the name of its node."""
 
@@ -192,6 +198,8 @@ def _nodes(scrape: Scrape) -> Iterator[Sample]:
             yield "node_check_warning", (name, check), 1
     for name, kills in scrape.oom_kills.items():
         yield "node_oom_kills_total", (name,), kills
+    for one in scrape.health:
+        yield "node_change", (one.node, one.change.kind, one.change.part), 1
     for name, speed in scrape.speeds:
         yield "rank_slowness", (speed.role, str(speed.rank), name), speed.times
 

@@ -18,6 +18,7 @@ from contract.resources import NodeResources
 from entrypoint.cluster import differences, lost_nodes, places, roll
 from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.gpu_history import GpuHistory
+from entrypoint.cluster.health import Health
 from entrypoint.cluster.lost_nodes import Attendance, Known
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import Places, RegisteredNode
@@ -70,6 +71,7 @@ class NodeRegistry:
         self._holders: tuple[str, ...] = ()
         self._held = False
         self.gpu_history = GpuHistory()
+        self.health = Health()
         self._own_gpus: Sequence[GpuUse] = ()
         self._skipped_checks = skipped_checks
         self._began = time.monotonic()

@@ -18,6 +18,7 @@ from pydantic import (
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, RUN_NAME, host
 from entrypoint.config.pipeline import Stage
+from entrypoint.preflight.changes import HealthKind
 
 MOST_BYTES = 256 * 1024
 """Limit for the body of a check-in."""
@@ -30,6 +31,7 @@ Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)
 Line = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 """Text without control characters, because consoles show it."""
 Text = Annotated[str, StringConstraints(max_length=2**17, pattern=r"^[^\x00]*$")]
+HealthName = Annotated[HealthKind, Field(strict=False)]
 Lines = Annotated[list[Line], Field(max_length=256)]
 Amount = Annotated[float, Field(ge=0, le=2**63)]
 Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
@@ -126,6 +128,15 @@ class LeftOver(BaseModel):
     left: Line = ""
 
 
+class Health(BaseModel):
+    """What is worse on a node than before: kind, part and evidence of each change."""
+
+    model_config = ConfigDict(strict=True)
+
+    node: NodeName
+    changes: Annotated[list[tuple[HealthName, Line, Line]], Field(max_length=256)]
+
+
 class LogPart(BaseModel):
     """The query of /v1/log."""
 
@@ -142,6 +153,14 @@ def node_info(body: bytes) -> NodeInfo:
     except ValidationError as error:
         raise ValueError(_describe(error)) from None
     return NodeInfo(**dict(check_in))
+
+
+def health(body: bytes) -> Health:
+    """Parse what is worse on a node. Raises ValueError, which names the wrong fields."""
+    try:
+        return Health.model_validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_describe(error, "the changes")) from None
 
 
 def submission(body: bytes) -> Submission:

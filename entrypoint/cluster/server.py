@@ -25,6 +25,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import prometheus
 from entrypoint.cluster.access import DESCRIPTION, KEYS, Access, Keys
 from entrypoint.cluster.auth import ACCESS
+from entrypoint.cluster.health import Health
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.measurements import Measuring
 from entrypoint.cluster.node_info import NodeInfo
@@ -144,6 +145,11 @@ class ControlServer:
     def worker_at(self, address: str) -> str | None:
         return self._registry.worker_at(address)
 
+    @property
+    def health(self) -> Health:
+        """What has become worse on the nodes."""
+        return self._registry.health
+
     def node_at(self, address: str) -> str:
         """Return the name of the node, or of the head, at an address; else the address."""
         me = self._registry.me
@@ -240,6 +246,7 @@ class ControlServer:
             "sentence": self.sentence,
             "job": self.jobs.shown,
             "idle": self.idle,
+            "health": [one.as_dict() for one in self.health.known()],
             "stragglers": [one.as_dict() for one in self.stragglers],
             **attempts.as_dict(),
             "outcome": self._workers.outcome,
@@ -321,6 +328,7 @@ class ControlServer:
             measured=self._measuring.of(self.jobs.shown_files),
             max_restarts=self.max_restarts,
             oom_kills=self.oom_kills(),
+            health=self.health.known(),
             speeds=[(self.node_at(one.address), one) for one in self.speeds],
         )
         return prometheus.text(scrape)

@@ -22,6 +22,7 @@ from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.preflight.changes import Change
 
 
 @dataclass(slots=True)
@@ -90,6 +91,7 @@ class WorkerRoutes:
             Route("/v1/outcome", self._ask_outcome),
             Route("/v1/leave", self._leave, methods=["POST"]),
             Route("/v1/left-over", self._left_over, methods=["POST"]),
+            Route("/v1/health", self._health, methods=["POST"]),
             Route(
                 "/v1/log", WorkerLogs(self.jobs.run.logs, self.jobs.reads).take, methods=["POST"]
             ),
@@ -190,4 +192,16 @@ class WorkerRoutes:
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         self.sweep.answer(told.node, told.job, told.left)
+        return JSONResponse({"taken": True})
+
+    async def _health(self, request: Request) -> Response:
+        """A worker says what is worse on it than before."""
+        from entrypoint.cluster import request_format
+
+        try:
+            body = await body_of(request, request_format.MOST_BYTES)
+            told = request_format.health(body)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        self.registry.health.add(told.node, [Change(*one) for one in told.changes])
         return JSONResponse({"taken": True})

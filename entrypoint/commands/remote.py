@@ -229,6 +229,7 @@ def _warnings(state: Mapping[str, Any]) -> Iterator[str]:
     for node, why in state.get("refused", {}).items():
         yield f"{node} was refused: {why}"
     yield from state.get("differences", ())
+    yield from (f"{o['node']}: {o['part']}: {o['evidence']}" for o in state.get("health", ()))
     for node in filter(None, [state.get("head_node"), *state["nodes"]]):
         for check in node["warnings"]:
             yield f"{node['node']}: {node['findings'].get(check) or f'{check}: rollcall doctor'}"

@@ -227,6 +227,7 @@ class Attempt:
             self._look_for_kills()
             self._look_for_silent_workers()
             self._look_for_moves()
+            self._look_for_changes()
             self._look_for_stragglers()
             self._told.publish()
             progress = self._progress()
@@ -280,13 +281,23 @@ class Attempt:
                 "oom-kill", self._evidence.add_oom_kills(node, kills), node=node, kills=kills
             )
 
+    def _look_for_changes(self) -> None:
+        """Record what has become worse on the nodes, each once."""
+        for one in self.run.control.health.take():
+            self._line.end()
+            self.run.journal.record("node-change", one.sentence, **one.as_dict())
+
     def _look_for_stragglers(self) -> None:
         if self._stragglers is None:
             return
         for one in self._stragglers.look():
             self._line.end()
-            kind = "straggler-over" if one.is_over else "straggler"
-            self.run.journal.record(kind, one.sentence, **one.details())
+            if one.is_over:
+                self.run.journal.record("straggler-over", one.sentence, **one.details())
+                continue
+            found = [change.sentence for change in self.run.control.health.known(one.node)]
+            sentence = "; ".join([one.sentence, *found])
+            self.run.journal.record("straggler", sentence, **one.details(), evidence=found)
         self.run.control.speeds = self._stragglers.speeds
         self.run.control.stragglers = self._stragglers.slow
 

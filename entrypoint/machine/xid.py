@@ -21,6 +21,9 @@ class XidAction(StrEnum):
         return self in (XidAction.RESET_GPU, XidAction.REBOOT_HOST, XidAction.RESTART_VM)
 
 
+HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
+"""Errors that programs cause."""
+
 CATALOGUE: dict[XidAction, tuple[int, ...]] = {
     XidAction.RESTART_PROGRAM: (8, 13, 31, 68, 69, 94),
     XidAction.RESET_GPU: (62, 64, 95, 109, 119, 120, 136, 140, 143, 155, 156, 158),

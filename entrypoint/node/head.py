@@ -46,6 +46,7 @@ from entrypoint.node import (
     webhook,
 )
 from entrypoint.node.existing_ray.cluster import ExistingRay
+from entrypoint.node.health_watch import HealthWatch
 from entrypoint.node.heritage import Moved, Succession
 from entrypoint.node.journal_observer import JournalObserver
 from entrypoint.node.ray_head import HeadRay
@@ -217,6 +218,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()
     tell = partial(journal.record, "service")
+    health = HealthWatch(settings)
     with (
         nullcontext() if settings.ray_address else run_token.shown_to_shells(token),
         node.memory as memory,
@@ -225,6 +227,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         control,
         replacement.watching(settings, registry, journal),
         gpu_use.watching(settings, registry.own_gpus),
+        health.watching(),
+        health.telling(partial(registry.health.add, me.node)),
         Services(settings, is_head=True, env=env, tell=tell) as services,
         ExitStack() as uploads,
     ):

@@ -40,6 +40,7 @@ from entrypoint.node import (
 )
 from entrypoint.node.candidate import Candidate
 from entrypoint.node.find_head import HeadLocator
+from entrypoint.node.health_watch import HealthWatch
 from entrypoint.node.log_shipper import OwnLogs
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.way_in import WayIn, through
@@ -107,6 +108,7 @@ class Membership:
     """The token of the head's Ray, which stays as it is while Ray runs."""
     gpus: Sequence[GpuUse] = field(init=False, default=())
     """The newest use of the node's GPUs."""
+    health: HealthWatch = field(init=False)
     _logs: OwnLogs | None = field(init=False)
     _joined: float | None = None
     """When this membership's Ray was in the cluster; None before. Slow failures are failures."""
@@ -117,6 +119,7 @@ class Membership:
         head, leases = _head(self.settings), RunFiles(self.settings.run_dir).leases
         self.locator = HeadLocator(head.value, leases)
         self.candidate = Candidate(self.settings, self.inbox)
+        self.health = HealthWatch(self.settings)
         self.ray_token = self.token
         self._logs = log_shipper.own_logs(self.settings, LIFE)
 
@@ -251,7 +254,8 @@ class Membership:
             )
             # Services start before Ray: if the head continues with fewer workers, it counts a Ray
             # node that has not joined as lost.
-            with log_shipper.sending(self._logs, client):
+            tell_health = partial(client.tell_health, way.info.node)
+            with log_shipper.sending(self._logs, client), self.health.telling(tell_health):
                 self.services.wait_ready(self.inbox.stop, self._raise_if_over)
                 self._wait_for(
                     "the head's Ray",

@@ -42,7 +42,8 @@ REPAIRED = ("engine-replaced", "head-moved", "node-back", "node-replaced", "rank
 """Kinds of events that tell of a recovery within an attempt."""
 WARNED = (
     *("engine-left-out", "node-lost", "oom-kill", "push-failed", "refused", "reward-server"),
-    *("node-needed", "rank-behind", "replace-failed", "service", "straggler", "upload-failed"),
+    *("node-change", "node-needed", "rank-behind", "replace-failed", "service", "straggler"),
+    *("upload-failed",),
 )
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)

@@ -51,7 +51,8 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int 
             own.callback(memory.save, RunFiles(settings.run_dir).kept, settings.node_name)
             membership = Membership(settings, findings, token, inbox, services)
             try:
-                with gpu_use.watching(settings, membership.take_gpu_use):
+                use = gpu_use.watching(settings, membership.take_gpu_use)
+                with use, membership.health.watching():
                     return membership.keep()
             except TookOverError as taken:
                 own.pop_all()  # the memory stays for the head

@@ -10,16 +10,18 @@ from pathlib import Path
 
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.recipes import RECIPES
+from entrypoint.config.settings import Settings
 from entrypoint.machine import inventory, xid
 from entrypoint.machine.gpus import amd, discover, nvidia
 from entrypoint.machine.gpus.protocol import GpuError
+from entrypoint.machine.kernel_log import KernelLog
+from entrypoint.machine.view import Machine
 from entrypoint.machine.xid import XidAction
 from entrypoint.preflight import each_gpu
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 
 HIDES_ALL = ("", "-1", "NoDevFiles", "void", "none")
-HARMLESS = (XidAction.RESTART_PROGRAM, XidAction.IGNORE)
 FATAL = (XidAction.REBOOT_HOST, XidAction.RESTART_VM)
 NVIDIA_RUNTIME = "start the container with NVIDIA's container runtime (--gpus all)"
 AMD_GROUPS = "start the container with --group-add video --group-add render"
@@ -138,23 +140,24 @@ def xids(context: Context) -> Finding:
     if discover.is_amd(context.machine):
         return Finding(Verdict.SKIP, "Xid errors are NVIDIA's")
     try:
-        messages = _kernel_messages(context.machine.dev / "kmsg")
+        with KernelLog(context.machine.dev / "kmsg") as log:
+            messages = log.read()
     except OSError as error:
         return Finding(Verdict.SKIP, f"the kernel's log cannot be read here: {error.strerror}")
-    return judge_xids(messages, _is_ours(context))
+    return judge_xids(messages, is_ours(context.settings, context.machine))
 
 
-def _is_ours(context: Context) -> Callable[[str], bool]:
+def is_ours(settings: Settings, machine: Machine) -> Callable[[str], bool]:
     """Whether a PCI address may belong to a GPU that this node uses.
 
     An address that NVML does not know is that of a lost GPU if there are more device files than
     GPUs that answer, else that of a GPU outside this container.
     """
     used: dict[str, bool] = {}
-    if nvml := context.machine.nvml():
+    if nvml := machine.nvml():
         with suppress(GpuError, nvml.NVMLError), nvidia.opened(nvml):
-            used = nvidia.addresses(nvml, context.gpus)
-    lost = len(used) < discover.count(context.machine)
+            used = nvidia.addresses(nvml, discover.of_node(settings, machine))
+    lost = len(used) < discover.count(machine)
     return lambda address: used.get(address, lost)
 
 
@@ -162,7 +165,7 @@ def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: T
     """`messages`: lines of the kernel's log since the machine was booted."""
     errors = [error for line in messages.splitlines() if (error := xid.parse(line))]
     found = [error for error in errors if is_ours(error.address)]
-    serious = Counter(error for error in found if error.action not in HARMLESS)
+    serious = Counter(error for error in found if error.action not in xid.HARMLESS)
     if not serious:
         evidence = "no Xid but those that programs cause" if found else "no Xid"
         others = " on the GPUs that this node uses" if len(found) < len(errors) else ""
@@ -173,26 +176,6 @@ def judge_xids(messages: str, is_ours: Callable[[str], bool] = lambda address: T
     actions = list(dict.fromkeys(error.action for error in serious))
     verdict = Verdict.FAIL if any(action in FATAL for action in actions) else Verdict.WARN
     return Finding(verdict, evidence, "; ".join(actions))
-
-
-def _kernel_messages(path: Path) -> str:
-    """The content of the kernel's log, without waiting for more. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    records = []
-    try:
-        while True:
-            try:
-                record = os.read(descriptor, 8192)
-            except BrokenPipeError:  # the record was overwritten before it was read: read the next
-                continue
-            if not record:
-                break
-            records.append(record.decode(errors="replace"))
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(descriptor)
-    return "".join(records)
 
 
 CHECKS = (

@@ -27,6 +27,7 @@ WARNING_KINDS = frozenset(
             "node-needed",
             "replace-failed",
             "step-pattern",
+            "node-change",
             "straggler",
         ),
         *("engine-left-out", "left-over", "oom-kill", "rank-behind", "service", "upload-failed"),

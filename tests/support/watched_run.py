@@ -14,6 +14,7 @@ from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.cluster.slow_ranks import Against, Speed
+from entrypoint.preflight.changes import Change, HealthKind
 from tests.support.control import Head, answers, asking, node_info
 from tests.support.waiting import eventually
 
@@ -56,6 +57,7 @@ def write(run: RunFiles) -> None:
     run.run.write_text(json.dumps({"run_id": "r1", "recipe": "builtin", "command": ["--x"]}))
 
 
+WORSE = Change(HealthKind.PCIE_WIDTH, "GPU 3", "PCIe has x8, and had x16")
 SLOW = Speed(
     role="policy",
     rank=2,
@@ -80,6 +82,7 @@ def watched(run_dir: Path) -> Iterator[Head]:
         eventually(lambda: answers(head.port))
         head.control.max_restarts = 3
         head.control.speeds = [SLOW]
+        head.control.health.add("w1", [WORSE])
         head.control.phase = HeadPhase.TRAINING
         client = head.client()
         for name, address in (("w1", "127.0.0.3"), ("w2", "127.0.0.4")):

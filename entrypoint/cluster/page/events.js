@@ -4,7 +4,7 @@
 const KEPT = 500, SHOWN = 200, MOST_ATTEMPTS = 5;
 const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "command", "step-found", "ready"];
 const REPAIRS = new Set(["rank-replaced", "engine-replaced", "engine-left-out"]);
-const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-behind": "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", straggler: "warn", "straggler-over": "good", "head-moved": "warn", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
+const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-behind": "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", straggler: "warn", "node-change": "warn", "straggler-over": "good", "head-moved": "warn", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
 let source, entries = [], due = false, drawnLost = false;
 
 /** Follow the journal of a submitted job, or of the head's own run. */

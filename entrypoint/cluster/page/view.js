@@ -78,6 +78,7 @@ function happening(state) {
   if (state.phase === "waiting for storage")
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);
+  for (const {node, part, evidence} of state.health ?? []) found.push(["warn", `${node}: ${part}: ${evidence}`]);
   for (const {sentence} of state.stragglers ?? []) found.push(["warn", sentence]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
   if (p?.step_seconds && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from entrypoint.machine.gpus.protocol import (
     Gpu,
     GpuError,
+    LinkErrors,
     Links,
     Memory,
     MemoryErrors,
@@ -121,6 +122,14 @@ class SysfsGpu:
         peers = len(list(self.device.glob("xgmi_hive_info/node*")))
         return Links(peers - 1, 0) if peers > 1 else None
 
+    def link_errors(self) -> LinkErrors | None:
+        """XGMI's RAS counters are among those of `memory_errors`."""
+        return None
+
+    def pcie_replays(self) -> int | None:
+        count = read(self.device / "pcie_replay_count")
+        return int(count) if count.isdigit() else None
+
     def partition(self) -> str | None:
         mode = read(self.device / "current_compute_partition")
         return None if not mode else mode.replace(WHOLE, "")
@@ -187,6 +196,15 @@ class AmdSmiGpu:
             return None
         up, down = (row["status"].count(state) for state in ("U", "D"))
         return Links(up, down) if up + down else None
+
+    def link_errors(self) -> LinkErrors | None:
+        """XGMI's RAS counters are among those of `memory_errors`."""
+        return None
+
+    def pcie_replays(self) -> int | None:
+        row = self._ask(self.smi.amdsmi_get_pcie_info, self.handle)
+        count = row["pcie_metric"].get("pcie_replay_count") if row else None
+        return count if isinstance(count, int) else None
 
     def partition(self) -> str | None:
         mode = self._ask(self.smi.amdsmi_get_gpu_compute_partition, self.handle)

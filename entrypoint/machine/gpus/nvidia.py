@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from entrypoint.machine.gpus.protocol import (
     GpuError,
+    LinkErrors,
     Links,
     Memory,
     MemoryErrors,
@@ -129,6 +130,37 @@ class NvidiaGpu:
                 break
             states.append(state)
         return Links(sum(states), len(states) - sum(states)) if states else None
+
+    def link_errors(self) -> LinkErrors | None:
+        nvml = self.nvml
+        of_links = [
+            [
+                self._ask(nvml.nvmlDeviceGetNvLinkErrorCounter, self.handle, link, kind)
+                for kind in (
+                    nvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+                    nvml.NVML_NVLINK_ERROR_DL_CRC_DATA,
+                    nvml.NVML_NVLINK_ERROR_DL_REPLAY,
+                    nvml.NVML_NVLINK_ERROR_DL_RECOVERY,
+                )
+            ]
+            for link in range(self._links_there())
+        ]
+        counted = [
+            [count or 0 for count in counts]
+            for counts in of_links
+            if any(count is not None for count in counts)
+        ]
+        if not counted:
+            return None
+        flits, data, replays, recoveries = map(sum, zip(*counted, strict=True))
+        return LinkErrors(flits + data, replays + recoveries)
+
+    def _links_there(self) -> int:
+        links = self.links()
+        return links.up + links.down if links else 0
+
+    def pcie_replays(self) -> int | None:
+        return self._ask(self.nvml.nvmlDeviceGetPcieReplayCounter, self.handle)
 
     def partition(self) -> str | None:
         modes = self._ask(self.nvml.nvmlDeviceGetMigMode, self.handle)

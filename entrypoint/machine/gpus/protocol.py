@@ -57,6 +57,16 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkErrors:
+    """Of all links together, since the driver was loaded."""
+
+    crc: int
+    """Packets with a wrong checksum, which are sent again."""
+    repaired: int
+    """Replays and recoveries of a link."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes."""
 
@@ -81,6 +91,10 @@ class Gpu(Protocol):
     def temperature(self) -> Temperature | None: ...
     def pcie(self) -> Pcie | None: ...
     def links(self) -> Links | None: ...
+    def link_errors(self) -> LinkErrors | None: ...
+    def pcie_replays(self) -> int | None:
+        """Packets that the PCIe link has sent again since the driver was loaded."""
+
     def partition(self) -> str | None:
         """The partition mode; "" if the GPU is not divided."""
 

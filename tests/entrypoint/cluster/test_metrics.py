@@ -79,6 +79,7 @@ def test_the_metrics_say_what_the_run_has_told(head: Head) -> None:
     assert value(found, "node_gpus", node="w1") == 8
     assert value(found, "node_gpu_memory_bytes", node="w1") == 80e9
     assert value(found, "node_check_warning", node="w2", check="gpu.ecc") == 1
+    assert value(found, "node_change", node="w1", kind="pcie-width", part="GPU 3") == 1
     assert value(found, "rank_slowness", role="policy", rank="2", node="w1") == 1.31
     assert value(found, "phase", phase="training") == 1
     assert value(found, "outcome", outcome="failed") == 0
