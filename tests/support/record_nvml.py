@@ -116,7 +116,6 @@ def _ask_all(gpu: nvidia.NvidiaGpu) -> None:
     for ask in (
         *(gpu.model, gpu.recovery_action, gpu.memory_errors, gpu.remapped_rows),
         *(gpu.slowdowns, gpu.temperature, gpu.pcie, gpu.links, gpu.partition),
-        *(gpu.link_errors, gpu.pcie_replays),
         *(gpu.memory, gpu.busy, gpu.processes),
     ):
         try:

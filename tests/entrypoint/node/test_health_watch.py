@@ -34,7 +34,9 @@ def test_a_link_that_goes_down_on_a_worker_is_known_to_the_head_once(
     downed = itertools.count(4)
 
     def goes_down() -> bool:
-        port(tmp_path, next(downed))
+        new = tmp_path / "link_downed"
+        new.write_text(f"{next(downed)}\n")
+        new.replace(tmp_path / "sys" / PORT / "counters" / "link_downed")  # never half written
         return head.control.health.known("a") != []
 
     with watch.telling(lambda found: client.tell_health("a", found)), watch.watching():
