@@ -19,7 +19,11 @@ PORT = "class/infiniband/mlx5_0/ports/1"
 
 
 def port(root: Path, downed: int) -> None:
-    files = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "counters/link_downed": downed}
+    files: dict[str, str | int] = {
+        "state": "4: ACTIVE",
+        "phys_state": "5: LinkUp",
+        "counters/link_downed": downed,
+    }
     machines.write(root / "sys" / PORT, files)
 
 
