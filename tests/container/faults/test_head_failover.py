@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from contract.exit_codes import ExitCode
 from tests.container.cluster import ENDLESS
 from tests.container.faults import results
 from tests.container.faults.alone import train_alone
 from tests.container.faults.fault import Fault, undergo
+from tests.container.faults.machine import do
 from tests.container.faults.reward import RewardServer
 from tests.container.faults.stage import BOOT_SECONDS, Stage, make_data, numbers
+from tests.container.faults.table_containers import (
+    FIRST,
+    SECOND,
+    Containers,
+    killed,
+    lets_through,
+    started,
+)
 from tests.container.faults.table_containers import HEAD as FIRST_HEAD
-from tests.container.faults.table_containers import Containers, killed, started
-from tests.support.node_cluster import HEAD
-from tests.support.podman import missing
+from tests.support.node_cluster import HEAD, JOB
+from tests.support.podman import missing, podman
 from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -43,6 +54,54 @@ class LedContainers(Containers):
         self.worker(1)
         self.worker(2)
         self.watch.event("checkpoint", within=BOOT_SECONDS + 60)
+
+
+HALVES = ((FIRST_HEAD, FIRST), (SECOND, "worker-3"))
+
+
+class Halves(Containers):
+    """Four nodes; one half has the head. The job trains nothing, and goes on with one worker."""
+
+    def boot(self) -> None:
+        own = {"ROLLCALL_MIN_WORKERS": "1", "ROLLCALL_REPLACE_TIMEOUT": "5s"}
+        own |= {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": "auto"}
+        self.head("python", f"/data/{JOB.name}", workers=3, **own)
+        for number in (1, 2, 3):
+            self.worker(number)
+        self.watch.event("checkpoint", within=3 * BOOT_SECONDS)
+
+    def lead(self) -> set[int]:
+        """The leases by which steps were written."""
+        return {event["epoch"] for event in self.events("step")}
+
+    def cut(self) -> None:
+        """No packet of one half comes to the other."""
+        for node in HALVES[0]:
+            for other in HALVES[1]:
+                for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
+                    rule = ("-A", chain, side, self.address(other), "-j", "DROP")
+                    self.inside(node, "iptables", *rule)
+
+    def join(self) -> None:
+        for node in HALVES[0]:
+            lets_through(node)(self)
+
+    def without_storage(self, node: str, *command: str) -> None:
+        """A command that puts an empty file system over the run directory, or takes it away."""
+        pid = podman("inspect", "--format={{.State.Pid}}", self.nodes[node].id).stdout.strip()
+        do("nsenter", f"--mount=/proc/{pid}/ns/mnt", *command)
+
+    def address(self, node: str) -> str:
+        each = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        return podman("inspect", f"--format={each}", self.nodes[node].id).stdout.strip()
+
+    def is_at_work_with(self, workers: int) -> bool:
+        roll, steps = self.events("roll")[-1], self.events("step")
+        return (
+            len(roll["details"]["present"]) == workers
+            and self.events("attempt")[-1]["at"] > roll["at"]
+            and steps[-1]["at"] > self.events("attempt")[-1]["at"]
+        )
 
 
 @pytest.fixture
@@ -108,3 +167,45 @@ def test_a_heads_container_that_is_started_again_later_joins_the_new_head_as_a_w
         cluster.nodes[move["details"]["now"]].stop(grace=60)
         assert set(cluster.exit_codes(within=60).values()) == {143}
         assert cluster.faults() == []
+
+
+@pytest.mark.timeout(1200)
+def test_of_two_halves_the_one_with_the_storage_goes_on_and_with_both_the_one_with_the_head(
+    tmp_path: Path,
+) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    data = tmp_path / "data"
+    data.mkdir()
+    shutil.copy(JOB, data)
+    with Halves(tmp_path / "cluster", data) as cluster:
+        cluster.boot()
+        attempts = len(cluster.events("attempt"))
+        cluster.cut()
+        cluster.watch.resumes(attempts, within=TAKEN_SECONDS)
+        assert cluster.lead() == {1}, (
+            "the others see the heartbeat of the head that they cannot ask"
+        )
+        cluster.join()
+        cluster.until(lambda: cluster.is_at_work_with(3), "roll of all", within=TAKEN_SECONDS)
+        assert cluster.events("head-moved") == []
+
+        began = time.monotonic()
+        for node in HALVES[0]:
+            cluster.without_storage(node, "mount", "-t", "tmpfs", "none", "/checkpoints")
+        cluster.cut()
+        cluster.until(lambda: cluster.lead() == {1, 2}, "step of a new head", within=TAKEN_SECONDS)
+        print(f"{time.monotonic() - began:.1f} s from the loss of half to the next step")
+        (move,) = cluster.events("head-moved")
+        assert move["node"] in HALVES[1]
+        last = len(cluster.events("step"))
+        for node in HALVES[0]:
+            cluster.without_storage(node, "umount", "/checkpoints")
+        cluster.join()
+        assert cluster.nodes[FIRST_HEAD].exit_code(within=60) == ExitCode.RUN_DIR
+        started(FIRST_HEAD)(cluster)
+        cluster.until(lambda: cluster.is_at_work_with(3), "roll of all", within=TAKEN_SECONDS)
+        assert {event["epoch"] for event in cluster.events("step")[last:]} == {2}
+        assert_no_step_is_lost_or_done_twice(cluster.run)
+        cluster.nodes[move["node"]].stop(grace=60)
+        assert set(cluster.exit_codes(within=60).values()) == {143}
