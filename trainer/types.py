@@ -63,23 +63,35 @@ class BehindRankError(LostWorkerError):
     """A rank has not entered a collective in which the others wait; the message names both."""
 
 
-class CorruptedRankError(LostWorkerError):
-    """A rank holds other bits than it must: its state is not used any more.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker runs."""
 
-    `place`: the node and process of the rank, once the driver has added them.
+    node: str
+    """Its name, or its address if it has none."""
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class CorruptedRankError(LostWorkerError):
+    """A rank holds other bits than it must, or computes others: its state is not used any more.
+
+    `place`: the node, GPU and process of the rank, once the driver has added them.
     """
 
-    def __init__(self, role: str, rank: int, told: str, place: str = "") -> None:
+    def __init__(self, role: str, rank: int, told: str, place: Place | None = None) -> None:
         who = f"{role}-{rank}" + (f", {place}" if place else "")
         super().__init__(f"{who}: {told}", role, f"{who}: {told}")
-        self.rank, self._told = rank, told
+        self.rank, self.place, self._told = rank, place, told
 
-    def at(self, place: str) -> CorruptedRankError:
+    def at(self, place: Place) -> CorruptedRankError:
         """Returns the error with the place of the rank."""
         return type(self)(self.role, self.rank, self._told, place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.role, self.rank, self._told)
+        return type(self), (self.role, self.rank, self._told, self.place)
 
 
 class UnreadableCheckpointError(TrainingError):

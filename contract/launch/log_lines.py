@@ -17,6 +17,9 @@ STEP = re.compile(
 FINISHED = "rollcall: finished"
 """Rank 0's script has run to its end: exit code 0 alone does not say it."""
 
+CORRUPTION = "silent data corruption on this node"
+"""A rank prints it whose bits are wrong: Ray adds the node's address to the line."""
+
 
 class Part(StrEnum):
     """Parts of a training between two steps, or after the last one, which may take long."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from contract.exit_codes import CORRECT, RESUMES, STORAGE, ExitCode
-from contract.launch.log_lines import KILLED_RANK
+from contract.launch.log_lines import CORRUPTION, KILLED_RANK
 
 
 class FailureClass(StrEnum):
@@ -74,7 +74,10 @@ FAILURES: Mapping[FailureClass, Failure] = {
         exit_code=ExitCode.STOPPED,
     ),
     FailureClass.GPU_FAULT: Failure(
-        evidence="ECC and Xid lines, a GPU fallen off the bus",
+        evidence=(
+            "ECC and Xid lines, a GPU fallen off the bus, "
+            "[wrong bits](#silent-data-corruption) for the second time on a node"
+        ),
         answer=(
             "evict the worker (it exits 76), resume with another worker, or with those that "
             "are left"
@@ -87,6 +90,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"fallen off the bus",
             r"Unable to determine the device handle for GPU",
+            CORRUPTION,
         ),
     ),
     FailureClass.GPU_OOM: Failure(

@@ -30,7 +30,7 @@ from trainer.rollout import prompts as data
 from trainer.rollout.rewards import ModelReward
 from trainer.training import loop, recovery
 from trainer.training.inputs import TrainingInputs
-from trainer.types import BeyondRepairError, CorruptedRankError, LostWorkerError, Metrics
+from trainer.types import BeyondRepairError, CorruptedRankError, LostWorkerError, Metrics, Place
 from trainer.workers import groups
 from trainer.workers.experience import Lesson
 
@@ -83,7 +83,7 @@ class Corruptible(Mortal):
         try:
             return LocalWorkerGroup.send(self, worker, method, *args, **kwargs)
         except CorruptedRankError as error:
-            return Dead(error)
+            return Dead(error.at(Place("worker-1", "node worker-1, process 7")))
 
 
 class MortalLauncher(LocalLauncher):
@@ -246,8 +246,21 @@ def test_a_bit_that_flips_in_a_ranks_memory_is_told_and_changes_no_weight_of_the
     run(config, Death(role, method, call), Corruptible)
     assert leaves_of(config, STEPS) == undisturbed
     (repaired,) = events(config, "rank-replaced")
-    assert f"{role}-0: its memory changed weights or optimizer state" in repaired["sentence"]
+    assert (
+        f"{role}-0, node worker-1, process 7: its memory changed weights or optimizer state"
+        in repaired["sentence"]
+    )
     assert [e["details"]["step"] for e in events(config, "step")] == made
+
+
+def test_wrong_bits_on_the_same_node_a_second_time_end_the_attempt_and_name_the_node(
+    forgetful: Tiny, run_dir: Path
+) -> None:
+    """The launcher evicts it: the rank's own line has the address."""
+    config = configure(forgetful, run_dir)
+    with pytest.raises(BeyondRepairError, match=r"second time on node worker-1$"):
+        run(config, Death("critic", "snapshot", 3, times=2), Corruptible)
+    assert len(events(config, "rank-replaced")) == 1
 
 
 def vanish(shard: Path) -> None:

@@ -18,7 +18,13 @@ from contract.launch import collectives
 from contract.launch.collectives import Behind, Fault, Standing
 from trainer.cluster.calls import received
 from trainer.cluster.worker_group import POLL_SECONDS, Pending
-from trainer.types import BehindRankError, BeyondRepairError, LostWorkerError, SilentRankError
+from trainer.types import (
+    BehindRankError,
+    BeyondRepairError,
+    LostWorkerError,
+    Place,
+    SilentRankError,
+)
 
 GRACE_SECONDS = 5.0
 """Seconds in which a computing worker answers, after another one has failed."""
@@ -153,7 +159,7 @@ class GroupHeartbeat:
         return collectives.told(found, self._name)
 
     def _name(self, rank: int) -> str:
-        return f"{self._role}-{rank} ({self.place(rank)})"
+        return f"{self._role}-{rank} ({self.place(rank) or 'not up yet'})"
 
     def blame(self, how: str) -> None:
         """Raises SilentRankError if a started worker does not answer now, LostWorkerError if a
@@ -184,10 +190,10 @@ class GroupHeartbeat:
             told = f"{told}; {waited[0].who_waits(self._name)}"
         raise SilentRankError(told, self._role)
 
-    def place(self, worker: int) -> str:
-        """Returns the node and process of a worker, in words."""
+    def place(self, worker: int) -> Place | None:
+        """Returns where a worker runs; None if it is not up yet."""
         place = self._places[worker]
-        return ray.get(place) if _answered([place], 0) else "not up yet"
+        return ray.get(place) if _answered([place], 0) else None
 
 
 def _answered(questions: list[Any], seconds: float) -> list[Any]:

@@ -283,7 +283,8 @@ class _RanksPending(Generic[T]):
         try:
             received(reference, self._role, worker)
         except CorruptedRankError as error:
-            raise error.at(self._heartbeat.place(worker)) from None
+            place = self._heartbeat.place(error.rank)
+            raise (error.at(place) if place else error) from None
         except RayTaskError as error:
             last = str(error).splitlines()[-1]
             self._heartbeat.blame(f"while another failed ({last})")

@@ -14,7 +14,7 @@ from trainer.cluster import standing, tcp_stream
 from trainer.cluster.calls import fetched
 from trainer.cluster.imports import without_collections
 from trainer.cluster.worker_group import build, load
-from trainer.types import Rank
+from trainer.types import Place, Rank
 
 
 class WorkerHost:
@@ -44,7 +44,7 @@ class WorkerHost:
             from trainer.cluster import rendezvous
         rendezvous.join(address, rank, ray.util.get_node_ip_address(), timeout)
 
-    def build(self, actor: str, args: tuple[Any, ...], before: str | None = None) -> str:
+    def build(self, actor: str, args: tuple[Any, ...], before: Place | None = None) -> Place:
         """Build the worker. Returns its node and process.
 
         `before`: the result of `join`, or of `build` of the worker before in the same place.
@@ -55,13 +55,13 @@ class WorkerHost:
         self._worker = build(actor, args)
         return _own_place(address)
 
-    def call(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call(self, built: Place, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker. `built`: the result of `build`; Ray fails the call if `build` failed."""
         self._thread = threading.get_ident()
         return getattr(self._worker, method)(*map(fetched, args), **kwargs)
 
     def call_after(
-        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
+        self, built: Place, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Call the worker once the calls with the references `earlier` have ended."""
         if earlier:
@@ -69,13 +69,13 @@ class WorkerHost:
         return self.call(built, method, *args, **kwargs)
 
     def call_keeping(
-        self, built: str, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
+        self, built: Place, earlier: Sequence[Any], method: str, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Call the worker. Returns None for the driver, and each item of the result by itself."""
         return None, *self.call_after(built, earlier, method, *args, **kwargs)
 
     @ray.method(concurrency_group="background")  # type: ignore[untyped-decorator]
-    def call_background(self, built: str, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call_background(self, built: Place, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker in another thread than `call`."""
         return getattr(self._worker, method)(*args, **kwargs)
 
@@ -92,10 +92,10 @@ class WorkerHost:
         return self._name
 
 
-def _own_place(address: str) -> str:
-    """Return this process's node, GPUs and number, in words."""
+def _own_place(address: str) -> Place:
+    """Return this process's node, GPUs and number."""
     name = os.environ.get("ROLLCALL_NODE_NAME", "")
     node = f"{name} at {address}" if name else address
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     gpu = f", GPU {'+'.join(gpus)}" if gpus else ""
-    return f"node {node}{gpu}, process {os.getpid()}"
+    return Place(name or address, f"node {node}{gpu}, process {os.getpid()}")

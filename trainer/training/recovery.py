@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from contract.journal import WriteEvent
@@ -24,7 +24,13 @@ from trainer.checkpoint.writer import RunState
 from trainer.cluster.worker_group import WorkerGroup
 from trainer.config.config import Config
 from trainer.config.layout import Role
-from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
+from trainer.types import (
+    BeyondRepairError,
+    CorruptedRankError,
+    LostWorkerError,
+    NoSeatError,
+    SnapshotLostError,
+)
 from trainer.workers.groups import WorkerGroups
 
 
@@ -126,6 +132,8 @@ class Recovery:
     tell: WriteEvent
     fresh: RunState | None = None
     """The run state before the first step; None if this attempt began after that."""
+    _corrupted: set[str] = field(default_factory=set)
+    """Nodes of ranks whose bits were wrong."""
 
     def recover(self, loss: LostWorkerError, state: RunState, oldest: int = 0) -> RecoveryPoint:
         """Bring every model back to `state`, or to the newest state that is held.
@@ -133,10 +141,12 @@ class Recovery:
         The caller must publish the weights again, and `report` the recovery. `oldest`: the first
         step that the rollouts can return to.
 
-        Raises BeyondRepairError if no such state exists, no node has room, or the same role was
-        restarted too often. Raises LostWorkerError if another process is lost meanwhile.
+        Raises BeyondRepairError if no such state exists, no node has room, the same role was
+        restarted too often, or a node's bits were wrong a second time. Raises LostWorkerError if
+        another process is lost meanwhile.
         """
         began = time.monotonic()
+        self._exclude(loss)
         self.workers.restarts.use(loss.role, loss)
         if loss.role in self.workers.learners:
             point = self._restored(loss, state, oldest)
@@ -145,6 +155,18 @@ class Recovery:
             for role in roles_to_restart(loss.role, (), state.step):
                 self._restart(role, loss)
         return replace(point, seconds=time.monotonic() - began)
+
+    def _exclude(self, loss: LostWorkerError) -> None:
+        """Raises BeyondRepairError if the bits of a rank on the same node were wrong before.
+
+        The launcher then evicts the node.
+        """
+        if not isinstance(loss, CorruptedRankError) or loss.place is None:
+            return
+        node = loss.place.node
+        if node in self._corrupted:
+            raise BeyondRepairError(f"{loss}. It is the second time on node {node}") from None
+        self._corrupted.add(node)
 
     def _restored(self, loss: LostWorkerError, state: RunState, oldest: int) -> RecoveryPoint:
         """Restart the lost learner and restore all learners from the store with the newest step."""

@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from trainer.types import CorruptedRankError, Rank, TrainingError
+from trainer.types import CorruptedRankError, LostWorkerError, Rank, TrainingError
+from trainer.workers.weight_check import corrupted
 
 B = TypeVar("B")
 KNOWN, NEWEST = 8, 32
@@ -157,8 +158,8 @@ class PassCheck(Generic[B]):
     def losses(self, update: Update[B]) -> None:
         """Look at the losses of an update before it is made. All ranks call it.
 
-        Raises CorruptedRankError on all ranks if one computes wrongly, TrainingError if a loss is
-        not finite and the data make it so.
+        Raises CorruptedRankError on all ranks if one computes wrongly, LostWorkerError if nobody
+        can say which, TrainingError if a loss is not finite and the data make it so.
         """
         largest = worst(of_all(update.result.loss, self._rank))
         if not self._losses.has(largest):
@@ -186,18 +187,23 @@ class PassCheck(Generic[B]):
         found = judge(first, all_again, self._rank.sharing)
         if found.bad:
             told = found.told if len(found.bad) == 1 else f"{found.told} (ranks {found.bad})"
-            if self._rank.index in found.bad:  # this node's line in the log, with its address
-                print(f"silent data corruption on this node: {what}; {told}", flush=True)
-            raise CorruptedRankError(self._role, found.bad[0], f"{what}; {told}")
+            told = f"{what}; {told}"
+            if self._rank.index in found.bad:
+                corrupted(self._role, self._rank, told)
+            raise CorruptedRankError(self._role, found.bad[0], told)
         return found, [results[0] for results in all_again]
 
     def _explain(self, update: Update[B], what: str, value: float, *, is_norm: bool) -> None:
-        """Say what makes `value`, if no rank computes wrongly."""
+        """Say what makes `value`, if no rank computes wrongly.
+
+        Raises LostWorkerError for the role if it does not repeat, TrainingError if it repeats and
+        is not finite.
+        """
         found, again = self.compare(update, what)
         most = math.fsum(one.norm if is_norm else one.loss for one in again)
         if _finite(again) and not value <= (1 + SAME) * most:
             told = "it does not repeat: a rank or the network changed a number once"
-            raise CorruptedRankError(self._role, self._rank.index, f"{what}; {told}")
+            raise LostWorkerError(f"{what}; {told}", self._role)
         if not math.isfinite(value):
             raise TrainingError(f"{what}: {found.told}")
         if self._rank.leads:

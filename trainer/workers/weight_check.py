@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from contract.launch.log_lines import CORRUPTION
 from trainer.types import CorruptedRankError, Rank
 from trainer.workers.compute_time import device_name
 
@@ -71,7 +72,7 @@ class WeightCheck:
                     if others
                     else f"the ranks' weights differ after step {step}, and none are the most"
                 )
-                raise CorruptedRankError(self._role, self._rank.index, told)
+                raise corrupted(self._role, self._rank, told)
         self._sealed = step, combined([equal, fingerprint(found.own)])
 
     def compare(self, held: Callable[[], Held]) -> None:
@@ -82,11 +83,20 @@ class WeightCheck:
         found = held()
         if combined([fingerprint(found.equal), fingerprint(found.own)]) != bits:
             told = f"its memory changed weights or optimizer state that step {step} had written"
-            raise CorruptedRankError(self._role, self._rank.index, told)
+            raise corrupted(self._role, self._rank, told)
 
     def forget(self) -> None:
         """The tensors get other values than an update's."""
         self._sealed = None
+
+
+def corrupted(role: str, own: Rank, told: str) -> CorruptedRankError:
+    """Returns the error of this rank, and prints it: the line has this node's address in the log.
+
+    If the attempt ends, the launcher evicts that node (FailureClass.GPU_FAULT).
+    """
+    print(f"{CORRUPTION}: {role}-{own.index}: {told}", flush=True)
+    return CorruptedRankError(role, own.index, told)
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> int:

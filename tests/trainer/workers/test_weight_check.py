@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.types import ALONE, CorruptedRankError
+from trainer.types import ALONE, CorruptedRankError, Place
 from trainer.workers import weight_check
 from trainer.workers.weight_check import Held, Print, WeightCheck, fingerprint, odd_ones
 
@@ -106,6 +106,8 @@ def test_without_a_check_no_memory_is_read() -> None:
 
 def test_the_error_travels_and_gets_the_place_of_the_rank() -> None:
     error = CorruptedRankError("policy", 3, "its weights differ")
-    sent = pickle.loads(pickle.dumps(error)).at("node 10.0.0.7, process 12")
-    assert str(sent) == "policy-3, node 10.0.0.7, process 12: its weights differ"
+    place = Place("worker-1", "node worker-1 at 10.0.0.7, process 12")
+    sent = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error)).at(place)))
+    assert sent.place == place
+    assert str(sent) == "policy-3, node worker-1 at 10.0.0.7, process 12: its weights differ"
     assert (sent.role, sent.rank, sent.how) == ("policy", 3, str(sent))
