@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,3 +59,42 @@ def test_the_ranks_of_a_lost_worker_go_on_at_the_spare_in_the_same_attempt(
     assert cluster.ask("stop").returncode == 0
     assert set(cluster.exit_codes(within=60).values()) == {143}
     assert_no_step_is_lost_or_done_twice(cluster.run)
+
+
+def test_where_ray_places_the_work_the_spare_offers_nothing_until_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(OF_RAY)
+    env = {"ROLLCALL_SPARE_WORKERS": "1", "ROLLCALL_NODE_TIMEOUT": "10s"}
+    cluster = Cluster(tmp_path / "run", workers=1, job=(sys.executable, str(job)), **env)
+    try:
+        cluster.start(HEAD, *NODES)
+        (worker,) = cluster.event("roll", within=120)["details"]["present"]
+        cluster.until(lambda: (cluster.run.root / "working-1").exists(), "work", within=120)
+        assert (cluster.run.root / "working-1").read_text() == str([worker, "head"])
+
+        cluster.kill(int(worker[-1]))
+        cluster.until(lambda: (cluster.run.root / "working-2").exists(), "work again", within=150)
+        spare = next(f"worker-{n}" for n in NODES if f"worker-{n}" != worker)
+        assert (cluster.run.root / "working-2").read_text() == str([spare, "head"])
+        (moved,) = cluster.events(MOVED)
+        assert (moved["details"]["lost"], moved["details"]["node"]) == (worker, spare)
+        assert [e["details"]["failure"] for e in cluster.events("failure")] == ["node_lost"]
+    finally:
+        cluster.close()
+
+
+OF_RAY = """
+import os, ray, time
+from pathlib import Path
+ray.init()
+rows = [row for row in ray.nodes() if row["Alive"] and row["Resources"].get("CPU")]
+names = sorted((row["NodeName"] for row in rows), reverse=True)
+there = Path(os.environ["ROLLCALL_RUN_DIR"]) / f"working-{os.environ['ROLLCALL_ATTEMPT']}"
+there.with_suffix(".new").write_text(str(names))
+there.with_suffix(".new").rename(there)
+while {row["NodeName"] for row in ray.nodes() if row["Alive"]} >= set(names):
+    time.sleep(0.2)
+raise SystemExit(1)
+"""
