@@ -80,6 +80,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
         cell.source = STEPS.sub("--max_steps 5", cell.source)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # of an editor that was started elsewhere
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": directory}})
     done = client.execute()
     shown = [output for cell in done.cells for output in cell.get("outputs", [])]
