@@ -297,7 +297,9 @@ class Attempt:
                 continue
             found = [change.sentence for change in self.run.control.health.known(one.node)]
             sentence = "; ".join([one.sentence, *found])
-            self.run.journal.record("straggler", sentence, **one.details(), evidence="; ".join(found))
+            self.run.journal.record(
+                "straggler", sentence, **one.details(), evidence="; ".join(found)
+            )
         self.run.control.speeds = self._stragglers.speeds
         self.run.control.stragglers = self._stragglers.slow
 
