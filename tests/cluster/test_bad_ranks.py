@@ -82,6 +82,14 @@ def test_a_gradient_that_is_wrong_once_makes_the_step_repeat_and_names_no_one_ri
     assert said[0].endswith("it does not repeat: a rank or the network changed a number once")
 
 
+def test_with_zero_a_gradient_that_is_not_finite_ends_the_run_and_names_no_one(
+    benches: Benches, model: Path
+) -> None:
+    fault = ("gradient", EXPONENT, 1)
+    said = learns(benches, model, ranks=2, fault=fault, stage=2, before=1)
+    assert all(one.startswith("TrainingError: the gradient's norm is ") for one in said)
+
+
 def test_what_the_data_make_is_told_apart_and_ends_the_run(benches: Benches, model: Path) -> None:
     group = benches[2]
     group.call_ranks(Workbench.build, "policy", settings(model, Sharding())).result()
@@ -89,11 +97,12 @@ def test_what_the_data_make_is_told_apart_and_ends_the_run(benches: Benches, mod
     assert said == [f"TrainingError: the policy's loss is nan: {REPEATS}"] * 2
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_small_error_of_a_rank_is_found_by_a_comparison_alone(
-    benches: Benches, model: Path
+    benches: Benches, model: Path, stage: int
 ) -> None:
     fault = ("activation", MANTISSA, ALWAYS)
-    assert learns(benches, model, ranks=4, fault=fault) == [""] * 4
-    said = learns(benches, model, ranks=4, fault=fault, compares=1)
+    assert learns(benches, model, ranks=4, fault=fault, stage=stage) == [""] * 4
+    said = learns(benches, model, ranks=4, fault=fault, stage=stage, compares=1)
     assert len(set(said)) == 1
     assert said[0].startswith("CorruptedRankError: policy-1: a comparison of passes; ")
