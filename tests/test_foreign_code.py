@@ -28,6 +28,7 @@ WITHOUT_CODE = {"GenerationConfig", "Qwen2VLImageProcessorPil"}
 ALLOWED = {
     ("trainer/checkpoint/openrlhf_deepspeed.py", "torch.load"): "behind --trust_pickles",
     ("trainer/weight_sync/vllm_receiver.py", "pickle.loads"): "from a worker of the same run",
+    ("trainer/workers/pass_check.py", "pickle.loads"): "from a rank of the same run",
     ("env/retrieval/encoder.py", "from_pretrained"): "passes its own trust_remote_code",
     ("trainer/models/pretrained.py", "from_pretrained"): "passes its own trust_remote_code",
 }

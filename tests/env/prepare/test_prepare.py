@@ -210,7 +210,7 @@ def test_other_arguments_need_force(prepared: Path, capsys: pytest.CaptureFixtur
         (["arithmetic", "--hidden-size", "30", "--heads", "4"], "multiple of 2 x --heads (4)"),
         (["gsm8k", "--source", "nowhere"], "nowhere: no train split of GSM8K"),
         (["gsm8k", "--source", str(EXCERPT), "--template", "none"], "wants {} where"),
-        (["sums"], "'sums'"),
+        (["sums"], "TASK: sums is unknown: give one of arithmetic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_64(tmp_path: Path, arguments: list[str], says: str) -> None:

@@ -218,7 +218,7 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
          "fully_async_main is another program than verl's main_ppo, and has keys of its own"),
         (["--set", "1=2", "x.sh"], "give NAME=VALUE"),
-        (["--form", "verl"], "unrecognized arguments"),
+        (["--form", "verl"], "unknown argument --form"),
     ],
 )  # fmt: skip
 def test_wrong_usage_ends_with_64(
