@@ -193,6 +193,7 @@ class Replicator:
         stores = ring.living(self._namespace).values()
         self._keep(stores, shard.attempt, shard.step)
         self._await_kept(KEEP_SECONDS)
+        self._ring = {}  # other nodes may be there now
 
     def _keep(self, stores: Iterable[Any], attempt: str, step: int) -> list[Any]:
         """Ask stores to delete all but that snapshot and later steps of its attempt."""
