@@ -209,11 +209,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     control = ControlServer(registry, observer, files, keys, Listener(listener, served))
     control.max_restarts = settings.max_restarts
     control.bequeath(heritage.told(settings, role, me.address))
-    if settings.head_failover is not HeadFailover.OFF:
-        if why := heritage.why_off(settings, role.expected_workers):
-            log.warning(NO_FAILOVER, why)
-        else:
-            log.info("if this head is lost, a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)")
+    _say_failover(settings, role)
     control.jobs.desk = queue  # before Ray answers: a waiting `submit` asks a new head at once
     run = RunContext(settings, recipes.load(settings.recipe), journal, control, inbox)
     env = cluster.environment()
@@ -316,6 +312,16 @@ def _tell_move(journal: Journal, settings: Settings, run: RunFiles) -> None:
     before = starts[-2] if len(starts) > 1 else "the first head"
     sentence = f"the head has moved from {before}, which is silent, to {settings.node_name}"
     journal.record("head-moved", sentence, before=before, now=settings.node_name)
+
+
+def _say_failover(settings: Settings, role: Head) -> None:
+    """Log whether a worker takes this head's place if it is lost."""
+    if settings.head_failover is HeadFailover.OFF:
+        return
+    if why := heritage.why_off(settings, role.expected_workers):
+        log.warning(NO_FAILOVER, why)
+    else:
+        log.info("if this head is lost, a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)")
 
 
 def _start_sentence(settings: Settings, role: Head) -> str:
