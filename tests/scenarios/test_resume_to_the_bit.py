@@ -29,7 +29,7 @@ from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.config.config import Config
 
 STEPS = 5
-OPERATIONS = 225
+OPERATIONS = 215
 """On the run directory, in an uninterrupted run; a test below keeps this number true."""
 WATCHED = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
