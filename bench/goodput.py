@@ -25,7 +25,7 @@ TARGETS = {1024: 0.97, 16_384: 0.92}
 """GPUs → wanted effective time, for each GPU paid."""
 SPARES = (0, 1, 2, 4, 8)
 NOTICED_STEPS = 20
-"""After which a slow machine is evicted for a spare."""
+"""After which somebody replaces a slow machine by a spare: the product names it from 15 % on."""
 ASSUMED = ("replacement", "start", "rejoin", "slow_share", "checkpoint")
 
 
@@ -65,7 +65,7 @@ class Simulator:
         return Month(effective=effective, a_gpu_paid=effective * paid, record=record)
 
     def with_spares(self, inputs: Inputs, gpus: int, mttf_hours: float) -> dict[int, Month]:
-        """Return by the number of spares the month. With spares, slow machines are evicted."""
+        """Return by the number of spares the month. With spares, slow machines are replaced."""
         months = {}
         for spares in SPARES:
             steps = NOTICED_STEPS if spares else 0

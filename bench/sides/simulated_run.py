@@ -81,7 +81,7 @@ class Inputs:
     slow_factor: float = 1.1
     """Of all machines, and of a step while one of them takes part (arXiv 2402.15627)."""
     noticed_steps: int = 0
-    """A slow machine is evicted for a spare after so many steps; 0: never."""
+    """Somebody replaces a slow machine by a spare after so many steps; 0: never."""
 
 
 @dataclass(slots=True)
