@@ -93,7 +93,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/outcome"): Operation({200: of.Outcome, 404: of.UnknownNode}, query=asked.Question),
     ("POST", "/v1/leave"): Operation({202: of.Leaving, 404: of.Error}, query=asked.Departure),
     ("POST", "/v1/left-over"): Operation({200: of.Taken}, query=asked.LeftOver),
-    ("POST", "/v1/health"): Operation({200: of.Taken, 400: of.Error}, body=asked.Health),
+    ("POST", "/v1/health"): Operation({200: of.Taken, 400: of.Error}, body=asked.NodeHealth),
     ("POST", "/v1/log"): Operation({200: of.Taken}, body=TEXT, query=asked.LogPart),
 }
 
@@ -176,7 +176,7 @@ def _of_query(operation: Operation, schemas: dict[str, Any]) -> list[dict[str, A
     if operation.query is None:
         return found
     made = operation.query.model_json_schema(ref_template=REF)
-    schemas |= made.pop("$defs", {})
+    _add(schemas, made.pop("$defs", {}))
     required = made.get("required", [])
     return [
         *found,
@@ -197,8 +197,15 @@ def _content(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, str):
         return {kind: {"schema": {"type": "string"}}}
     made = TypeAdapter(kind).json_schema(ref_template=REF)
-    schemas |= made.pop("$defs", {})
+    _add(schemas, made.pop("$defs", {}))
     if kind.__module__ == "builtins":  # a mapping of any names
         return {JSON: {"schema": made}}
-    schemas[kind.__name__] = made
+    _add(schemas, {kind.__name__: made})
     return {JSON: {"schema": {"$ref": REF.format(model=kind.__name__)}}}
+
+
+def _add(schemas: dict[str, Any], made: Mapping[str, Any]) -> None:
+    """Add types by their names. Raises ValueError for two types of one name."""
+    for name, schema in made.items():
+        if schemas.setdefault(name, schema) != schema:
+            raise ValueError(f"two types are called {name}: the description can have one of them")

@@ -128,7 +128,7 @@ class LeftOver(BaseModel):
     left: Line = ""
 
 
-class Health(BaseModel):
+class NodeHealth(BaseModel):
     """What is worse on a node than before: kind, part and evidence of each change."""
 
     model_config = ConfigDict(strict=True)
@@ -155,10 +155,10 @@ def node_info(body: bytes) -> NodeInfo:
     return NodeInfo(**dict(check_in))
 
 
-def health(body: bytes) -> Health:
+def health(body: bytes) -> NodeHealth:
     """Parse what is worse on a node. Raises ValueError, which names the wrong fields."""
     try:
-        return Health.model_validate_json(body)
+        return NodeHealth.model_validate_json(body)
     except ValidationError as error:
         raise ValueError(_describe(error, "the changes")) from None
 

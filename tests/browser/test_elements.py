@@ -6,32 +6,19 @@ import json
 from dataclasses import replace
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from contract.progress import Progress
 from entrypoint.cluster.server import HeadPhase
+from tests.support.accessible import is_for_everyone
 from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.control import Head, node_info
 
 pytestmark = pytest.mark.browser
-SIZES = ((390, 844), (1280, 900))
-COLOURS = ("light", "dark")
 
 
 def opened(head: Head, tab: Page) -> None:
     tab.goto(head.link(controls=True))
-
-
-def is_for_everyone(tab: Page) -> None:
-    """On a phone and on a desktop, light and dark."""
-    for width, height in SIZES:
-        tab.set_viewport_size({"width": width, "height": height})
-        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        for colours in COLOURS:
-            tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
-            found = Axe().run(tab)
-            assert found.violations_count == 0, found.generate_report()
 
 
 def test_idle_gpus_slow_rewards_late_steps_and_refused_nodes_need_attention(

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobInfo
 from tests.support import reported_runs
+from tests.support.accessible import is_for_everyone
 from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.flight_events import Clock
 from tests.support.world import World, ends
@@ -23,17 +23,6 @@ pytestmark = pytest.mark.browser
 BOTH = re.compile("low-rate: .*; high-rate: |high-rate: .*; low-rate: ")
 LAST_ROW = "element => [...element.getClientRects()].at(-1).bottom"
 """How far down the last row of an element's text is, in pixels."""
-PHONE = {"width": 390, "height": 844}
-WIDER = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-
-
-def is_for_everyone(tab: Page) -> None:
-    """Neither axe-core finds a fault, nor is the page wider than a phone, in light and dark."""
-    tab.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    for scheme in ("light", "dark"):
-        tab.emulate_media(color_scheme=scheme)
-        assert Axe().run(tab).response["violations"] == []
-        assert not tab.evaluate(WIDER)
 
 
 def test_a_run_that_is_over_says_how_it_ended_and_asks_for_no_head(

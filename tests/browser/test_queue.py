@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from entrypoint.cluster.server import HeadPhase
+from tests.support.accessible import is_for_everyone
 from tests.support.control import Head
 from tests.support.queued_jobs import works_at_a_queue
 
 pytestmark = pytest.mark.browser
-SIZES = ((390, 844), (1280, 900))
 QUEUE = {
     "warm-up": "finished",
     "high-rate": "failed",
@@ -24,16 +23,6 @@ QUEUE = {
 
 def opened(head: Head, tab: Page) -> None:
     tab.goto(head.link(controls=True))
-
-
-def is_for_everyone(tab: Page) -> None:
-    for width, height in SIZES:
-        tab.set_viewport_size({"width": width, "height": height})
-        for scheme in ("light", "dark"):
-            tab.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            found = Axe().run(tab)
-            assert found.violations_count == 0, found.generate_report()
 
 
 def test_the_jobs_of_the_queue_are_listed_below_the_run_of_now(head: Head, tab: Page) -> None:

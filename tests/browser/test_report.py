@@ -8,18 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from contract.run_dir import RunFiles
 from entrypoint.commands import report
 from entrypoint.run.flight_record import html
 from tests.support import reported_runs
+from tests.support.accessible import DESKTOP, PHONE, fits, has_no_faults
 from tests.support.broken_words import ROWS_OF_WORDS
 from tests.support.flight_events import Clock
 
 pytestmark = pytest.mark.browser
-PHONE, DESKTOP = (390, 844), (1280, 900)
 EVIL = "</p><script>document.title=1</script><img src=//host.invalid/x onerror='document.title=1'>"
 
 
@@ -50,14 +49,13 @@ def test_a_report_is_seen_whole_by_everyone_and_asks_no_host(
     tab.emulate_media(color_scheme="dark" if colours == "dark" else "light")
     asked = opened(tab, make(tmp_path / "run-7"))
     expect(tab.get_by_role("heading", level=1)).to_contain_text("run-7")
-    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    fits(tab)
     assert set(tab.locator("thead th").evaluate_all(ROWS_OF_WORDS)) == {1}
     assert tab.locator("script[src], img, link, iframe").count() == 0
     assert asked == [tab.url]
     dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 28)"
     assert dark == (colours == "dark")
-    found = Axe().run(tab)
-    assert found.violations_count == 0, found.generate_report()
+    has_no_faults(tab)
 
 
 def test_a_run_has_its_curves_its_timeline_and_its_time_in_pictures(

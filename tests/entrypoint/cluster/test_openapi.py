@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from entrypoint.cluster import request_format
 from entrypoint.cluster.access import NEEDED, Access
-from entrypoint.cluster.openapi import BEARER, OPERATIONS
+from entrypoint.cluster.openapi import BEARER, OPERATIONS, _add
 from tests.support.control import Head
 
 
@@ -28,3 +32,11 @@ def test_bodies_and_queries_are_those_that_the_port_reads(head: Head) -> None:
     assert set(schemas["CheckIn"]["properties"]) == set(request_format.CheckIn.model_fields)
     asked = {one["name"]: one["required"] for one in paths["/v1/outcome"]["get"]["parameters"]}
     assert asked == {"node": True, "oom_kills": False, "gpus": False}
+
+
+def test_two_types_of_one_name_are_refused() -> None:
+    schemas: dict[str, Any] = {}
+    _add(schemas, {"Health": {"type": "object"}})
+    _add(schemas, {"Health": {"type": "object"}})
+    with pytest.raises(ValueError, match="two types are called Health"):
+        _add(schemas, {"Health": {"type": "array"}})
