@@ -173,7 +173,7 @@ def writes_json() -> bool:
 
 
 def log_to_file(settings: Settings, *, is_head: bool) -> None:
-    """Also log, as text, to the node's file in the run directory.
+    """Also log, as text, to the node's file in the run directory, the one of its role.
 
     A file that fails is a warning only.
     """
@@ -187,7 +187,11 @@ def log_to_file(settings: Settings, *, is_head: bool) -> None:
         log.warning("no log file %s: %s", path, error.strerror)
         return
     handler.setFormatter(_Line(settings.node_name, settings.secrets))
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    for before in [one for one in root.handlers if type(one) is logging.FileHandler]:
+        root.removeHandler(before)
+        before.close()
+    root.addHandler(handler)
 
 
 class ProgressLine:

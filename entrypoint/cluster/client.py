@@ -106,13 +106,13 @@ class ControlClient:
         self._own_key = ""
         """By which the head gives this node a new token; "" before the check-in."""
         self._renewing = threading.Lock()
-        self._base = (url or f"{trust.scheme}://{host_port(host, port)}").rstrip("/")
+        self.base = (url or f"{trust.scheme}://{host_port(host, port)}").rstrip("/")
         self.at = host, port, token
         self._http = httpx.Client(
-            base_url=self._base,
+            base_url=self.base,
             headers=bearer(token),
             timeout=httpx.Timeout(ANSWER_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
-            **trust.options(lambda: self._token, self._base, KEEPALIVE, is_given=url is not None),
+            **trust.options(lambda: self._token, self.base, KEEPALIVE, is_given=url is not None),
         )
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class ControlClient:
             return row
         if isinstance(why := row.get("error"), str):
             if (answer.status_code, why) == (404, "Not Found"):
-                why = f"{self._base} has no {path}: give the control port's address, with no path"
+                why = f"{self.base} has no {path}: give the control port's address, with no path"
             raise DeclinedError(why)
         raise self._no_head(answer)
 
@@ -182,15 +182,16 @@ class ControlClient:
                 raise self._replaced(at)
             answer = self._request(method, path, **options)
         if answer.status_code == 401:
-            raise WrongTokenError(f"the head at {self._base} does not know this node's token")
+            raise WrongTokenError(f"the head at {self.base} does not know this node's token")
         if answer.status_code == 403 and _is_object(answer) and "needs" in answer.json():
-            raise WeakKeyError(f"the head at {self._base} declines{_why(answer)}")
+            raise WeakKeyError(f"the head at {self.base} declines{_why(answer)}")
         if answer.status_code == 500:  # a proxy has 502, 503 or 504
-            raise HeadFailedError(f"the head failed on {method} {self._base}{path} (status 500)")
+            raise HeadFailedError(f"the head failed on {method} {self.base}{path} (status 500)")
         if answer.status_code > 500:
             why = _why(answer)
-            kind = NotNowError if why else wait.NotYetError  # without a reason, a proxy answers
-            raise kind(f"{self._base}{path} answers {answer.status_code}{why}")
+            # Without a reason, a proxy answers; with 502 what leads to a head that does not answer.
+            kind = NotNowError if why and answer.status_code != 502 else wait.NotYetError
+            raise kind(f"{self.base}{path} answers {answer.status_code}{why}")
         if not _is_object(answer):
             raise self._no_head(answer)
         return answer
@@ -203,21 +204,21 @@ class ControlClient:
             if error.replaced:
                 raise self._replaced(error.replaced) from None
             raise WrongTokenError(
-                f"what answers at {self._base} does not prove that it knows this token"
+                f"what answers at {self.base} does not prove that it knows this token"
             ) from None
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
-            raise_if_of_tls(error, httpx.URL(self._base))
-            raise wait.NotYetError(f"{self._base}: {error or type(error).__name__}") from None
+            raise_if_of_tls(error, httpx.URL(self.base))
+            raise wait.NotYetError(f"{self.base}: {error or type(error).__name__}") from None
         if answer.status_code == httpx.codes.UPGRADE_REQUIRED:
             raise OtherTlsError(
-                f"the head at {self._base} speaks TLS, and this side does not: set the same "
+                f"the head at {self.base} speaks TLS, and this side does not: set the same "
                 "ROLLCALL_TLS or ROLLCALL_TLS_CA here as on the head"
             )
         return answer
 
     def _replaced(self, at: str) -> WrongTokenError:
         return WrongTokenError(
-            f"the token given to the head at {self._base} was replaced at {at} by "
+            f"the token given to the head at {self.base} was replaced at {at} by "
             "`rollcall rotate-token`"
         )
 
@@ -242,7 +243,7 @@ class ControlClient:
     def _no_head(self, answer: httpx.Response) -> NoHeadError:
         path, status = answer.request.url.path, answer.status_code
         return NoHeadError(
-            f"what answers at {self._base} is not a head ({path} gives {status}): "
+            f"what answers at {self.base} is not a head ({path} gives {status}): "
             "is ROLLCALL_CONTROL_PORT right? (Ray's dashboard, 8265, is another port)"
         )
 

@@ -138,8 +138,9 @@ def parser(command: str) -> Parser:
         made.add_argument(
             "--address",
             metavar="URL",
-            type=address,
-            help="the head's control port, such as http://HOST:8267 (default: ROLLCALL_URL)",
+            type=addresses,
+            help="the head's control port, such as http://HOST:8267; more after commas are other "
+            "nodes' (default: ROLLCALL_URL)",
         )
     COMMANDS[command](made)
     return made
@@ -203,8 +204,15 @@ def job(text: str) -> str:
     raise argparse.ArgumentTypeError(problem)
 
 
-def address(text: str) -> str:
-    """Return the URL of a control port; `HOST:8267` is one, too. Raises ArgumentTypeError."""
+def addresses(text: str) -> str:
+    """Return URLs of control ports with commas between them, of the head's and other nodes'.
+
+    `HOST:8267` is one, too. Raises ArgumentTypeError.
+    """
+    return ",".join(_address(one.strip()) for one in text.split(","))
+
+
+def _address(text: str) -> str:
     is_url = "://" in text
     try:
         url = parsers.url(text if is_url else f"http://{text}")

@@ -36,7 +36,7 @@ from entrypoint import console
 from entrypoint.commands import demo_plot
 from entrypoint.commands.arguments import NAME_OF_RUN, Parser, run_name
 from entrypoint.config import parsers
-from entrypoint.config.read import read_settings
+from entrypoint.config.read import STARTED_BY, read_settings
 from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import as_typed, program
@@ -263,7 +263,7 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
     log.info("to ask from another terminal: export %s; %s status", layout.asking, as_typed())
-    nodes = [_start(layout, 0, job)]
+    nodes = [_start(layout, 0, job, again(layout, options))]
     try:
         nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]
         if options.crash:
@@ -291,12 +291,16 @@ def again(layout: Layout, options: argparse.Namespace) -> str:
     return f"{as_typed()} demo {shlex.join([*words, *name])}"
 
 
-def _start(layout: Layout, number: int, job: list[str]) -> Process:
-    """Return the started node; the head, number 0, has the job's flags and the reward server."""
+def _start(layout: Layout, number: int, job: list[str], whole: str = "") -> Process:
+    """Return the started node; the head, number 0, has the job's flags and the reward server.
+
+    `whole`: the command that goes on with the demo, which the head's page and report tell.
+    """
     env = inherited() | layout.node(number)
     arguments = []
     log_to = layout.run.logs / f"console-{number}.log"
     if number == 0:
+        env[STARTED_BY] = whole
         reward = f"127.0.0.1:{layout.reward_port}"
         server = program(Program.REWARD_SERVER, "--task", "arithmetic-partial")
         env["ROLLCALL_REWARD_URL"] = f"http://{reward}/get_reward"

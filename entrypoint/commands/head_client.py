@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from io import IOBase
 from typing import Any, TypeVar
 
 from contract import lease
@@ -27,7 +29,6 @@ from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenEr
 from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
-from entrypoint.net.sockets import host_port
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.lease import SILENCE_SECONDS, moved_to
@@ -53,46 +54,89 @@ class AwayError(NoAnswerError):
         super().__init__(sentence, ExitCode.UNREACHABLE)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a head may answer."""
+
+    host: str
+    url: str | None = None
+    """As the user gives it, in place of the host."""
+
+
 def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError.
+    """Return the head's answer. `options`: as httpx takes them. Raises NoAnswerError."""
+    return ask_there(settings, method, path, **options)[0]
+
+
+def ask_there(
+    settings: Settings, method: str, path: str, **options: Any
+) -> tuple[dict[str, Any], str]:
+    """Return the head's answer, and the URL of the control port that gave it.
 
     A thread asks, because Ctrl-C inside the HTTP client may leave the client's lock held forever.
+    Raises NoAnswerError.
     """
     return in_background("ask", lambda: _answer(settings, method, path, **options)).result()
 
 
-def _answer(settings: Settings, method: str, path: str, **options: Any) -> dict[str, Any]:
-    token = token_of(settings)
-    host = _host(settings)
-    client = ControlClient(host, settings.control_port, token, settings.url, trust_of(settings))
-    try:
-        return client.command(method, path, **options)
-    except DeclinedError as error:
-        raise NoAnswerError(str(error), ExitCode.USAGE) from None
-    except HeadFailedError as error:
-        sentence = f"{error}: RUN/logs/head.log has the cause, and so has `rollcall logs head`"
-        raise NoAnswerError(sentence, ExitCode.UNREACHABLE) from None
-    except NoHeadError as error:
-        raise AwayError(str(error)) from None
-    except NotNowError as error:
-        raise AwayError(f"the head cannot answer now: {error}") from None
-    except wait.NotYetError as error:
-        elsewhere = ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
-        remedy = elsewhere if host == "localhost" and settings.url is None else ""
-        remedy = _lost_head(settings) or remedy
-        raise AwayError(f"no head answers: {error}{remedy}") from None
-    except WeakKeyError as error:
-        sentence = f"{error}: give it by ROLLCALL_TOKEN"
-        raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED) from None
-    except OtherTlsError as error:
-        raise NoAnswerError(str(error), ExitCode.USAGE) from None
-    except UntrustedError as error:
-        raise NoAnswerError(str(error), ExitCode.NOT_ALLOWED) from None
-    except WrongTokenError as error:
-        remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
-        raise NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED) from None
-    finally:
-        client.close()
+def _answer(
+    settings: Settings, method: str, path: str, **options: Any
+) -> tuple[dict[str, Any], str]:
+    token, trust = token_of(settings), trust_of(settings)
+    away: list[wait.NotYetError] = []
+    strange: list[WrongTokenError] = []
+    for place in places(settings):
+        if isinstance(content := options.get("content"), IOBase):
+            content.seek(0)  # the place before may have read it
+        client = ControlClient(place.host, settings.control_port, token, place.url, trust)
+        try:
+            return client.command(method, path, **options), client.base
+        except DeclinedError as error:
+            raise NoAnswerError(str(error), ExitCode.USAGE) from None
+        except HeadFailedError as error:
+            sentence = f"{error}: RUN/logs/head.log has the cause, and so has `rollcall logs head`"
+            raise NoAnswerError(sentence, ExitCode.UNREACHABLE) from None
+        except WeakKeyError as error:
+            sentence = f"{error}: give it by ROLLCALL_TOKEN"
+            raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED) from None
+        except wait.NotYetError as error:
+            away.append(error)
+        except WrongTokenError as error:  # an address of a machine that is gone may be another's
+            strange.append(error)
+        finally:
+            client.close()
+    raise _untrusted(strange[0]) if strange else _away(settings, away)
+
+
+def _untrusted(error: WrongTokenError) -> NoAnswerError:
+    match error:
+        case OtherTlsError():
+            return NoAnswerError(str(error), ExitCode.USAGE)
+        case UntrustedError():
+            return NoAnswerError(str(error), ExitCode.NOT_ALLOWED)
+    remedy = "set ROLLCALL_TOKEN to the run's token, or ROLLCALL_RUN_DIR to the run's directory"
+    return NoAnswerError(f"{error}: {remedy}", ExitCode.NOT_ALLOWED)
+
+
+def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
+    """Return why no head answers, with a remedy. What a head itself says counts most."""
+    for error in errors:
+        if isinstance(error, NotNowError):
+            return AwayError(f"the head cannot answer now: {error}")
+    if all(isinstance(error, NoHeadError) for error in errors):
+        return AwayError("; ".join(map(str, errors)))
+    why = "; ".join(map(str, errors))
+    return AwayError(f"no head answers: {why}{_lost_head(settings) or _elsewhere(settings)}")
+
+
+def _elsewhere(settings: Settings) -> str:
+    """Return where else a head may be, of which nothing at hand tells."""
+    if settings.url is None and host_to_ask(settings) == "localhost":
+        return ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
+    return (
+        ". If its machine is gone, and a worker leads the run: set ROLLCALL_RUN_DIR to the run's "
+        "directory, or give the address of another node (--address, ROLLCALL_URL)"
+    )
 
 
 def _lost_head(settings: Settings) -> str:
@@ -135,23 +179,26 @@ def token_of(settings: Settings) -> str:
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
 
 
-def keys_of(settings: Settings) -> dict[str, str]:
+def keys_of(settings: Settings) -> tuple[dict[str, str], str]:
     """Return the keys for links that open no more than this command's own, by `DUTIES`.
 
-    Raises NoAnswerError.
+    And the URL of the control port that gave them. Raises NoAnswerError.
     """
-    return ask(settings, "GET", KEYS)
+    return ask_there(settings, "GET", KEYS)
 
 
-def url_of(settings: Settings) -> str:
-    """Return the control port's URL, as this command reaches it."""
-    own = f"{settings.scheme}://{host_port(_host(settings), settings.control_port)}"
-    return settings.url or own
+def places(settings: Settings) -> list[Place]:
+    """Return where to ask, in this order.
 
-
-def _host(settings: Settings) -> str:
-    """Return where the head is: a worker that has taken its place is where its lease says."""
-    return moved_to(RunFiles(settings.run_dir).leases) or host_to_ask(settings)
+    A worker that has taken the head's place is where its lease says. The lease of another run's
+    directory gets no token of this one.
+    """
+    given = [Place("", url) for url in settings.urls]
+    moved = moved_to(RunFiles(settings.run_dir).leases)
+    if given:
+        is_of_run = settings.token is None and settings.variable("run_dir")
+        return [*given, *([Place(moved)] if moved and is_of_run else [])]
+    return [Place(host) for host in dict.fromkeys([moved, host_to_ask(settings)]) if host]
 
 
 def patiently(

@@ -20,7 +20,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
 from entrypoint.commands.arguments import GIVE_A_RUN
-from entrypoint.commands.head_client import NoAnswerError, ask, keys_of, url_of
+from entrypoint.commands.head_client import NoAnswerError, ask, keys_of
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING
@@ -30,7 +30,7 @@ def open_page(settings: Settings, options: argparse.Namespace) -> int:
     """Print the link, and open it if a person with a browser asks. Raises NoAnswerError."""
     if options.path is not None:
         return _open_kept(settings, options)
-    keys = keys_of(settings)
+    keys, url = keys_of(settings)
     wanted = options.key or ("operator" if options.control else "read")
     if wanted not in keys:
         need = DUTIES[wanted].key
@@ -42,7 +42,7 @@ def open_page(settings: Settings, options: argparse.Namespace) -> int:
     if options.key:
         print(keys[wanted])
     else:
-        _show(page_link(url_of(settings), keys[wanted], controls=options.control), options)
+        _show(page_link(url, keys[wanted], controls=options.control), options)
     return ExitCode.FINISHED
 
 

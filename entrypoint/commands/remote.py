@@ -20,7 +20,7 @@ from entrypoint import console
 from entrypoint.cluster.access import page_link
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.commands import terminal
-from entrypoint.commands.head_client import NoAnswerError, ask, patiently, url_of
+from entrypoint.commands.head_client import NoAnswerError, ask_there, patiently
 from entrypoint.config.settings import Settings
 from entrypoint.run.flight_record import run_end
 
@@ -157,10 +157,10 @@ def _lines(options: argparse.Namespace) -> Say:
 
 def _answer(settings: Settings, method: str, path: str, **asked: Any) -> dict[str, Any]:
     """Return the head's answer; the state with the link of the page. Raises NoAnswerError."""
-    row = ask(settings, method, path, **asked)
+    row, url = ask_there(settings, method, path, **asked)
     if path != "/v1/state":
         return row
-    return row | {"page": page_link(url_of(settings), row.pop("read_key"))}
+    return row | {"page": page_link(url, row.pop("read_key"))}
 
 
 def _is_over(row: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from contract.exit_codes import ExitCode
 from contract.options import ParseError
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import TOKEN
-from entrypoint.commands.arguments import GIVE_A_RUN, address
+from entrypoint.commands.arguments import GIVE_A_RUN, addresses
 from entrypoint.commands.head_client import NoAnswerError, ask
 from entrypoint.config import parsers
 from entrypoint.config.settings import Settings
@@ -56,7 +56,7 @@ def _of_run(settings: Settings, run: str | None) -> Settings:
             return replace(settings, run_dir=path)
         raise NoAnswerError(f"{path} is not a run: {GIVE_A_RUN}", ExitCode.RUN_DIR)
     try:
-        return replace(settings, url=address(run))
+        return replace(settings, urls=tuple(addresses(run).split(",")))
     except argparse.ArgumentTypeError as error:
         sentence = f"{error}; nor is it a directory: {GIVE_A_RUN}"
         raise NoAnswerError(sentence, ExitCode.USAGE) from None

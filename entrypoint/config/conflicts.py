@@ -85,13 +85,10 @@ def _tls(settings: Settings) -> Iterator[Fault]:
     if given and settings.variable("tls"):
         problem = f"is set beside {declared()[given[0]].name}"
         yield Fault("ROLLCALL_TLS", str(settings.tls), problem, "set one of the two")
-    if (
-        settings.url
-        and settings.tls_mode is not Tls.OFF
-        and urlsplit(settings.url).scheme != "https"
-    ):
+    plain = [one for one in settings.urls if urlsplit(one).scheme != "https"]
+    if plain and settings.tls_mode is not Tls.OFF:
         problem = "is without TLS, which is on (ROLLCALL_TLS or ROLLCALL_TLS_CA)"
-        value = shown(settings.url, settings.secrets)
+        value = shown(plain[0], settings.secrets)
         yield Fault("ROLLCALL_URL", value, problem, "begin it with https://")
 
 

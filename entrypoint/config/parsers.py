@@ -261,6 +261,11 @@ def url(raw: str) -> str:
     return raw
 
 
+def urls(raw: str) -> tuple[str, ...]:
+    """URLs, with commas between them."""
+    return tuple(url(one.strip()) for one in re.split(r",(?=\s*https?://)", raw))
+
+
 def webhook(raw: str) -> Secret:
     """Who knows the URL can post there."""
     return Secret(url(raw))

@@ -26,7 +26,10 @@ from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.variables import Variable, is_placeholder, shown
 
 PREFIX = "ROLLCALL_"
+STARTED_BY = "ROLLCALL_STARTED_BY"
+"""Has the command with which a person starts again the program that has started this node."""
 FOR_CHILDREN = (
+    STARTED_BY,
     *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
     *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_FD_STORE", NODE_DIR),
 )

@@ -202,11 +202,13 @@ class Settings:
         parse=job_parsers.resume_arguments,
         default=(),
     )
-    url: str | None = variable(
+    urls: tuple[str, ...] = variable(
         "ROLLCALL_URL",
         "Where commands find the head's control port from outside: `http://HOST:8267`, or a proxy's"
-        " URL. On the head: the URL in the link that it prints.",
-        parse=parse.url,
+        " URL. More after commas are [other nodes'](recovery.md#addresses-after-a-takeover). On the"
+        " head: the URL in the link that it prints.",
+        parse=parse.urls,
+        default=(),
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
     )
     run_dir: Path = variable(
@@ -490,6 +492,11 @@ class Settings:
     @property
     def shares_run_dir(self) -> bool:
         return self.storage == parse.SHARED
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the control port from outside, the first of `urls`."""
+        return next(iter(self.urls), None)
 
     @property
     def store(self) -> str | None:

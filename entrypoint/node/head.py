@@ -80,9 +80,24 @@ def serve(
 ) -> int | Moved:
     """Lead the run until it ends; return the outcome's exit code.
 
-    Returns Moved if a worker has taken this head's place. `findings`: as in NodeInfo; `taken`: what
-    this node has as a worker that takes a head's place.
+    Returns Moved if a worker has taken this head's place, before its start or while it was frozen.
+    `findings`: as in NodeInfo; `taken`: what this node has as a worker that takes a head's place.
     """
+    end = _serve(settings, role, findings, inbox, taken)
+    if end == ExitCode.RUN_DIR and settings.head_failover is HeadFailover.AUTO:
+        moved = lease.moved_to(RunFiles(settings.run_dir).leases)
+        if moved and inbox.follow_successor():
+            return Moved(moved)
+    return end
+
+
+def _serve(
+    settings: Settings,
+    role: Head,
+    findings: Mapping[str, str],
+    inbox: Inbox,
+    taken: Succession | None,
+) -> int | Moved:
     run, named = RunFiles(settings.run_dir), head_address(settings)
 
     def superseded(why: str) -> None:
@@ -159,7 +174,7 @@ def give_way(settings: Settings, lease: Lease, inbox: Inbox, why: str) -> None:
     From then on, every write to the run raises SupersededError, which ends this head.
     """
     process.kill(process.find_marked(settings.node_mark, **contract_lease.environment(lease.claim)))
-    inbox.put(StopAsked(why))
+    inbox.put(StopAsked(why, has_successor=True))
 
 
 def node_info(

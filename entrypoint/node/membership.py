@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,50 +25,31 @@ from entrypoint.cluster.trust import UntrustedError, WrongTokenError, trust_of
 from entrypoint.config.role import Sourced, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address as address_of
-from entrypoint.machine import oom_kills
 from entrypoint.machine.gpus.use import GpuUse
-from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
-from entrypoint.node import (
-    leftover_cleanup,
-    log_shipper,
-    ray_command_line,
-    ray_node,
-    spare_check,
-    unfit_report,
-)
+from entrypoint.node import forwarding, log_shipper, own_info, ray_node, unfit_report
 from entrypoint.node.candidate import Candidate
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.node.health_watch import HealthWatch
 from entrypoint.node.log_shipper import OwnLogs
-from entrypoint.node.ray_node import RayNode
+from entrypoint.node.member import Member, OverError, raise_if_over
 from entrypoint.node.way_in import WayIn, through
-from entrypoint.preflight.run import examined_whole
-from entrypoint.processes import stacks
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
     Inbox,
-    JobOver,
     JoinAgain,
     Message,
     RayEnded,
-    RayFailedError,
-    SpareTold,
-    SpareUnfit,
-    StacksAsked,
     StopAsked,
 )
 from entrypoint.processes.services import Services
-from entrypoint.run import errors
 from entrypoint.run import token as run_token
 from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LIFE = uuid.uuid4().hex
-"""Identifies this process."""
 TRIES = 5
 """After this many failures of Ray in a row, the worker gives up."""
 ANSWERED = (NotNowError, HeadFailedError, RefusedError, WrongTokenError)
@@ -82,14 +62,6 @@ def _head(settings: Settings) -> Sourced:
     head = head_address(settings)
     assert head is not None  # decide() makes no worker without one
     return head
-
-
-class _OverError(Exception):
-    """The membership ended before Ray on this node was ready; `message` says why."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__(message)
-        self.message = message
 
 
 @dataclass(slots=True)
@@ -121,7 +93,7 @@ class Membership:
         self.candidate = Candidate(self.settings, self.inbox)
         self.health = HealthWatch(self.settings)
         self.ray_token = self.token
-        self._logs = log_shipper.own_logs(self.settings, LIFE)
+        self._logs = log_shipper.own_logs(self.settings, own_info.LIFE)
 
     def take_gpu_use(self, gpus: Sequence[GpuUse]) -> None:
         self.gpus = gpus
@@ -187,14 +159,14 @@ class Membership:
         def door(host: str) -> tuple[ControlClient, NodeInfo]:
             own = address_of.worker_address(settings, host)
             if own not in known:
-                known[own] = self._node_info(own)
+                known[own] = own_info.of_worker(settings, own, self.findings, self._why_ended)
                 tls_files.check(settings, own)
             client = ControlClient(host, settings.control_port, self.token, trust=trust)
             client.on_token = self.take_token
             return client, known[own]
 
         def check_in(client: ControlClient, info: NodeInfo) -> CheckedIn:
-            said = replace(self._now(info), storage=proof.show())
+            said = replace(own_info.now(info), storage=proof.show())
             try:
                 return client.check_in(said)
             except UntrustedError as error:
@@ -238,10 +210,10 @@ class Membership:
             return self.locator.is_at(host) and self.candidate.watch.vacancy() is None
 
         def raise_if_over_or_moved() -> None:
-            self._raise_if_over()
+            raise_if_over(self.inbox)
             self.locator.raise_if_unfit()
             if not self.locator.is_at(host):
-                raise _OverError(HeadLost("it is elsewhere now"))
+                raise OverError(HeadLost("it is elsewhere now"))
 
         try:
             self.inbox.forget()
@@ -255,16 +227,24 @@ class Membership:
             # Services start before Ray: if the head continues with fewer workers, it counts a Ray
             # node that has not joined as lost.
             tell_health = partial(client.tell_health, way.info.node)
-            with log_shipper.sending(self._logs, client), self.health.telling(tell_health):
-                self.services.wait_ready(self.inbox.stop, self._raise_if_over)
+            with (
+                forwarding.to_head(settings, way),
+                log_shipper.sending(self._logs, client),
+                self.health.telling(tell_health),
+            ):
+                self.services.wait_ready(self.inbox.stop, partial(raise_if_over, self.inbox))
                 self._wait_for(
                     "the head's Ray",
                     lambda: sockets.connect(host, settings.ray_port),
                     raise_if_over_or_moved,
                 )
-                self._raise_if_over()
-                return self._belong(way)
-        except _OverError as ended:
+                raise_if_over(self.inbox)
+                member = Member(settings, self.inbox, way, self.ray_token)
+                try:
+                    return member.belong()
+                finally:
+                    self._joined = member.joined
+        except OverError as ended:
             return ended.message
         finally:
             over.set()
@@ -290,117 +270,3 @@ class Membership:
             source = _head(settings).source
             remedy = f"check {source}, and that the head runs and can be reached from here"
             raise wait.GaveUpError(f"{error}: {remedy}") from None
-
-    def _raise_if_over(self) -> None:
-        """Raises _OverError if a message has arrived that ends the membership."""
-        match self.inbox.take(timeout=0):
-            case None | StacksAsked() | JobOver() | SpareTold() | SpareUnfit():  # no job runs yet
-                return
-            case message:
-                raise _OverError(message)
-
-    def _belong(self, way: WayIn) -> Message:
-        """Start Ray on this node; return the message that ends the membership."""
-        client, info, host = way.client, way.info, way.host
-        try:
-            started = self._start_ray(way)
-        except RayFailedError as error:
-            if error.exit_code == ExitCode.UNFIT:
-                raise
-            log.warning("%s", error)
-            return RayEnded(1)
-        except OSError as error:  # its log lies in the run directory
-            if errors.exit_code(error, self.settings.run_dir) == ExitCode.UNFIT:
-                raise
-            log.warning("Ray does not start: %s", errors.describe(error))
-            return RayEnded(1)
-        with started as ray:
-            try:
-                # Ray itself would look for minutes for a head that is gone.
-                ray.wait_ready(ray.says_started, self.inbox.stop, self._raise_if_over)
-                client.check_in(self._now(info), joined=True)
-                self._joined = time.monotonic()
-                log.info("joined the Ray cluster of %s", host)
-            except (RayFailedError, wait.NotYetError) as error:
-                log.warning("%s", error)
-                return RayEnded(1)
-            except OSError as error:
-                log.warning("Ray's log cannot be read: %s", errors.describe(error))
-                return RayEnded(1)
-            message = self._next_message(client, info)
-            if isinstance(message, HeadLost):
-                ray.abandon()
-            if isinstance(message, StopAsked):
-                return self._leave(client, info.node, message)
-            return message
-
-    def _start_ray(self, way: WayIn) -> RayNode:
-        settings, info = self.settings, way.info
-        # Its Ray keeps the token of the head's start, and so the authority, after `rotate-token`.
-        tls_files.prepare(settings, self.ray_token, info.address)
-        if way.bare:
-            log.info("this node is a spare: its Ray offers nothing until it has a place")
-            settings = replace(settings, num_cpus=0, resources={})
-            info = replace(info, inventory={**info.inventory, "gpus": 0})
-        arguments = ray_command_line.worker_arguments(settings, way.host)
-        return RayNode(settings, arguments, info, self.ray_token, self.inbox)
-
-    def _next_message(self, client: ControlClient, info: NodeInfo) -> Message:
-        """Return what ends the membership; do what the head asks about the job meanwhile.
-
-        Raises RefusedError if this node is a spare, and its check has failed: the head knows it.
-        """
-        with spare_check.of_node(self.settings, self.inbox.put) as check:
-            while True:
-                match self.inbox.take():
-                    case SpareTold(is_spare):
-                        check.told(is_spare=is_spare)
-                    case SpareUnfit(why) as unfit:
-                        try:
-                            client.check_in(replace(self._now(info), unfit=[why]))
-                        except wait.NotYetError:  # the head is told when it answers again
-                            threading.Timer(1.0, self.inbox.put, [unfit]).start()
-                    case StacksAsked(attempt, job):
-                        run, name = RunFiles(self.settings.run_dir), self.settings.node_name
-                        run = RunFiles(run.jobs / job) if job else run
-                        stacks.collect(self.settings, stacks.path_of(run, attempt, name))
-                    case JobOver() as over:
-                        sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
-                        threading.Thread(target=sweep, name="sweep", daemon=True).start()
-                    case message:
-                        assert message is not None
-                        return message
-
-    def _leave(self, client: ControlClient, node: str, asked: StopAsked) -> Message:
-        """Leave once the job has saved and stopped, or after ROLLCALL_GRACE_SECONDS."""
-        if not client.leave(node, asked.why):
-            return asked
-        log.info("%s: waiting for the job to save", asked.why)
-        deadline = time.monotonic() + self.settings.grace_seconds
-        while (left := deadline - time.monotonic()) > 0:
-            match self.inbox.take(timeout=left):
-                case HeadSaid() as outcome:
-                    return outcome
-                case HeadLost() | JoinAgain() | RayEnded():  # released, or nothing to wait for
-                    break
-        return asked  # a second request to stop does not shorten the wait
-
-    def _node_info(self, address: str) -> NodeInfo:
-        return NodeInfo(
-            node=self.settings.node_name,
-            address=address,
-            versions=versions(self.settings),
-            inventory=inventory(self.settings, address),
-            resources=self.settings.resources,
-            warnings=tuple(self.findings),
-            findings=self.findings,
-            environment=collective_variables(self.settings.environ),
-            rejoins=self._why_ended,
-            tls=tls_files.kind(self.settings),
-            rank=self.settings.platform.rank,
-            examined=LIFE if examined_whole(self.settings) else "",
-        )
-
-    def _now(self, info: NodeInfo) -> NodeInfo:
-        """Return `info` with the present clock and count of OOM kills."""
-        return replace(info, clock=time.time(), oom_kills=oom_kills.count())

@@ -37,5 +37,6 @@ def serve(
             case Moved(address):
                 log.warning("the head of this run is at %s now: this node joins it", address)
                 settings = heritage.as_worker(settings, address)
+                console.log_to_file(settings, is_head=False)
                 end = worker.serve(settings, findings, inbox)
     return end

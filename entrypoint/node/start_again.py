@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from contract.redaction import SECRET_NAME
+from entrypoint.config.read import STARTED_BY
 from entrypoint.config.settings import Settings, declared
 
 ENGINES = {"docker": "/.dockerenv", "podman": "/run/.containerenv"}
@@ -28,6 +29,8 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
 
     `host`: this machine's host name; `root`: of its files.
     """
+    if whole := settings.environ.get(STARTED_BY):
+        return whole  # the head alone would wait for the other nodes of that program
     run_dir = str(settings.run_dir)
     if settings.platform.again:
         return filled(settings.platform.again, {**os.environ, "ROLLCALL_RUN_DIR": run_dir})

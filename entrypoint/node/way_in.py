@@ -64,7 +64,10 @@ def through(
             way.client.close()
         inherits, ray = Heritage.read(accepted.heritage), accepted.ray_token
         way = WayIn(host, client, info, accepted.incarnation, inherits, ray, accepted.bare)
-        left = [other for other in left if other == accepted.address]
+        has_moved = inherits is not None and inherits.takeovers > 0
+        tried = {host, *answers}
+        known = {accepted.address} if has_moved and accepted.address not in tried else {*left}
+        left = [other for other in known if other == accepted.address]
         if accepted.address in answers:
             _warn(way, accepted.address, answers[accepted.address])
     if way is not None:

@@ -22,6 +22,8 @@ class StopAsked:
     why: str
     job: str = ""
     """The submitted job that is to stop; "" if the node itself is to stop."""
+    has_successor: bool = False
+    """This head is to stop because a later one has the run: its node may go on as a worker."""
 
 
 ENDED = "Ray on the head ended"
@@ -140,8 +142,10 @@ class Inbox:
     def put(self, message: Message) -> None:
         if isinstance(message, StopAsked):
             if not message.job:
-                self.node_stop = self.node_stop or message
-                self._node_stopping.set()
+                if self.node_stop is None or self.node_stop.has_successor:
+                    self.node_stop = message
+                if not message.has_successor:
+                    self._node_stopping.set()
             self.stop.set()
         self._queue.put(message)
 
@@ -177,6 +181,21 @@ class Inbox:
         self.stop.clear()
         if self.node_stop:  # looked at last: it is noted before `stop` is set
             self.stop.set()
+
+    def follow_successor(self) -> bool:
+        """Forget that a later head was a reason to stop; return whether there is no other one."""
+        kept = []
+        while (message := self.take(timeout=0)) is not None:
+            if isinstance(message, StopAsked) and not message.has_successor:
+                kept.append(message)
+        for message in kept:
+            self._queue.put(message)
+        if self.node_stop is None or self.node_stop.has_successor:
+            self.node_stop = None
+            self.stop.clear()
+        if self.node_stop:  # looked at last: it is noted before `stop` is set
+            self.stop.set()
+        return self.node_stop is None
 
     def listen_to_signals(self) -> None:
         """Turn signals into messages, in a thread of its own.

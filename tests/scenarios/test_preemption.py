@@ -17,9 +17,11 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.files import notice
 from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.job.ray_jobs import JobInfo
-from entrypoint.node.membership import Membership
+from entrypoint.node.member import Member
+from entrypoint.node.way_in import WayIn
 from entrypoint.processes import inbox as inboxes
 from entrypoint.processes.inbox import (
     STOPPING,
@@ -30,7 +32,6 @@ from entrypoint.processes.inbox import (
     StacksAsked,
     StopAsked,
 )
-from entrypoint.processes.services import Services
 from tests.support.control import TOKEN
 from tests.support.other_user import as_nobody
 from tests.support.waiting_worker import environment, worker_that_waits
@@ -165,11 +166,11 @@ def left(*answers: Message, hears: bool = True, grace: float = 0.3) -> tuple[Mes
         {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_GRACE_SECONDS": f"{grace}s"}
     )
     inbox = Inbox()
-    services = Services(settings, is_head=False, env={}, tell=print)
-    member = Membership(settings, {}, "token", inbox, services)
     head = cast(ControlClient, Head(inbox, answers, hears=hears))
+    info = NodeInfo(node="a", address="10.0.0.2", versions={})
+    member = Member(settings, inbox, WayIn("head", head, info, "first", None), "token")
     began = time.monotonic()
-    return member._leave(head, "a", StopAsked("SIGTERM")), time.monotonic() - began
+    return member._leave(StopAsked("SIGTERM")), time.monotonic() - began
 
 
 def test_a_worker_leaves_as_soon_as_the_head_lets_it_go() -> None:

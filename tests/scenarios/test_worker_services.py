@@ -14,7 +14,7 @@ from entrypoint.cluster.server import ControlServer
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.net.http import status_of
-from entrypoint.node.membership import Membership
+from entrypoint.node.member import Member
 from entrypoint.processes.inbox import HeadSaid, Inbox, StopAsked
 from tests.support.http_answers import SERVER
 from tests.support.waiting import eventually
@@ -59,7 +59,7 @@ def test_its_ray_starts_once_its_service_answers(
         statuses.append(status_of(url))
         return HeadSaid("finished", 0)
 
-    monkeypatch.setattr(Membership, "_belong", belong)
+    monkeypatch.setattr(Member, "belong", belong)
     with head_of(settings):
         assert serve(settings) == ExitCode.FINISHED
     assert statuses == [501]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.commands.head_client import ask, url_of
+from entrypoint.commands.head_client import Place, ask_there, places
 from entrypoint.config.read import read_settings
 from entrypoint.machine import address
 from entrypoint.net import dns
@@ -40,8 +40,9 @@ def test_other_addresses_are_refused_and_workers_and_commands_find_it(tmp_path: 
 
         given = {"ROLLCALL_BIND": OWN, "ROLLCALL_CONTROL_PORT": str(head.port)}
         settings = read_settings({**given, "ROLLCALL_TOKEN": TOKEN})  # as on the head's node
-        assert url_of(settings) == f"http://{OWN}:{head.port}"
-        assert ask(settings, "GET", "/v1/state")["nodes"][0]["node"] == "a"
+        state, url = ask_there(settings, "GET", "/v1/state")
+        assert url == f"http://{OWN}:{head.port}"
+        assert state["nodes"][0]["node"] == "a"
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6")
@@ -52,8 +53,9 @@ def test_ipv6_alone_is_an_address_like_another(tmp_path: Path) -> None:
         assert not answers(head.port, OTHER)
         given = {"ROLLCALL_BIND": "[::1]", "ROLLCALL_CONTROL_PORT": str(head.port)}
         settings = read_settings({**given, "ROLLCALL_TOKEN": TOKEN})
-        assert url_of(settings) == f"http://{host_port('::1', head.port)}"
-        assert ask(settings, "GET", "/v1/state")["head"] == "head"
+        state, url = ask_there(settings, "GET", "/v1/state")
+        assert url == f"http://{host_port('::1', head.port)}"
+        assert state["head"] == "head"
 
 
 def test_with_ipv4_alone_ipv6_is_refused(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_where_it_listens_is_where_others_find_the_head(monkeypatch: pytest.Monk
     apart = read_settings({**bound, "ROLLCALL_NODE_ADDRESS": "10.8.0.5"})
     assert (address.own_head_address(apart, None), address.bound(apart)) == ("10.8.0.5", "10.9.0.5")
     everywhere = read_settings({"ROLLCALL_BIND": "::"})
-    assert url_of(everywhere) == "http://localhost:8267"
+    assert places(everywhere) == [Place("localhost")]
 
     def unknown(_: str) -> list[str]:
         raise NotYetError("no name server answers")

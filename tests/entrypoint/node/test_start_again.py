@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.commands import demo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.node import start_again
@@ -113,3 +114,16 @@ def test_kubernetes_names_what_has_made_the_pod(
     monkeypatch.setenv("HOSTNAME", pod)
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": pod, "RAY_WORKER": "0", **more}
     assert start_again.command(settings(**environ), pod) == expected
+
+
+def test_the_head_of_a_demo_names_the_command_that_starts_all_its_nodes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(demo, "Process", lambda *_, env, **__: started.append(env))
+    layout = demo.Layout(tmp_path, 21000)
+    options = demo.parser().parse(["--dir", str(tmp_path), "--steps", "12"])
+    line = demo.again(layout, options)
+    demo._start(layout, 0, [], line)
+    (environ,) = started
+    assert start_again.command(settings(**environ), ID) == line

@@ -10,17 +10,19 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from entrypoint.cluster.client import CheckedIn, ControlClient, RefusedError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
-from entrypoint.net import sockets, wait
-from entrypoint.node import membership as memberships
-from entrypoint.node import unfit_report
+from entrypoint.net import relay, sockets, wait
+from entrypoint.net.http import bearer
+from entrypoint.node import own_info, unfit_report
+from entrypoint.node.member import Member
 from entrypoint.node.membership import Membership
-from entrypoint.node.way_in import WayIn, through
+from entrypoint.node.way_in import through
 from entrypoint.preflight import network
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.processes.services import Services
@@ -30,6 +32,13 @@ from tests.support.waiting import eventually
 NAME = "the-head.invalid"
 RESOLVE = socket.getaddrinfo
 Named = Callable[..., list[str]]
+HERITAGE: dict[str, Any] = {
+    "variables": {},
+    "job": [],
+    "recipe": "command",
+    "expected_workers": 2,
+    "hosts": [],
+}
 
 
 @pytest.fixture
@@ -46,7 +55,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Named:
         return known
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(own_info, "versions", lambda _: VERSIONS)
     return name
 
 
@@ -95,11 +104,11 @@ def stayed_at(
     inbox, used = Inbox(), list[tuple[str, str]]()
     services = Services(settings, is_head=False, env={}, tell=print)
 
-    def belong(_: Any, way: WayIn) -> StopAsked:
-        used.append((way.host, way.info.address))
+    def belong(member: Member) -> StopAsked:
+        used.append((member.way.host, member.way.info.address))
         return StopAsked("SIGTERM")
 
-    monkeypatch.setattr(Membership, "_belong", belong)
+    monkeypatch.setattr(Member, "belong", belong)
     monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
     membership = Membership(settings, {}, TOKEN, inbox, services)
     assert membership._join_once() == StopAsked("SIGTERM")
@@ -213,3 +222,45 @@ def test_an_unfit_worker_reports_to_the_address_that_answers(
         unfit_report.report(settings, ("no GPU",))
         assert network.head_at(settings, NAME) == "127.0.0.5"
         assert [node for node, _ in head.heard.check_ins] == ["w1"]
+
+
+def test_after_a_takeover_the_heads_own_address_is_taken_and_not_one_that_leads_there(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
+        head.control.bequeath(HERITAGE | {"takeovers": 1})
+        listener = sockets.listen(head.port, "127.0.0.6")
+        with relay.relaying(listener, "127.0.0.5", head.port):
+            named("127.0.0.6")
+            settings = settings_of(tmp_path, head, ROLLCALL_BIND="127.0.0.7")
+            _, used = stayed_at(settings, monkeypatch)
+    assert used == [("127.0.0.5", "127.0.0.1")]
+
+
+def test_a_worker_of_a_head_that_has_moved_leads_to_it_while_it_stays(
+    named: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[int] = []
+
+    def belong(member: Member) -> StopAsked:
+        place = f"http://127.0.0.7:{member.settings.control_port}/v1/state"
+        asked = httpx.get(place, headers=bearer(TOKEN), trust_env=False)
+        answered.append(asked.status_code)
+        return StopAsked("SIGTERM")
+
+    for takeovers in (0, 1):
+        with head_at(tmp_path, "127.0.0.5", "127.0.0.5") as head:
+            head.control.bequeath(HERITAGE | {"takeovers": takeovers})
+            named("127.0.0.5")
+            settings = settings_of(tmp_path, head, ROLLCALL_BIND="127.0.0.7")
+            services = Services(settings, is_head=False, env={}, tell=print)
+            membership = Membership(settings, {}, TOKEN, Inbox(), services)
+            monkeypatch.setattr(Member, "belong", belong)
+            monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
+            if takeovers:
+                assert membership._join_once() == StopAsked("SIGTERM")
+            else:
+                with pytest.raises(httpx.ConnectError):
+                    membership._join_once()
+            assert not answers(head.port, "127.0.0.7")
+    assert answered == [200]

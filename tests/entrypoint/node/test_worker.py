@@ -13,10 +13,12 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster import client
 from entrypoint.cluster.client import RefusedError
 from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
 from entrypoint.net import sockets, wait
-from entrypoint.node import candidate
-from entrypoint.node import membership as memberships
+from entrypoint.node import candidate, own_info
+from entrypoint.node.member import Member
 from entrypoint.node.membership import TRIES, Membership
+from entrypoint.node.way_in import WayIn
 from entrypoint.preflight.run import examined_whole
 from entrypoint.processes import stacks
 from entrypoint.processes.inbox import (
@@ -107,7 +109,7 @@ def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_addr
         return resolve("127.0.0.1" if moved else "127.0.0.6", None, type=socket.SOCK_STREAM)
 
     monkeypatch.setattr(socket, "getaddrinfo", moving)
-    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(own_info, "versions", lambda _: VERSIONS)
     environ = {
         "RAY_WORKER": "1",
         "ROLLCALL_HEAD_ADDRESS": "the-head.invalid",
@@ -132,7 +134,7 @@ def test_a_worker_leaves_a_silent_head_as_soon_as_a_later_one_has_the_lease(
     leases = RunFiles(tmp_path).leases
     leases.mkdir()
     (leases / "1").write_text('{"beat": 7}')
-    monkeypatch.setattr(memberships, "versions", lambda _: VERSIONS)
+    monkeypatch.setattr(own_info, "versions", lambda _: VERSIONS)
     monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(client, "TRIES", 10**6)  # by itself, it would not give this head up
     head = Head(tmp_path)
@@ -154,10 +156,15 @@ def test_a_worker_leaves_a_silent_head_as_soon_as_a_later_one_has_the_lease(
             (leases / "2").write_text('{"beat": 0}')
             return inbox.take(timeout=10)
 
-        monkeypatch.setattr(Membership, "_belong", belong)
+        monkeypatch.setattr(Member, "belong", belong)
         monkeypatch.setattr(sockets, "connect", lambda *_, **__: None)
         assert membership._join_once() == HeadLost("a later head has the lease")
     membership.candidate.watch.end()
+
+
+def member_of(head: Head, settings: Settings, inbox: Inbox, address: str) -> Member:
+    info = own_info.of_worker(settings, address, {}, "")
+    return Member(settings, inbox, WayIn("127.0.0.1", head.client(), info, "first", None), TOKEN)
 
 
 def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
@@ -167,12 +174,10 @@ def test_the_stacks_of_a_submitted_job_lie_with_its_logs(
     monkeypatch.setattr(stacks, "collect", lambda settings, path: written.append(path))
     environ = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc", "ROLLCALL_RUN_DIR": str(tmp_path)}
     settings = read_settings(environ | {"ROLLCALL_NODE_NAME": "gn2"})
-    services = Services(settings, is_head=False, env={}, tell=print)
     inbox = Inbox()
     for message in (StacksAsked(1), StacksAsked(2, "job-3"), HeadSaid("finished", 0)):
         inbox.put(message)
-    membership = Membership(settings, {}, "token", inbox, services)
-    membership._next_message(head.client(), membership._node_info("10.0.0.2"))
+    member_of(head, settings, inbox, "10.0.0.2")._next_message()
     name = "logs/stacks-attempt-{}-gn2.txt"
     assert written == [tmp_path / name.format(1), tmp_path / "jobs/job-3" / name.format(2)]
 
@@ -184,7 +189,5 @@ def test_a_spare_whose_check_fails_is_refused_by_its_name_and_ends(
     settings = read_settings(environ | {"ROLLCALL_NODE_NAME": "gn2"})
     inbox = Inbox()
     inbox.put(SpareUnfit("gpu.burn: GPU 3: a wrong product"))
-    services = Services(settings, is_head=False, env={}, tell=print)
-    membership = Membership(settings, {}, TOKEN, inbox, services)
     with pytest.raises(RefusedError, match=r"gn2 is not fit: gpu\.burn: GPU 3"):
-        membership._next_message(head.client(), membership._node_info("127.0.0.1"))
+        member_of(head, settings, inbox, "127.0.0.1")._next_message()

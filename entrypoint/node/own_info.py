@@ -1,0 +1,43 @@
+"""What a worker says of itself when it checks in."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from entrypoint.cluster.node_info import NodeInfo
+from entrypoint.config.settings import Settings
+from entrypoint.machine import oom_kills
+from entrypoint.machine.inventory import collective_variables, inventory, versions
+from entrypoint.preflight.run import examined_whole
+from entrypoint.run.tls import files as tls_files
+
+LIFE = uuid.uuid4().hex
+"""Identifies this process."""
+
+
+def of_worker(
+    settings: Settings, address: str, findings: Mapping[str, str], why_ended: str
+) -> NodeInfo:
+    """`findings`: as in NodeInfo. `why_ended`: why this node itself ended its Ray, in words."""
+    return NodeInfo(
+        node=settings.node_name,
+        address=address,
+        versions=versions(settings),
+        inventory=inventory(settings, address),
+        resources=settings.resources,
+        warnings=tuple(findings),
+        findings=findings,
+        environment=collective_variables(settings.environ),
+        rejoins=why_ended,
+        tls=tls_files.kind(settings),
+        rank=settings.platform.rank,
+        examined=LIFE if examined_whole(settings) else "",
+    )
+
+
+def now(info: NodeInfo) -> NodeInfo:
+    """Return `info` with the present clock and count of OOM kills."""
+    return replace(info, clock=time.time(), oom_kills=oom_kills.count())
