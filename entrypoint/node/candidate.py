@@ -120,6 +120,8 @@ class Candidate:
     watch: LeaseWatch = field(init=False)
     _heritage: Heritage | None = field(init=False, default=None)
     _address: str = field(init=False, default="")
+    _said: str = field(init=False, default="")
+    """The last warning that this worker cannot lead now."""
 
     def __post_init__(self) -> None:
         self.watch = LeaseWatch(RunFiles(self.settings.run_dir).leases)
@@ -144,6 +146,8 @@ class Candidate:
             settings, role = heritage.heir(self.settings, self._heritage, self._address)
             if why := _unfit(settings):
                 return self._withdraw(why)
+            if why := _taken_port(settings):
+                return self._say(f"this worker cannot take the head's place now: {why}")
             own = Lease(
                 self.watch.leases,
                 lambda why: head.give_way(settings, own, self.inbox, why),
@@ -157,10 +161,15 @@ class Candidate:
             log.info("the head lives after all, or another worker has taken its place")
             return None
         except OSError as error:
-            log.warning("this worker cannot take the head's place: %s", errors.describe(error))
-            return None
+            return self._say(f"this worker cannot take the head's place: {errors.describe(error)}")
         self.watch.end()
         raise TookOverError(settings, role, own)
+
+    def _say(self, why: str) -> None:
+        """Log once what may end by itself: this worker looks again."""
+        if why != self._said:
+            self._said = why
+            log.warning("%s", why)
 
     def _withdraw(self, why: str) -> None:
         log.warning("the head is lost, and this worker cannot take its place: %s", why)
@@ -171,6 +180,14 @@ def _unfit(settings: Settings) -> str:
     """Return why this node cannot lead the run; "" if nothing speaks against it."""
     if not settings.waits_for_jobs and (faults := recipes.load(settings.recipe).faults(settings)):
         return "; ".join(faults)
+    return ""
+
+
+def _taken_port(settings: Settings) -> str:
+    """Return which port of a head is another program's now; "" if none is.
+
+    It may be that of another worker, which has not noticed yet that the head is lost.
+    """
     bound = {settings.control_port: address.bound(settings)}
     for port in (settings.control_port, settings.ray_port, settings.dashboard_port):
         try:

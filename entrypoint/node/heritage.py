@@ -153,6 +153,7 @@ def heir(settings: Settings, heritage: Heritage, address: str) -> tuple[Settings
         expected,
         succession.fewest_workers(expected, made.min_workers, takeovers),
         "the head was lost, and this worker has taken its place",
+        spare_workers=made.spare_workers,
         takeovers=takeovers,
         known=_others(settings),
     )

@@ -1,20 +1,18 @@
-"""A head is lost: a worker leads the run on, and the head that comes back or wakes up joins it."""
+"""The head is lost for ever: a worker leads the run on, and the head that comes back joins it."""
 
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.run import token as run_token
-from tests.support.node_cluster import HEAD, Cluster, signalled
+from tests.support.node_cluster import HEAD, Cluster
 from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -127,30 +125,6 @@ def test_the_lost_head_comes_back_as_a_worker_and_the_run_goes_on_with_all_nodes
     with httpx.Client(trust_env=False, follow_redirects=True) as browser:
         assert browser.get(link).status_code == 200
         assert "<script>" in browser.get(f"{url_of(cluster, HEAD)}/").text
-
-
-def test_a_head_that_was_frozen_wakes_up_as_a_worker_of_the_one_that_leads_since(
-    cluster: Cluster,
-) -> None:
-    frozen, before = leader(cluster), len(cluster.events("step"))
-    of_frozen = [psutil.Process(cluster.nodes[frozen].pid), *cluster.processes(frozen)]
-    signalled(of_frozen, signal.SIGSTOP)
-    Watch.until(
-        cluster,
-        lambda: any(e["epoch"] == 3 for e in cluster.events("step")[before:]),
-        "step of the third head",
-        within=TAKEN_SECONDS,
-    )
-    rolls = len(cluster.events("roll"))
-    signalled(of_frozen, signal.SIGCONT)
-    Watch.until(
-        cluster,
-        lambda: any(len(e["details"]["present"]) == 2 for e in cluster.events("roll")[rolls:]),
-        "roll with the head that was frozen",
-        within=TAKEN_SECONDS,
-    )
-    assert {event["epoch"] for event in cluster.events("roll")[rolls:]} == {3}
-    Watch.resumes(cluster, len(cluster.events("attempt")) - 1, within=TAKEN_SECONDS)
     (cluster.run.root / "finish").touch()
     assert cluster.exit_codes(within=60) == {HEAD: 0, FIRST: 0, SECOND: 0}
     assert [event["details"]["outcome"] for event in cluster.events("outcome")] == ["finished"]

@@ -161,6 +161,8 @@ def test_a_worker_without_the_heads_ports_leaves_the_lease_to_another_and_says_w
     with socket.create_server(("", ports + 2)), caplog.at_level(logging.WARNING):
         found.stand()
         found.stand()
-    found.watch.end()
     assert caplog.text.count(f"port {ports + 2} cannot be listened on") == 1
     assert [path.name for path in run.leases.iterdir()] == ["1"]
+    with pytest.raises(TookOverError) as taken:  # the port is free again
+        found.stand()
+    taken.value.lease.release()
