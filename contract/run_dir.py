@@ -76,6 +76,22 @@ class RunFiles:
     def exported(self) -> Path:
         return self.root / "hf"
 
+    def link_exported(self, model: Path) -> bool:
+        """Make RUN/hf a link to the directory of a model, and return whether it is one now.
+
+        What the job itself has written to RUN/hf stays. A path below the run directory is relative,
+        so that the link outlives a move of that directory. Raises OSError.
+        """
+        place = self.exported
+        if place.exists() and not place.is_symlink():
+            return False
+        fresh = place.with_name(f".{place.name}-link")
+        fresh.unlink(missing_ok=True)
+        below = model.is_relative_to(self.root)
+        fresh.symlink_to(os.path.relpath(model, self.root) if below else model)
+        fresh.replace(place)
+        return True
+
     @property
     def exported_critic(self) -> Path:
         return self.root / "hf_critic"

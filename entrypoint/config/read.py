@@ -31,7 +31,13 @@ STARTED_BY = "ROLLCALL_STARTED_BY"
 FOR_CHILDREN = (
     STARTED_BY,
     *("ROLLCALL_ATTEMPT", "ROLLCALL_LEASE", "ROLLCALL_LEASE_HOLDER", "ROLLCALL_RESUME_FROM"),
-    *("ROLLCALL_NODE_MARK", "ROLLCALL_NODE_OWNER", "ROLLCALL_FD_STORE", NODE_DIR),
+    *(
+        "ROLLCALL_RESUME_CHECKPOINT",
+        "ROLLCALL_NODE_MARK",
+        "ROLLCALL_NODE_OWNER",
+        "ROLLCALL_FD_STORE",
+        NODE_DIR,
+    ),
 )
 """Names with our prefix that a node sets for the processes it starts; ignored here."""
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
 
 from contract import lease
 from contract.journal import EXPORT
-from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
 from entrypoint.job import checkpoint_files
 from entrypoint.job.recipes import base as recipes
@@ -27,7 +24,7 @@ def show(run: RunContext) -> None:
     try:
         lease.check(run.journal.claim)
         model = run.recipe.exported(run.settings)
-        if model is not None and linked(run.files, model):
+        if model is not None and run.files.link_exported(model):
             run.journal.record(EXPORT, f"{run.files.exported} is the trained model, {model}")
     except OSError as error:
         log.warning("%s is not a link to the model: %s", run.files.exported, errors.describe(error))
@@ -43,20 +40,3 @@ def lost(settings: Settings) -> str:
     if settings.store or place is None or checkpoint_files.is_model(place):
         return ""
     return f"its model in {place} is gone, or not whole: it is written again"
-
-
-def linked(files: RunFiles, model: Path) -> bool:
-    """Make RUN/hf a link to the model's directory, and return whether it is one now.
-
-    What the job itself has written to RUN/hf stays. A path below the run directory is relative, so
-    that the link outlives a move of that directory. Raises OSError.
-    """
-    place = files.exported
-    if place.exists() and not place.is_symlink():
-        return False
-    fresh = place.with_name(f".{place.name}-link")
-    fresh.unlink(missing_ok=True)
-    below = model.is_relative_to(files.root)
-    fresh.symlink_to(os.path.relpath(model, files.root) if below else model)
-    fresh.replace(place)
-    return True

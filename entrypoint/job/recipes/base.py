@@ -150,6 +150,10 @@ class Recipe(ABC):
         """
         return self
 
+    def shown(self, typed: TypedCommand) -> str:
+        """Return what a command that the recipe knows is, for people."""
+        return f"a command of {self.framework}"
+
     @abstractmethod
     def recognises(self, typed: TypedCommand) -> Match:
         """Return how well the recipe knows a submitted command."""

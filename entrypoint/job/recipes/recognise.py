@@ -124,7 +124,7 @@ def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
             f"{typed.name} is a program that no other recipe knows: recipe {name} runs it once, on "
             "the head. ROLLCALL_RECIPE=torchrun runs a script on every GPU of all nodes"
         )
-    said = f"a command of {recipe.framework}: recipe {name}; ROLLCALL_RECIPE decides otherwise"
+    said = f"{recipe.shown(typed)}: recipe {name}; ROLLCALL_RECIPE decides otherwise"
     if recipe.is_translated(typed):
         behind = script.argv[0] if script and script.argv[0] != "-c" else "-- …"
         said += f", and `rollcall translate {behind}` makes it one of the builtin trainer"

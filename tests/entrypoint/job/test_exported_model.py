@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from contract.run_dir import RunFiles
-from entrypoint.job.exported_model import linked
 
 
 def test_the_link_outlives_a_move_of_the_run_directory_and_is_replaced(tmp_path: Path) -> None:
@@ -13,7 +12,7 @@ def test_the_link_outlives_a_move_of_the_run_directory_and_is_replaced(tmp_path:
     for name in ("one", "two"):
         (run / name).mkdir(parents=True)
         (run / name / "config.json").write_text(name)
-        assert linked(RunFiles(run), run / name)
+        assert RunFiles(run).link_exported(run / name)
     moved = run.rename(tmp_path / "moved")
     assert (moved / "hf/config.json").read_text() == "two"
     assert sorted(path.name for path in moved.iterdir()) == ["hf", "one", "two"]
@@ -21,11 +20,11 @@ def test_the_link_outlives_a_move_of_the_run_directory_and_is_replaced(tmp_path:
 
 def test_a_model_elsewhere_has_its_whole_path(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    assert linked(RunFiles(tmp_path / "run"), tmp_path / "model")
+    assert RunFiles(tmp_path / "run").link_exported(tmp_path / "model")
     assert (tmp_path / "run/hf").readlink() == tmp_path / "model"
 
 
 def test_what_the_job_has_written_itself_stays(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
-    assert not linked(RunFiles(tmp_path), tmp_path / "model")
+    assert not RunFiles(tmp_path).link_exported(tmp_path / "model")
     assert not (tmp_path / "hf").is_symlink()

@@ -22,6 +22,7 @@ from contract.files.log_copy import Copy, lines_of
 from contract.launch import ranks
 from contract.launch.launcher_flags import Launch
 from contract.launch.log_lines import ended_rank
+from contract.launch.programs import RESUME_CHECKPOINT
 from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
 from contract.resources import NodeResources
@@ -38,7 +39,7 @@ PASSED_ON = frozenset(
 )
 """Exit codes of a rank that say what is to be done; any other failure is 70."""
 PASSED_DOWN = (
-    *("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR"),
+    *("ROLLCALL_ATTEMPT", "ROLLCALL_RESUME_FROM", "ROLLCALL_RUN_DIR", RESUME_CHECKPOINT),
     *(lease.VARIABLE, lease.HOLDER_VARIABLE),
 )
 """Variables of the driver that the ranks have, too. The head finds processes by the attempt."""

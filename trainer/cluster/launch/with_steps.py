@@ -3,6 +3,7 @@
 `python -m trainer.cluster.launch.with_steps [-m] SCRIPT …`. Rank 0 prints a line for each
 training step, and signs of life in evaluations and before and after checkpoints.
 On SIGTERM all ranks save a checkpoint at the end of the same step, and exit with 143.
+Its Trainer goes on from the checkpoint of ROLLCALL_RESUME_CHECKPOINT, whatever the script gives.
 OpenRLHF's modules tell their steps, too; they do not save on SIGTERM.
 """
 
@@ -13,7 +14,8 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +30,8 @@ from transformers import (
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import FINISHED, Part, part_line, step_line
+from contract.launch.programs import RESUME_CHECKPOINT
+from contract.run_dir import RunFiles
 from trainer.cluster.launch import openrlhf_steps
 
 MEASURES = {
@@ -61,8 +65,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._shown_at = float("-inf")
         """When the newest sign of an evaluation was printed; seconds of the monotonic clock."""
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         Steps.training = True
+        if state.is_world_process_zero:
+            show_output(Path(args.output_dir).absolute())
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script's own
             signal.signal(signal.SIGTERM, self._ask)
 
@@ -151,6 +159,43 @@ def on_any_cpu(storage: Any, location: str) -> Any:
     return storage if location.startswith("cpu:") else None
 
 
+def show_output(directory: Path) -> None:
+    """Make RUN/hf a link to where the Trainer saves, if that is elsewhere: there it is found."""
+    root = Path(os.environ.get("ROLLCALL_RUN_DIR", ".")).absolute()
+    files = RunFiles(root)
+    if directory.resolve() == files.exported.resolve():
+        return
+    try:
+        is_link = files.link_exported(directory)
+    except OSError as error:
+        print(f"{files.exported} is not a link to {directory}: {error}", file=sys.stderr)
+        return
+    if is_link and not directory.is_relative_to(root):
+        print(
+            f"WARNING: checkpoints are in {directory}, outside of the run directory {root}: all "
+            "nodes must share it, and it must outlive a container",
+            file=sys.stderr,
+        )
+
+
+def resumes(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Trainer.train` that goes on from the run's newest checkpoint of its own output.
+
+    A script may leave out `resume_from_checkpoint`: transformers does not look into the
+    TrainingArguments for it. Another Trainer of the same script begins at its own first step.
+    """
+    given = os.environ.get(RESUME_CHECKPOINT)
+    newest = Path(given).resolve() if given else None  # before a Trainer changes the link RUN/hf
+
+    @wraps(train)
+    def resumed(of: Any, resume_from_checkpoint: Any = None, *rest: Any, **named: Any) -> Any:
+        if newest and newest.parent == Path(of.args.output_dir).resolve():
+            resume_from_checkpoint = str(newest)
+        return train(of, resume_from_checkpoint, *rest, **named)
+
+    return resumed
+
+
 def main() -> None:
     try:
         _run(sys.argv[1:])
@@ -170,6 +215,7 @@ def _tell_end() -> None:
 def _run(words: list[str]) -> None:
     torch.serialization.register_package(0, lambda _: None, on_any_cpu)
     trainer.DEFAULT_CALLBACKS.append(Steps)
+    trainer.Trainer.train = resumes(trainer.Trainer.train)
     if words[0] == "-m":
         openrlhf_steps.tell_steps(words[1])
         sys.argv = words[1:]

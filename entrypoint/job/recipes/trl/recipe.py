@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from contract.launch import ranks
 from contract.launch.command_lines import option_value, variables_before
 from contract.launch.launcher_flags import PYTHON, LaunchError, parse, telling_steps
 from contract.launch.log_lines import STEP
-from contract.launch.programs import Program
+from contract.launch.programs import RESUME_CHECKPOINT, Program
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
@@ -33,6 +34,7 @@ from entrypoint.job.recipes.trl import checkpoints as hf_checkpoints
 from entrypoint.job.recipes.trl import command_line
 from entrypoint.job.recipes.trl import flags as trl_flags
 from entrypoint.job.recipes.trl.command_line import CONFIG, OUTPUT, RESUME, Script
+from entrypoint.job.recipes.trl.own_script import Arguments, arguments_of
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.run.failure_classes import FailureClass
 
@@ -78,7 +80,14 @@ class Trl(TorchRun):
             return Match.NONE if others else Match.OWN
         if command_line.SCRIPT.fullmatch(typed.program[-1]):
             return Match.OWN
+        if _arguments(typed) is not Arguments.NO_TRAINER and _is_told(typed):
+            return Match.OWN
         return Match.POSSIBLE if typed.on_ranks else Match.NONE
+
+    def shown(self, typed: TypedCommand) -> str:
+        if _arguments(typed) is Arguments.NO_TRAINER:
+            return super().shown(typed)
+        return f"{typed.program[-1]} trains with transformers' Trainer, once for each GPU"
 
     def is_translated(self, typed: TypedCommand) -> bool:
         found = command_line.SCRIPT.fullmatch(typed.program[-1])
@@ -113,13 +122,18 @@ class Trl(TorchRun):
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         added: tuple[str, ...] = ()
-        if _argument(settings, OUTPUT) is None:
+        takes_flags = _arguments(TypedCommand(settings.job)) is not Arguments.OF_CODE
+        if takes_flags and _argument(settings, OUTPUT) is None:
             added = (f"--{OUTPUT}", str(_output(settings)))
         found = _newest(settings) if resume_from is not None else None
+        resumed: dict[str, str] = {}
         if found is not None and not settings.resume_args:
-            added = (*added, f"--{RESUME}", str(found.path))  # the last one counts
+            resumed[RESUME_CHECKPOINT] = str(found.path)
+            if takes_flags:
+                added = (*added, f"--{RESUME}", str(found.path))  # the last one counts
         launched = _launched(settings)
-        return super().command(replace(launched, job=(*launched.job, *added)), resume_from)
+        made = super().command(replace(launched, job=(*launched.job, *added)), resume_from)
+        return replace(made, env={**made.env, **resumed})
 
     def latest(self, settings: Settings) -> int | None:
         found = _newest(settings)
@@ -144,6 +158,24 @@ class Trl(TorchRun):
 
     def effect(self, changed: Collection[str]) -> str:
         return "It holds from the next step on; the Trainer restores optimizer and schedule"
+
+
+def _arguments(typed: TypedCommand) -> Arguments:
+    """Return where the typed script's Trainer has its arguments from, if its file is here."""
+    script = Path(typed.program[-1])
+    if script.suffix != ".py" or command_line.SCRIPT.fullmatch(str(script)):
+        return Arguments.NO_TRAINER
+    with suppress(*UNREADABLE):
+        return arguments_of(script.read_text())
+    return Arguments.NO_TRAINER
+
+
+def _is_told(typed: TypedCommand) -> bool:
+    """Return whether the script's Python can tell steps: it is Rollcall's own."""
+    with suppress(LaunchError):
+        python = parse(typed.unwrapped).python
+        return python == PYTHON or is_own(python)
+    return False
 
 
 def _scripts(settings: Settings) -> frozenset[str] | None:

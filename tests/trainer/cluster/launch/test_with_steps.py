@@ -5,22 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from contract.exit_codes import ExitCode
 from contract.launch.log_lines import FINISHED, PART, STEP
+from tests.support.repository import ROOT
+from tests.support.tiny_run import Tiny
 from trainer.cluster.launch import with_steps
-from trainer.cluster.launch.with_steps import Steps, on_any_cpu
+from trainer.cluster.launch.with_steps import Steps, on_any_cpu, show_output
 
 BEGUN = """
 import sys
+from types import SimpleNamespace
 from trainer.cluster.launch.with_steps import Steps
-Steps().on_train_begin()
+state = SimpleNamespace(is_world_process_zero=False)
+Steps().on_train_begin(SimpleNamespace(), state, SimpleNamespace())
 sys.exit(0)
 """
 
@@ -28,6 +33,11 @@ sys.exit(0)
 @pytest.fixture
 def steps() -> Steps:
     return Steps()
+
+
+def begin(steps: Steps) -> None:
+    state = TrainerState(is_world_process_zero=False)
+    steps.on_train_begin(TrainingArguments(use_cpu=True, report_to=[]), state, TrainerControl())
 
 
 def step(steps: Steps, number: int) -> TrainerControl:
@@ -130,7 +140,7 @@ def test_sigterm_saves_at_the_end_of_the_step_and_exits_with_143(steps: Steps) -
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        steps.on_train_begin()
+        begin(steps)
         control = step(steps, 3)
         assert not control.should_save
         steps.on_save(arguments, TrainerState(), control)
@@ -149,7 +159,7 @@ def test_the_scripts_own_handler_of_sigterm_stays(steps: Steps) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     own = signal.getsignal(signal.SIGTERM)
     try:
-        steps.on_train_begin()
+        begin(steps)
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -189,6 +199,7 @@ def test_rank_0_tells_that_its_script_has_run_to_its_end(
     monkeypatch.setattr("sys.argv", ["with_steps", str(script)])
     monkeypatch.setattr("sys.path", ["", *sys.path])
     monkeypatch.setattr("transformers.trainer.DEFAULT_CALLBACKS", [])
+    monkeypatch.setattr("transformers.trainer.Trainer.train", Trainer.train)  # it is put back
     monkeypatch.setattr(torch.serialization, "register_package", lambda *_: None)  # once a process
     monkeypatch.setattr(Steps, "training", False)
     with contextlib.suppress(SystemExit, ValueError):
@@ -198,7 +209,67 @@ def test_rank_0_tells_that_its_script_has_run_to_its_end(
 
 def test_a_training_that_has_ended_is_over(steps: Steps) -> None:
     state = TrainerState(global_step=40, max_steps=40, is_world_process_zero=True)
-    steps.on_train_begin()
+    begin(steps)
     assert Steps.training
     steps.on_train_end(TrainingArguments(use_cpu=True, report_to=[]), state, TrainerControl())
     assert not Steps.training
+
+
+OF_CODE = """
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained({model!r})
+rows = [dict(input_ids=[n % 9 + 1, 2, 3], labels=[n % 9 + 1, 2, 3]) for n in range(40)]
+common = dict(per_device_train_batch_size=2, use_cpu=True, report_to=[], save_steps=2)
+for name, steps in {trainings!r}:
+    arguments = TrainingArguments(output_dir=name, max_steps=steps, **common)
+    Trainer(model=model, args=arguments, train_dataset=rows).train()
+"""
+
+
+def steps_of(script: Path, **environ: str) -> list[int]:
+    """Run the script with one rank in its own directory; return the steps that it tells."""
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.cluster.launch.with_steps", script.name],
+        cwd=script.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    found = map(STEP.search, done.stdout.splitlines())
+    return [int(match["step"]) for match in found if match]
+
+
+@pytest.mark.slow
+def test_a_trainer_that_code_has_set_up_goes_on_from_the_newest_checkpoint(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    script = tmp_path / "train.py"
+    body = {"model": str(tiny.model)}
+    script.write_text(OF_CODE.format(**body, trainings=[("first", 2), ("out", 4)]))
+    assert set(steps_of(script, ROLLCALL_RUN_DIR=str(run))) == {1, 2, 3, 4}
+    assert (run / "hf").resolve() == tmp_path / "out"
+    script.write_text(OF_CODE.format(**body, trainings=[("first", 2), ("out", 6)]))
+    newest = str(run / "hf/checkpoint-4")
+    told = steps_of(script, ROLLCALL_RUN_DIR=str(run), ROLLCALL_RESUME_CHECKPOINT=newest)
+    assert sorted(set(told)) == [1, 2, 5, 6], "the other Trainer of the script begins anew"
+
+
+def test_checkpoints_outside_of_the_run_directory_are_found_there_and_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(run))
+    show_output(run / "out")
+    assert (run / "hf").readlink() == Path("out")
+    show_output(run / "hf")
+    assert (run / "hf").readlink() == Path("out"), "it is no link to itself"
+    assert not capsys.readouterr().err
+    show_output(tmp_path / "out")
+    assert (run / "hf").readlink() == tmp_path / "out"
+    assert "outside of the run directory" in capsys.readouterr().err

@@ -12,11 +12,13 @@ import pytest
 from transformers import TrainingArguments
 
 from contract.launch.launcher_flags import parse, telling_steps
+from contract.launch.programs import RESUME_CHECKPOINT
 from contract.resources import NodeResources
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import interpreters
-from entrypoint.job.recipes.recognise import recipe_of
+from entrypoint.job.recipes.recognise import recipe_of, recognised
 from entrypoint.job.recipes.trl import recipe as trl
 from entrypoint.job.recipes.trl.recipe import RECIPE
 from entrypoint.run.failure_classes import FailureClass
@@ -315,3 +317,52 @@ def test_the_line_of_a_step_and_of_a_usage_error() -> None:
     line = "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--x']"
     assert RECIPE.failure_in(line) is FailureClass.USAGE
     assert RECIPE.failure_in("ValueError: x") is None
+
+
+OF_CODE = "from trl import SFTTrainer\nSFTTrainer('m', train_dataset=[]).train()\n"
+OF_FLAGS = "from trl import SFTConfig, SFTTrainer, TrlParser\nTrlParser(SFTConfig)\n"
+
+
+@pytest.mark.parametrize("typed", ["torchrun", "accelerate launch", "python3", "A=b python -u"])
+def test_a_script_with_a_trainer_resumes_whoever_starts_it(typed: str) -> None:
+    job = [*typed.split(), "train.py"]
+    assert recipe_of(job) == ("torchrun" if "launch" in typed or "run" in typed else "command")
+    Path("train.py").write_text(OF_CODE)
+    assert recipe_of(job) == "trl"
+    given = settings(*job)
+    assert RECIPE.faults(given) == []
+    made = RECIPE.command(given, None)
+    assert made.argv[-len(job) :] == tuple(job), "it takes no flags"
+    assert RESUME_CHECKPOINT not in made.env
+    checkpoint(Path("out"), 4)
+    RunFiles(Path.cwd()).link_exported(Path("out"))
+    assert RECIPE.latest(given) == 4
+    made = RECIPE.command(given, 4)
+    assert made.argv[-len(job) :] == tuple(job)
+    assert Path(made.env[RESUME_CHECKPOINT]).resolve() == Path("out/checkpoint-4").resolve()
+
+
+def test_a_script_that_takes_the_trainers_flags_gets_them() -> None:
+    Path("train.py").write_text(f"{OF_FLAGS}{OF_CODE}")
+    assert recipe_of(["torchrun", "train.py"]) == "trl"
+    given = settings("torchrun", "train.py")
+    checkpoint(Path("hf"), 4)
+    newest = str(Path.cwd() / "hf/checkpoint-4")
+    made = RECIPE.command(given, RECIPE.latest(given))
+    assert made.argv[-4:] == (
+        *("--output_dir", str(Path.cwd() / "hf")),
+        *("--resume_from_checkpoint", newest),
+    )
+    assert made.env[RESUME_CHECKPOINT] == newest, "the script may leave the flag unread"
+
+
+def test_a_script_of_a_python_that_cannot_tell_steps_keeps_its_launcher() -> None:
+    Path("train.py").write_text(OF_CODE)
+    assert recipe_of(["/opt/x/bin/torchrun", "train.py"]) == "torchrun"
+    assert recipe_of(["/opt/x/bin/python", "train.py"]) == "command"
+
+
+def test_what_a_script_with_a_trainer_is_said_to_be() -> None:
+    Path("train.py").write_text(OF_CODE)
+    said = recognised(["torchrun", "train.py"], None).said
+    assert said.startswith("train.py trains with transformers' Trainer, once for each GPU: recipe")
