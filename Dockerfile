@@ -136,6 +136,7 @@ COPY env env
 COPY trainer trainer
 COPY entrypoint entrypoint
 COPY rollcall rollcall
+COPY rollcall_torch.py ./
 COPY compose compose
 # Nodes compare this digest of source and locks at the roll call: one image everywhere.
 RUN find . /requirements -type f -print0 | LC_ALL=C sort --zero-terminated \

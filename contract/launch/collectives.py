@@ -144,6 +144,17 @@ def standing(record: Mapping[str, Any], now: float, at: str = "") -> Standing:
         raise ValueError(f"no record of torch's flight recorder: {error!r}") from None
 
 
+def joint(records: Iterable[bytes], now: float, at: str = "") -> Standing:
+    """Return the standing of a rank that has several records: of gloo, of NCCL.
+
+    `now`: seconds after the epoch, by that rank's clock. Raises ValueError.
+    """
+    groups: dict[str, Group] = {}
+    for content in records:
+        groups |= standing(decoded(content), now).groups
+    return Standing(groups, at)
+
+
 def decoded(content: bytes) -> dict[str, Any]:
     """Return a record that torch has written, as JSON or as a pickle of plain values.
 

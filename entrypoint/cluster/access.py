@@ -96,6 +96,7 @@ NEEDED: Mapping[tuple[str, str], Access] = {
     ("POST", "/v1/leave"): Access.ALL,
     ("POST", "/v1/left-over"): Access.ALL,
     ("POST", "/v1/health"): Access.ALL,
+    ("POST", "/v1/ranks"): Access.ALL,
     ("POST", "/v1/log"): Access.ALL,
     ("POST", TOKEN): Access.ALL,
     ("POST", RENEWAL): Access.ALL,  # and not even that: see RENEWAL

@@ -36,9 +36,11 @@ from entrypoint.processes.inbox import (
     JobOver,
     JoinAgain,
     Message,
+    RanksAsked,
     SpareTold,
     StacksAsked,
 )
+from entrypoint.processes.rank_processes import RankProcess
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 3.0
@@ -152,6 +154,11 @@ class ControlClient:
         """Say what is worse on this node than before. Raises as `command` does."""
         rows = [[one.kind, one.part, one.evidence] for one in changes]
         self.command("POST", "/v1/health", json={"node": node, "changes": rows})
+
+    def tell_ranks(self, node: str, number: int, ranks: Sequence[RankProcess]) -> None:
+        """Answer the head's question of this number. Raises as `command` does."""
+        row = {"node": node, "number": number, "ranks": [asdict(one) for one in ranks]}
+        self.command("POST", "/v1/ranks", json=row)
 
     def send_log(self, where: dict[str, str], content: bytes) -> None:
         """Send a part of a log; `where` is the query of /v1/log. Raises as `command` does."""
@@ -277,7 +284,7 @@ class ControlClient:
         put: Callable[[Message], None],
         is_there: Callable[[], bool],
     ) -> Message:
-        failures, stacks_of, over, is_spare = 0, 0, "", False
+        failures, stacks_of, ranks_asked, over, is_spare = 0, 0, 0, "", False
         while True:
             try:
                 answer = self.ask(
@@ -306,6 +313,9 @@ class ControlClient:
                 stacks_of = row["stacks_of"]
                 if stacks_of:
                     put(StacksAsked(stacks_of, row.get("job") or ""))
+            if row.get("ranks_asked", 0) > ranks_asked:
+                ranks_asked = row["ranks_asked"]
+                put(RanksAsked(ranks_asked))
             if bool(row.get("spare")) != is_spare:
                 is_spare = not is_spare
                 put(SpareTold(is_spare))

@@ -94,6 +94,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/leave"): Operation({202: of.Leaving, 404: of.Error}, query=asked.Departure),
     ("POST", "/v1/left-over"): Operation({200: of.Taken}, query=asked.LeftOver),
     ("POST", "/v1/health"): Operation({200: of.Taken, 400: of.Error}, body=asked.NodeHealth),
+    ("POST", "/v1/ranks"): Operation({200: of.Taken, 400: of.Error}, body=asked.NodeRanks),
     ("POST", "/v1/log"): Operation({200: of.Taken}, body=TEXT, query=asked.LogPart),
 }
 

@@ -19,9 +19,12 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.config.parsers import NODE_NAME, RUN_NAME, host
 from entrypoint.config.pipeline import Stage
 from entrypoint.preflight.changes import HealthKind
+from entrypoint.processes.rank_processes import RankProcess
 
 MOST_BYTES = 256 * 1024
 """Limit for the body of a check-in."""
+MOST_OF_RANKS = 16 * 2**20
+"""Limit for the body that says where a node's ranks stand."""
 MOST_SHOWN = 500
 """Characters of an error message: the name of a wrong field may have any length."""
 
@@ -137,6 +140,14 @@ class NodeHealth(BaseModel):
     changes: Annotated[list[tuple[HealthName, Line, Line]], Field(max_length=256)]
 
 
+class NodeRanks(BaseModel):
+    """Where the ranks on a node stand: the answer to the head's question of this number."""
+
+    node: NodeName
+    number: Count
+    ranks: Annotated[list[RankProcess], Field(max_length=4096)]
+
+
 class LogPart(BaseModel):
     """The query of /v1/log."""
 
@@ -161,6 +172,14 @@ def health(body: bytes) -> NodeHealth:
         return NodeHealth.model_validate_json(body)
     except ValidationError as error:
         raise ValueError(_describe(error, "the changes")) from None
+
+
+def ranks(body: bytes) -> NodeRanks:
+    """Parse where a node's ranks stand. Raises ValueError, which names the wrong fields."""
+    try:
+        return NodeRanks.model_validate_json(body)
+    except ValidationError as error:
+        raise ValueError(_describe(error, "the ranks")) from None
 
 
 def submission(body: bytes) -> Submission:

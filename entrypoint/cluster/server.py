@@ -37,9 +37,10 @@ from entrypoint.cluster.serving import Listener, Serving
 from entrypoint.cluster.slow_ranks import Speed, Straggler
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
-from entrypoint.cluster.worker_routes import WorkerRoutes
+from entrypoint.cluster.worker_routes import LeftoverReports, RankReports, WorkerRoutes
 from entrypoint.net.paths import CERTIFICATE
 from entrypoint.net.tls import proof
+from entrypoint.processes.rank_processes import RankProcess
 from entrypoint.run import kept_state, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
@@ -200,12 +201,27 @@ class ControlServer:
         Waits up to `timeout` seconds for an answer of all workers that are heard.
         """
         sweep = self._workers.sweep
-        while (passed := time.monotonic() - sweep.began) < timeout:
-            heard = self._registry.heard_since(sweep.began) or passed > HEAR_SECONDS
-            if heard and self._registry.polling(sweep.began) <= sweep.answered():
+        self._await(sweep, timeout)
+        return sweep.take()
+
+    def ranks(self, timeout: float) -> dict[str, list[RankProcess]]:
+        """Ask where the ranks of the workers stand; return what those say that are heard.
+
+        Waits up to `timeout` seconds for their answers.
+        """
+        asked = self._workers.ranks
+        asked.begin()
+        self._in_loop(self._workers.answer_running)
+        self._await(asked, timeout)
+        return asked.take()
+
+    def _await(self, asked: LeftoverReports | RankReports, timeout: float) -> None:
+        """Wait until all workers that are heard have answered, `timeout` seconds at most."""
+        while (passed := time.monotonic() - asked.began) < timeout:
+            heard = self._registry.heard_since(asked.began) or passed > HEAR_SECONDS
+            if heard and self._registry.polling(asked.began) <= asked.answered():
                 break
             time.sleep(0.02)
-        return sweep.take()
 
     def oom_kills(self) -> dict[str, int]:
         """Return, for each worker, how many processes the kernel has killed for lack of memory."""

@@ -23,6 +23,7 @@ from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.preflight.changes import Change
+from entrypoint.processes.rank_processes import RankProcess
 
 
 @dataclass(slots=True)
@@ -70,6 +71,35 @@ class LeftoverReports:
 
 
 @dataclass(slots=True)
+class RankReports:
+    """Where the ranks of all workers stand: the head asks, and hears of it."""
+
+    asked: int = 0
+    """Number of the newest question."""
+    began: float = 0.0
+    """When it was asked; seconds of the monotonic clock."""
+    _told: dict[str, list[RankProcess]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> None:
+        with self._lock:
+            self.asked, self.began, self._told = self.asked + 1, time.monotonic(), {}
+
+    def answer(self, node: str, number: int, ranks: list[RankProcess]) -> None:
+        with self._lock:
+            if number == self.asked:
+                self._told[node] = ranks
+
+    def answered(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self._told)
+
+    def take(self) -> dict[str, list[RankProcess]]:
+        with self._lock:
+            return self._told
+
+
+@dataclass(slots=True)
 class WorkerRoutes:
     registry: NodeRegistry
     observer: RollObserver
@@ -80,6 +110,7 @@ class WorkerRoutes:
     stacks_of: int = field(init=False, default=0)
     """The attempt whose stacks the workers are to write; 0 if none."""
     sweep: LeftoverReports = field(init=False, default_factory=LeftoverReports)
+    ranks: RankReports = field(init=False, default_factory=RankReports)
     heritage: dict[str, Any] | None = field(init=False, default=None)
     """What a worker has to know to take the head's place; None if none may."""
     announced: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -92,6 +123,7 @@ class WorkerRoutes:
             Route("/v1/leave", self._leave, methods=["POST"]),
             Route("/v1/left-over", self._left_over, methods=["POST"]),
             Route("/v1/health", self._health, methods=["POST"]),
+            Route("/v1/ranks", self._ranks, methods=["POST"]),
             Route(
                 "/v1/log", WorkerLogs(self.jobs.run.logs, self.jobs.reads).take, methods=["POST"]
             ),
@@ -163,8 +195,9 @@ class WorkerRoutes:
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)
         is_spare = asked.node in self.registry.roll_state().spares
-        wanted = {"stacks_of": self.stacks_of, "over": self.sweep.job, "spare": is_spare}
-        answer = {"outcome": "running", "job": self.jobs.shown, **wanted}
+        asks = {"stacks_of": self.stacks_of, "ranks_asked": self.ranks.asked}
+        told = {"over": self.sweep.job, "spare": is_spare}
+        answer = {"outcome": "running", "job": self.jobs.shown, **asks, **told}
         if self.outcome is not None:
             self.registry.acknowledge(asked.node)
             answer = self.outcome
@@ -192,6 +225,18 @@ class WorkerRoutes:
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         self.sweep.answer(told.node, told.job, told.left)
+        return JSONResponse({"taken": True})
+
+    async def _ranks(self, request: Request) -> Response:
+        """A worker says where its ranks stand."""
+        from entrypoint.cluster import request_format
+
+        try:
+            body = await body_of(request, request_format.MOST_OF_RANKS)
+            told = request_format.ranks(body)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        self.ranks.answer(told.node, told.number, told.ranks)
         return JSONResponse({"taken": True})
 
     async def _health(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.config.settings import Stragglers
 from entrypoint.console import ProgressLine
-from entrypoint.job import job_end
+from entrypoint.job import job_end, ranks_behind
 from entrypoint.job.failures import resume_check
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
@@ -32,6 +32,7 @@ from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.log_progress import LogProgress
+from entrypoint.job.ranks_behind import RanksBehind
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.reported_steps import ReportedSteps
@@ -82,6 +83,7 @@ class Attempt:
     hang: HangWatch
     _evidence: EvidenceLog = field(init=False)
     _kills: OomWatch = field(init=False)
+    _ranks: RanksBehind = field(init=False)
     _stragglers: StragglerWatch | None = field(init=False)
     """None if nobody asks, or the job tells no times of its ranks."""
     _line: ProgressLine = field(default_factory=ProgressLine)
@@ -118,6 +120,7 @@ class Attempt:
         self._evidence = EvidenceLog(self._step, self.run.recipe.failure_in)
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
+        self._ranks = ranks_behind.of_run(self.run, self._line.end)
         compares = self.run.settings.stragglers is not Stragglers.OFF
         watch = StragglerWatch(self.run.files.rank_times, control.node_at)
         self._stragglers = watch if compares and self.run.recipe.tells_phases else None
@@ -232,6 +235,8 @@ class Attempt:
             self._told.publish()
             progress = self._progress()
             if self._cause is None:
+                if not self.run.recipe.tells_phases:  # else the trainer asks its ranks itself
+                    self._ranks.look(self.hang.silent_seconds)
                 self._look(progress, before)
             elif self._does_not_end():
                 break
@@ -257,6 +262,7 @@ class Attempt:
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End the attempt if it hangs, began at a wrong step, or can get more workers."""
         if hung := self.hang.look(progress, self._phase(), self._lines):
+            hung = "; ".join(filter(None, (hung, self._ranks.of_hang())))
             stacks_in = stacks.path_of(self.run.files, self.plan.number)
             self.run.control.ask_for_stacks(self.plan.number)
             count = stacks.collect(self.run.settings, stacks_in)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
+from entrypoint.cluster.client import DeclinedError
+from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.node import leftover_cleanup, own_info, ray_command_line, spare_check
 from entrypoint.node.ray_node import RayNode
 from entrypoint.node.way_in import WayIn
-from entrypoint.processes import stacks
+from entrypoint.processes import rank_processes, stacks
 from entrypoint.processes.inbox import (
     HeadLost,
     HeadSaid,
@@ -23,6 +26,7 @@ from entrypoint.processes.inbox import (
     JobOver,
     JoinAgain,
     Message,
+    RanksAsked,
     RayEnded,
     RayFailedError,
     SpareTold,
@@ -47,8 +51,8 @@ class OverError(Exception):
 def raise_if_over(inbox: Inbox) -> None:
     """Raises OverError if a message has arrived that ends the membership."""
     match inbox.take(timeout=0):
-        case None | StacksAsked() | JobOver() | SpareTold() | SpareUnfit():  # no job runs yet
-            return
+        case None | StacksAsked() | RanksAsked() | JobOver() | SpareTold() | SpareUnfit():
+            return  # no job runs yet
         case message:
             raise OverError(message)
 
@@ -134,6 +138,10 @@ class Member:
                         run, name = RunFiles(self.settings.run_dir), self.settings.node_name
                         run = RunFiles(run.jobs / job) if job else run
                         stacks.collect(self.settings, stacks.path_of(run, attempt, name))
+                    case RanksAsked(number):
+                        with suppress(wait.NotYetError, WrongTokenError, DeclinedError):
+                            here = rank_processes.of_node(self.settings)
+                            client.tell_ranks(self.settings.node_name, number, here)
                     case JobOver() as over:
                         sweep = partial(leftover_cleanup.end_leftovers, self.settings, client, over)
                         threading.Thread(target=sweep, name="sweep", daemon=True).start()

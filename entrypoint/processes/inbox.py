@@ -115,7 +115,14 @@ class SpareUnfit:
     why: str
 
 
-AboutJob = StacksAsked | JobOver | SpareTold | SpareUnfit
+@dataclass(frozen=True, slots=True)
+class RanksAsked:
+    """The head asks where the ranks on this node stand."""
+
+    number: int
+
+
+AboutJob = StacksAsked | RanksAsked | JobOver | SpareTold | SpareUnfit
 """What a worker hears about the job; its membership goes on."""
 Message = (
     StopAsked | RayEnded | JobEnded | HeadSaid | HeadLost | JoinAgain | WorkerLeaves | AboutJob

@@ -47,7 +47,7 @@ def collect(settings: Settings, path: Path) -> int:
     It takes at most ALL_SECONDS. A file that cannot be written is a warning only: stacks help
     people, the run does not need them.
     """
-    processes = sorted(_of_the_job(settings), key=lambda running: running.pid)
+    processes = sorted(of_the_job(settings), key=lambda running: running.pid)
     pool = ThreadPoolExecutor(AT_ONCE)
     pending = [pool.submit(_stack, running) for running in processes]
     pool.shutdown(wait=False)
@@ -59,7 +59,7 @@ def collect(settings: Settings, path: Path) -> int:
         except TimeoutError:
             stack.cancel()
             text = "not read in time"
-        texts.append(f"=== {_title(running)}\n{text}\n")
+        texts.append(f"=== {title(running)}\n{text}\n")
     try:
         path.write_text(f"{timestamp()} {settings.node_name}\n\n" + "\n".join(texts))
     except OSError as error:
@@ -67,11 +67,11 @@ def collect(settings: Settings, path: Path) -> int:
     return len(processes)
 
 
-def _of_the_job(settings: Settings) -> Iterable[psutil.Process]:
+def of_the_job(settings: Settings) -> Iterable[psutil.Process]:
     """The Python processes that train, generate or score on this node."""
     for mark in (settings.node_mark, services.mark(settings)):
         for running in process.find_ours_or_orphaned(mark):
-            if "python" in _program(running) and not OF_RAY.search(_title(running)):
+            if "python" in _program(running) and not OF_RAY.search(title(running)):
                 yield running
 
 
@@ -98,7 +98,7 @@ def _by_the_kernel(running: psutil.Process) -> str:
         return "gone"
 
 
-def _title(running: psutil.Process) -> str:
+def title(running: psutil.Process) -> str:
     """The PID and the command line, of at most 200 characters."""
     try:
         return " ".join([str(running.pid), *" ".join(running.cmdline()).split()])[:200]

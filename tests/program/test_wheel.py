@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not (ROOT / ".release/.done").exists(), reason="needs make .release/.done"),
 ]
 PACKAGES = ("contract", "entrypoint", "env", "rollcall", "trainer")
+MODULE = "rollcall_torch.py"
 OF_THE_IMAGE = "entrypoint/run/ray.sh"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DATA = '{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", "answer": "3"}\n'
@@ -54,7 +55,7 @@ def run(program: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def tracked() -> Iterator[str]:
-    command = ["git", "ls-files", "--", *PACKAGES]
+    command = ["git", "ls-files", "--", *PACKAGES, MODULE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     yield from done.stdout.splitlines()
 
@@ -68,6 +69,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_the_platforms_files(wheel:
     assert f"rollcall-{VERSION}.dist-info/licenses/LICENSE" in names
     assert {name.split("/")[0].removesuffix(".data") for name in names} == {
         *PACKAGES,
+        MODULE,
         f"rollcall-{VERSION}",
         f"rollcall-{VERSION}.dist-info",
     }

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from contract.journal import append_event
+from contract.launch.collectives import Entry, Group, Standing
 from contract.progress import Progress
 from entrypoint.cluster import serving
 from entrypoint.cluster.client import RefusedError
@@ -26,8 +27,10 @@ from entrypoint.processes.inbox import (
     JobOver,
     JoinAgain,
     Message,
+    RanksAsked,
     StacksAsked,
 )
+from entrypoint.processes.rank_processes import RankProcess
 from tests.support.control import TOKEN, VERSIONS, Head, asking, node_info, shared
 from tests.support.waiting import eventually
 
@@ -188,6 +191,27 @@ def test_every_worker_that_is_heard_says_what_a_job_has_left_on_it(head: Head) -
     silent.tell_left_over("silent", "rollcall-2", "2 processes (8: a, 9: b)")
     assert head.control.left_over() == {"silent": "2 processes (8: a, 9: b)"}, "late, and not lost"
     assert head.control.left_over() == {}
+
+
+def test_every_worker_that_is_heard_says_where_its_ranks_stand(head: Head) -> None:
+    client = head.client()
+    client.check_in(node_info("a"), joined=True)
+    entry = Entry("all-reduce", "[[4]]", 31.5, done=False, begun=False)
+    groups = {"gloo default_pg": Group((0, 1), {4: entry})}
+    here = [
+        RankProcess(7, "ray::Actor", 0, 2, "10.0.0.7:29500", Standing(groups, "train.py:3 in f")),
+        RankProcess(8, rank=1, world=2),
+    ]
+
+    def put(message: Message) -> None:
+        if isinstance(message, RanksAsked):
+            client.tell_ranks("a", message.number - 1, [])  # late, of the question before
+            client.tell_ranks("a", message.number, here)
+
+    client.watch("a", "first", put)
+    eventually(lambda: head.control._registry._entries["a"].asking == 1)
+    for _ in range(2):
+        assert head.control.ranks(timeout=20) == {"a": here}
 
 
 def test_a_worker_that_is_heard_and_does_not_answer_is_waited_for_a_short_time(head: Head) -> None:

@@ -84,7 +84,7 @@ def test_a_worker_of_rays_is_asked_even_without_a_title_and_a_helper_is_not(
     child = Process("of Ray", [sys.executable, str(path)], env=env, log_to=said)
     try:
         eventually(lambda: "runs" in said.read_text())
-        assert (child.pid in [one.pid for one in stacks._of_the_job(settings)]) is asked
+        assert (child.pid in [one.pid for one in stacks.of_the_job(settings)]) is asked
     finally:
         child.stop(grace=0.1)
 
