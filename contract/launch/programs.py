@@ -20,6 +20,7 @@ class Program(StrEnum):
     SUPERVISED = "trainer.supervised"
     STANDBY_IMPORTS = "trainer.cluster.standby_imports"
     RAY_START = "trainer.cluster.ray_start"
+    RAY_DASHBOARD = "trainer.cluster.ray_dashboard"
     LAUNCH = "trainer.cluster.launch"
     """The driver of a job that runs once for each rank of all nodes."""
     RANK_KEEPER = "trainer.cluster.launch.keeper"
