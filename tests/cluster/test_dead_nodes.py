@@ -14,7 +14,9 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.exceptions import ActorDiedError
 
+from contract.files import fd_store
 from entrypoint.processes.process import kill
+from trainer.cluster import placement, reach
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -42,6 +44,22 @@ def declare_dead(cluster: Cluster, node: str) -> None:
     """Raises CalledProcessError if Ray still counts the node among the living."""
     words = ("-m", "trainer.cluster.diagnostics.declare_dead", node, "--address", cluster.address)
     subprocess.run([sys.executable, *words, "--why", "it was started again"], check=True)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_driver_has_a_node_buried_only_in_a_ray_that_rollcall_has_started(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    (node,) = [row["NodeID"] for row in ray.nodes() if row["Resources"].get("CPU")]
+    if ours:
+        monkeypatch.setenv(fd_store.VARIABLE, "/a/socket")
+    else:
+        monkeypatch.delenv(fd_store.VARIABLE, raising=False)
+    reach.bury(node, "worker-2 goes on with the work of worker-1")
+    assert (node not in placement.living_nodes()) is ours
+    reach.bury(node, "Ray knows it")
 
 
 def test_what_waits_for_a_buried_node_fails_at_once_and_says_why(cluster: Cluster) -> None:

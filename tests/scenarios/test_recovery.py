@@ -86,6 +86,26 @@ class Corruptible(Mortal):
             return Dead(error.at(Place("worker-1", "node worker-1, process 7")))
 
 
+class Neighbours(Mortal):
+    """The first death is that of its node, with all models that are there; engines are not."""
+
+    def __init__(self, role: str, *args: Any) -> None:
+        super().__init__(role, *args)
+        self._there = role != "engine"
+
+    def send(self, worker: int, method: Any, *args: Any, **kwargs: Any) -> Pending[Any]:
+        if self.node_lost(worker):
+            self._workers[worker] = None
+        return super().send(worker, method, *args, **kwargs)
+
+    def node_lost(self, worker: int) -> bool:
+        return self._there and not self._death.times
+
+    def restart(self, workers: Sequence[int]) -> None:
+        super().restart(workers)
+        self._there = False
+
+
 class MortalLauncher(LocalLauncher):
     def __init__(self, death: Death, kind: type[Mortal] = Mortal) -> None:
         self._death, self._kind = death, kind
@@ -160,6 +180,31 @@ def test_whoever_dies_the_run_ends_as_if_nobody_had(
     assert len(events(config, event)) == 1
     assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 3, 4]
     assert len(events(config, "resume")) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "call", "restarted"),
+    [
+        ("policy", "update", 3, "policy, critic and reference"),
+        pytest.param("reference", "log_probs", 3, "reference, policy and critic", marks=MORE),
+        pytest.param("critic", "update", 1, "policy, critic and reference", marks=MORE),
+    ],
+)
+def test_all_models_of_a_lost_node_restart_at_once(
+    forgetful: Tiny,
+    run_dir: Path,
+    undisturbed: dict[str, bytes],
+    role: str,
+    method: str,
+    call: int,
+    restarted: str,
+) -> None:
+    config = configure(forgetful, run_dir)
+    run(config, Death(role, method, call), Neighbours)
+    assert leaves_of(config, STEPS) == undisturbed
+    (repaired,) = events(config, "rank-replaced")
+    assert f": {restarted} restarted, and " in repaired["sentence"]
+    assert [e["details"]["step"] for e in events(config, "step")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ and the run continues meanwhile.
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +21,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from contract.journal import WriteEvent, print_event
 from contract.launch.places import MOVED
-from trainer.cluster import placement
+from trainer.cluster import placement, reach
 from trainer.cluster.placement import Placement, Reservation
+from trainer.cluster.reach import Reach
 from trainer.types import NoSeatError
 
 SPARE_SECONDS = 5.0
 """Seconds until free resources are given. A dead process's resources are free after a second."""
-REACH_SECONDS = 2.0
-"""Timeout of a connection to a node's Ray."""
 AGAIN_SECONDS = 30.0
 """Seconds until a request is made again, because other nodes may be reachable by then."""
 
@@ -63,6 +60,7 @@ class Rescheduler:
         """`tell`: records which node goes on with the work of a lost one."""
         self._planned = planned
         self._tell = tell
+        self._reach = Reach()
         self._told: set[tuple[str, str]] = set()
         self._moved: dict[int, _Place] = {}
         """Planned bundle → the spare bundle that replaces it."""
@@ -110,8 +108,8 @@ class Rescheduler:
 
     def node_lost(self, role: str, number: int) -> bool:
         """Whether a node of the process is lost."""
-        nodes, living = {place.node for place in self._of(role, number)}, placement.living_nodes()
-        return not all(node in living and _reachable(living[node]) for node in nodes)
+        nodes = {place.node for place in self._of(role, number)}
+        return self._reach.reached(nodes) != nodes
 
     def reserve(self, role: str, number: int) -> None:
         """Move the process to spare bundles if its node is lost.
@@ -155,9 +153,8 @@ class Rescheduler:
 
     def _ask(self, reserved: Reservation) -> Any:
         """Request a placement group of spare bundles on one of the reachable nodes."""
-        there = [node for node, row in placement.living_nodes().items() if _reachable(row)]
         # No spaces in the list: Ray would take them as parts of the ids.
-        selector = {"ray.io/node-id": f"in({','.join(there)})"}
+        selector = {"ray.io/node-id": f"in({','.join(sorted(self._reach.reached()))})"}
         return placement_group(
             [dict(reserved.resources)] * len(reserved.bundles),
             strategy="STRICT_PACK",
@@ -169,22 +166,23 @@ class Rescheduler:
             remove_placement_group(asked.group)
 
     def _take(self, reserved: Reservation, group: Any) -> None:
-        nodes, living = placement_group_table(group)["bundles_to_node_id"], placement.living_nodes()
+        nodes = placement_group_table(group)["bundles_to_node_id"]
         for index, bundle in enumerate(reserved.bundles):
             self._tell_of_move(self._place(bundle, reserved).node, nodes[index])
             before = self._moved.get(bundle)
-            if before and not (before.node in living and _reachable(living[before.node])):
+            if before and not self._reach.reached([before.node]):
                 remove_placement_group(before.group)  # else Ray moves its bundles to another node
             self._moved[bundle] = _Place(group, index, nodes[index])
 
     def _tell_of_move(self, before: str, now: str) -> None:
-        """Record that work of one node goes on at another, once."""
+        """Record that work of a lost node goes on at another, once, and have Ray know the loss."""
         if before == now or (before, now) in self._told:
             return
         self._told.add((before, now))
         names = {row["NodeID"]: str(row["NodeName"]) for row in ray.nodes()}
         lost, node = names.get(before, before), names.get(now, now)
         self._tell(MOVED, f"{node} goes on with the work of {lost}.", lost=lost, node=node)
+        reach.bury(before, f"{node} goes on with the work of {lost}")
 
     def _of(self, role: str, number: int) -> list[_Place]:
         return self._places(self._planned.reservation(role, number))
@@ -201,13 +199,3 @@ class Rescheduler:
 def _wanted(reserved: Reservation) -> str:
     count = len(reserved.bundles)
     return ", ".join(f"{n * count:g} {name}" for name, n in reserved.resources.items())
-
-
-def _reachable(row: Mapping[str, Any]) -> bool:
-    """Whether the node's Ray accepts connections. Ray's list of nodes shows a death only later."""
-    address = row["NodeManagerAddress"], row["NodeManagerPort"]
-    try:
-        socket.create_connection(address, timeout=REACH_SECONDS).close()
-    except OSError:
-        return False
-    return True

@@ -107,20 +107,10 @@ class RecoveryPoint:
     run: RunState
     store: StateStore | None = None
     """The store that the learners were restored from; None if no learner was restored."""
+    roles: tuple[str, ...] = ()
+    """The roles whose processes were restarted."""
     seconds: float = 0.0
     """The duration of the recovery."""
-
-
-def roles_to_restart(lost: str, learners: Sequence[str], step: int) -> tuple[str, ...]:
-    """Returns the roles whose processes restart after a process of role `lost` died.
-
-    The engine pool restarts a lost engine itself, when the next weights are due. A learner restarts
-    alone if a store can restore all learners to `step`. Before the first step no store has a state,
-    so all learners restart from their first weights.
-    """
-    if lost == Role.ENGINE:
-        return ()
-    return tuple(learners) if lost in learners and step == 0 else (lost,)
 
 
 @dataclass(slots=True)
@@ -147,14 +137,39 @@ class Recovery:
         """
         began = time.monotonic()
         self._exclude(loss)
-        self.workers.restarts.use(loss.role, loss)
-        if loss.role in self.workers.learners:
-            point = self._restored(loss, state, oldest)
+        roles = self._lost_with(loss)
+        for role in roles:
+            self.workers.restarts.use(role, loss)
+        # Their imports and models load at the same time, and while stores are asked for a state.
+        for role in roles:
+            self._begin(role, loss)
+        if any(role in self.workers.learners for role in roles):
+            point = self._restored(loss, state, oldest, roles)
         else:
-            point = RecoveryPoint(state)
-            for role in roles_to_restart(loss.role, (), state.step):
-                self._restart(role, loss)
+            point = RecoveryPoint(state, roles=roles)
+        for role in point.roles:
+            self._await_start(role, loss)
         return replace(point, seconds=time.monotonic() - began)
+
+    def _lost_with(self, loss: LostWorkerError) -> tuple[str, ...]:
+        """Return the roles that have lost a process: of a lost node, all that had one there.
+
+        The engine pool restarts a lost engine itself, when the next weights are due.
+        """
+        if loss.role == Role.ENGINE:
+            return ()
+        groups = self._groups
+        if not _on_lost_node(groups[loss.role]):
+            return (loss.role,)
+        others = (role for role in groups if role != loss.role)
+        return (loss.role, *(role for role in others if _on_lost_node(groups[role])))
+
+    @property
+    def _groups(self) -> dict[str, WorkerGroup[Any]]:
+        """Role → group of all models besides the engines."""
+        frozen = {Role.REFERENCE: self.workers.reference, Role.REWARD: self.workers.reward}
+        there: dict[str, WorkerGroup[Any]] = {role: one for role, one in frozen.items() if one}
+        return {**self.workers.learners, **there}
 
     def _exclude(self, loss: LostWorkerError) -> None:
         """Raises BeyondRepairError if the bits of a rank on the same node were wrong before.
@@ -168,22 +183,29 @@ class Recovery:
             raise BeyondRepairError(f"{loss}. It is the second time on node {node}") from None
         self._corrupted.add(node)
 
-    def _restored(self, loss: LostWorkerError, state: RunState, oldest: int) -> RecoveryPoint:
-        """Restart the lost learner and restore all learners from the store with the newest step."""
-        newest, restarted = [state.step for _ in self.stores], set[str]()
+    def _restored(
+        self, loss: LostWorkerError, state: RunState, oldest: int, restarted: tuple[str, ...]
+    ) -> RecoveryPoint:
+        """Restore all learners from the store with the newest step.
+
+        `restarted`: the roles whose restart has begun. Before the first step no store has a state:
+        then all learners restart from their first weights.
+        """
+        newest, tried = [state.step for _ in self.stores], False
         while True:
             point = self._newest(loss, newest, state, oldest)
             if point.store is None:
-                restarted.clear()  # a restore that failed may have changed some learners
-            roles = roles_to_restart(loss.role, list(self.workers.learners), point.run.step)
-            for role in [role for role in roles if role not in restarted]:
-                self._restart(role, loss)
-                restarted.add(role)
-            if point.store is None:
-                return point
+                # A restore that failed may have changed those that have started, too.
+                fresh = () if tried else restarted
+                for role in [role for role in self.workers.learners if role not in fresh]:
+                    self._begin(role, loss)
+                return replace(point, roles=(*dict.fromkeys([*self.workers.learners, *restarted]),))
+            for role in [role for role in restarted if role in self.workers.learners]:
+                self._await_start(role, loss)
             try:
+                tried = True
                 point.store.restore(self.workers, point.run.step)
-                return point
+                return replace(point, roles=restarted)
             except SnapshotLostError:  # try the other store, or an older step
                 newest[self.stores.index(point.store)] = point.run.step - 1
 
@@ -209,19 +231,17 @@ class Recovery:
             ) from None
         return found
 
-    def _restart(self, role: str, loss: LostWorkerError) -> None:
-        """Start all processes of the role again, and wait until they have loaded their model."""
-        frozen: dict[str, WorkerGroup[Any] | None] = {
-            Role.REFERENCE: self.workers.reference,
-            Role.REWARD: self.workers.reward,
-        }
-        group = self.workers.learners.get(role) or frozen[role]
-        assert group is not None
+    def _begin(self, role: str, loss: LostWorkerError) -> None:
+        """Start all processes of the role again."""
+        group = self._groups[role]
         try:
             group.restart(range(len(group)))
         except NoSeatError as error:
             raise BeyondRepairError(f"{loss}; {error}") from None
-        if not group.wait_started(self.workers.engines.patience.start):
+
+    def _await_start(self, role: str, loss: LostWorkerError) -> None:
+        """Wait until all processes of the role have loaded their model."""
+        if not self._groups[role].wait_started(self.workers.engines.patience.start):
             raise BeyondRepairError(f"{loss}. The {role} does not start again")
 
     def report(self, loss: LostWorkerError, point: RecoveryPoint, state: RunState) -> None:
@@ -229,8 +249,8 @@ class Recovery:
         if loss.role == Role.ENGINE:
             return
         step = point.run.step
-        all_learners = loss.role in self.workers.learners and not point.store
-        restarted = " and ".join(self.workers.learners) if all_learners else loss.role
+        *others, last = point.roles
+        restarted = f"{', '.join(others)} and {last}" if others else last
         repeated = f"step {step + 1} is" if step == state.step else f"steps from {step + 1} on are"
         where = f"from {point.store} " if point.store else ""
         self.tell(
@@ -242,3 +262,7 @@ class Recovery:
             finished=state.step,
             seconds=round(point.seconds, 3),
         )
+
+
+def _on_lost_node(group: WorkerGroup[Any]) -> bool:
+    return any(group.node_lost(worker) for worker in range(len(group)))

@@ -21,7 +21,6 @@ from trainer.config.options.checkpoints import MOST_REPAIRS
 from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.training.recovery import roles_to_restart
 from trainer.types import (
     BeyondRepairError,
     EngineFailedError,
@@ -30,26 +29,6 @@ from trainer.types import (
     Request,
 )
 from trainer.weight_sync import update
-
-BOTH = ["policy", "critic"]
-
-
-@pytest.mark.parametrize(
-    ("lost", "learners", "step", "expected"),
-    [
-        ("policy", BOTH, 7, ("policy",)),
-        ("critic", BOTH, 7, ("critic",)),
-        ("policy", ["policy"], 7, ("policy",)),
-        ("policy", BOTH, 0, ("policy", "critic")),
-        ("reference", BOTH, 7, ("reference",)),
-        ("reward", BOTH, 0, ("reward",)),
-        ("engine", BOTH, 7, ()),
-    ],
-)
-def test_which_roles_restart(
-    lost: str, learners: list[str], step: int, expected: tuple[str, ...]
-) -> None:
-    assert roles_to_restart(lost, learners, step) == expected
 
 
 def test_without_a_budget_the_first_loss_ends_the_attempt() -> None:
