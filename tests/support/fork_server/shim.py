@@ -1,7 +1,8 @@
 """The `python` of `forking_python`: it asks the fork server for workers of Ray and for trainers.
 
 The first line of its copy runs it with `-I -S`, so that it starts in milliseconds. It passes
-signals on to the fork, and ends as the fork ends. For all other programs, it becomes Python.
+signals on to the fork, and ends as the fork ends. For all other programs, it becomes Python; Ray's
+dashboard runs in `dashboard.py`.
 """
 
 # ruff: noqa: PTH109, PTH120 - pathlib takes as long to import as all the rest
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 SETUP = "/ray/_private/workers/setup_worker.py"
 WORKER = "/ray/_private/workers/default_worker.py"
+DASHBOARD = "/ray/dashboard/dashboard.py"
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 TRAINER = ["-P", "-m", "trainer"]
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -25,7 +27,14 @@ def main() -> NoReturn:
     arguments = unwrapped(sys.argv[1:])
     if arguments[:3] == TRAINER or "".join(arguments[:1]).endswith(WORKER):
         stand_in(arguments)
+    if "".join(arguments[:1]).endswith(DASHBOARD):
+        arguments[:0] = ["-P", home() + "/dashboard.py"]
     os.execv(sys.executable, [sys.argv[0], *arguments])
+
+
+def home() -> str:
+    """Return the directory of the environment."""
+    return os.path.dirname(os.path.dirname(sys.argv[0]))
 
 
 def unwrapped(arguments: list[str]) -> list[str]:
@@ -48,7 +57,7 @@ def stand_in(arguments: list[str]) -> None:
     os.write(file, json.dumps(request).encode())
     server = socket.socket(socket.AF_UNIX)
     try:
-        server.connect(os.path.dirname(os.path.dirname(sys.argv[0])) + "/socket")
+        server.connect(home() + "/socket")
         socket.send_fds(server, [b"."], [0, 1, 2, file])
         if not server.recv(1):
             return
