@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from contract.files import epochs
 from entrypoint.run import succession
@@ -42,8 +43,7 @@ class Bounds:
     restarts: int = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Node:
+class Node(NamedTuple):
     """The first node is the platform's head; it is a newcomer where it starts again."""
 
     does: str
@@ -66,8 +66,7 @@ class Node:
     """What the driver has written since there is a later lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     nodes: tuple[Node, ...]
     lease: int
     """The newest one."""
@@ -136,27 +135,27 @@ def _can_lead(state: State) -> bool:
 def _ordered(state: State) -> State:
     """Workers are alike."""
     head, *workers = state.nodes
-    return replace(state, nodes=(head, *sorted(workers)))
+    return state._replace(nodes=(head, *sorted(workers)))
 
 
 def _moves(state: State, rules: Rules, bounds: Bounds) -> Iterator[tuple[State, bool]]:
     """Yield what may come next, and whether a fault has brought it."""
     if any(0 <= node.age < SILENT for node in state.nodes):
-        yield _all(state, lambda node: replace(node, age=_older(node.age))), False
+        yield _all(state, lambda node: node._replace(age=_older(node.age))), False
     for place, node in enumerate(state.nodes):
         for after in _acts(state, place, rules, bounds):
             yield after, False
         if node.driver and (node.checked or node.at < bounds.steps):
             yield _writes(state, place, rules), False
         if state.crashes and node.does != "down":
-            less = replace(state, crashes=state.crashes - 1)
+            less = state._replace(crashes=state.crashes - 1)
             yield _set(less, place, Node("down")), True
             if node.driver:  # its entrypoint alone
-                own = replace(node, does="down", number=0, age=-1, knows=False, step=0)
+                own = node._replace(does="down", number=0, age=-1, knows=False, step=0)
                 yield _set(less, place, own), True
         if state.restarts and node.does == "down":
             does = "waits" if place else "comes"
-            less = replace(state, restarts=state.restarts - 1)
+            less = state._replace(restarts=state.restarts - 1)
             yield _set(less, place, Node(does, knows=place == 0)), True
 
 
@@ -164,11 +163,11 @@ def _acts(state: State, place: int, rules: Rules, bounds: Bounds) -> Iterator[St
     node = state.nodes[place]
     if node.does in ("waits", "comes"):
         if node.age < 0:
-            yield _set(state, place, replace(node, age=0))  # its first look at this lease
+            yield _set(state, place, node._replace(age=0))  # its first look at this lease
         elif node.does == "waits" and node.age and _answers(state):  # it hears the head
-            yield _set(state, place, replace(node, age=0))
+            yield _set(state, place, node._replace(age=0))
         if not node.knows and _answers(state):  # it checks in
-            yield _set(state, place, replace(node, knows=True))
+            yield _set(state, place, node._replace(knows=True))
         if node.knows and state.lease < bounds.leases and _may_choose(state, node, rules):
             number = rules.next_number(state.lease, state.written)
             yield _set(state, place, Node("chose", number, knows=True))
@@ -176,7 +175,7 @@ def _acts(state: State, place: int, rules: Rules, bounds: Bounds) -> Iterator[St
         if node.number <= state.lease:  # exclusive create: somebody was faster
             yield _set(state, place, Node("waits" if place else "comes", knows=True))
         else:
-            made = replace(state, lease=node.number)
+            made = state._replace(lease=node.number)
             yield _set(_changed(made), place, Node("took", node.number, knows=True))
     else:
         yield from _leads(state, place, rules)
@@ -195,12 +194,12 @@ def _leads(state: State, place: int, rules: Rules) -> Iterator[State]:
     reads_first = not rules.begins_before_it_reads
     match node.does:
         case "took" if reads_first:
-            yield _set(state, place, replace(node, does="read", step=state.step))
+            yield _set(state, place, node._replace(does="read", step=state.step))
         case "took" | "read":
-            yield _set(state, place, replace(node, does="begins"))
+            yield _set(state, place, node._replace(does="begins"))
         case "begins":
             after = _append(state, node.number, 0, rules)
-            yield _set(after, place, replace(node, does="began"))
+            yield _set(after, place, node._replace(does="began"))
         case "began":
             step = node.step if reads_first else state.step
             own = Node("leads", node.number, knows=True, driver=node.number, at=step)
@@ -212,25 +211,25 @@ def _writes(state: State, place: int, rules: Rules) -> State:
     node = state.nodes[place]
     if not node.checked:
         if rules.is_superseded(node.driver, state.lease):
-            return _set(state, place, replace(node, driver=0, at=0, late=0))
-        return _set(state, place, replace(node, checked=True))
+            return _set(state, place, node._replace(driver=0, at=0, late=0))
+        return _set(state, place, node._replace(checked=True))
     late = node.late + (node.driver < state.lease)
     after = _append(state, node.driver, node.at + 1, rules)
     if late > 1:
-        after = replace(after, broken="a superseded driver has written twice")
-    return _set(after, place, replace(node, at=node.at + 1, checked=False, late=late))
+        after = after._replace(broken="a superseded driver has written twice")
+    return _set(after, place, node._replace(at=node.at + 1, checked=False, late=late))
 
 
 def _append(state: State, epoch: int, step: int, rules: Rules) -> State:
     """A line of the journal. `step`: 0 for a head's first event."""
     if not rules.is_in_force(epoch, state.written):
         return state
-    after = replace(state, written=max(epoch, state.written))
+    after = state._replace(written=max(epoch, state.written))
     if not step:
         return after
     if step != state.step + 1:
-        return replace(after, broken=f"step {step} of lease {epoch} after step {state.step}")
-    return replace(after, step=step)
+        return after._replace(broken=f"step {step} of lease {epoch} after step {state.step}")
+    return after._replace(step=step)
 
 
 def _may_choose(state: State, node: Node, rules: Rules) -> bool:
@@ -250,7 +249,7 @@ def _answers(state: State) -> bool:
 
 def _changed(state: State) -> State:
     """The newest lease is another, or has another heartbeat: every watch begins anew."""
-    return _all(state, lambda node: replace(node, age=-1))
+    return _all(state, lambda node: node._replace(age=-1))
 
 
 def _older(age: int) -> int:
@@ -258,9 +257,9 @@ def _older(age: int) -> int:
 
 
 def _all(state: State, change: Callable[[Node], Node]) -> State:
-    return replace(state, nodes=tuple(map(change, state.nodes)))
+    return state._replace(nodes=tuple(map(change, state.nodes)))
 
 
 def _set(state: State, place: int, node: Node) -> State:
     nodes = (*state.nodes[:place], node, *state.nodes[place + 1 :])
-    return replace(state, nodes=nodes)
+    return state._replace(nodes=nodes)
