@@ -25,7 +25,26 @@ FALSE = ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Bounds:
+    """The numbers that a setting takes. A bound that is None is none."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+
+    def exceeded(self, number: float) -> str | None:
+        """Return which bound `number` breaks, as a sentence's predicate; None if it is in range."""
+        if self.at_least is not None and not number >= self.at_least:
+            return f"must be at least {self.at_least:.9g}"
+        if self.above is not None and not number > self.above:
+            return f"must be greater than {self.above:.9g}"
+        if self.at_most is not None and not number <= self.at_most:
+            return f"must be at most {self.at_most:.9g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(Bounds):
     """What a setting means: a flag of a command, or a variable of a node."""
 
     help: str

@@ -11,13 +11,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from contract.files import ray_home
-from contract.options import ParseError, boolean
+from contract.options import Bounds, ParseError, boolean
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Secret, is_placeholder
 
@@ -124,22 +125,29 @@ def token(raw: str) -> Secret:
     return given
 
 
-def whole_number(minimum: int, maximum: int = 1_000_000) -> Callable[[str], int]:
+MOST = 1_000_000
+"""Of a whole number that has no other bound."""
+MOST_GPUS = 1024
+"""Of a node."""
+LAST_PORT = 65535
+
+
+def whole_number(bounds: Bounds) -> Callable[[str], int]:
+    """Return the parser of a whole number within `bounds`, which is MOST at most."""
+    within = replace(bounds, at_most=MOST if bounds.at_most is None else bounds.at_most)
+
     def parse(raw: str) -> int:
-        remedy = f"give a whole number from {minimum} to {maximum}"
+        remedy = f"give a whole number from {within.at_least} to {within.at_most}"
         if not re.fullmatch(r"[+-]?[0-9]{1,12}", raw):
             raise ParseError("is not a whole number", remedy)
-        number = int(raw)
-        if number < minimum:
-            raise ParseError(f"is below {minimum}", remedy)
-        if number > maximum:
-            raise ParseError(f"is above {maximum}", remedy)
+        if problem := within.exceeded(number := int(raw)):
+            raise ParseError(problem, remedy)
         return number
 
     return parse
 
 
-port = whole_number(1, 65535)
+port = whole_number(Bounds(at_least=1, at_most=LAST_PORT))
 
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 LONGEST_SECONDS = 365 * 24 * 3600.0
@@ -192,8 +200,8 @@ def port_range(raw: str) -> PortRange:
     if match is None:
         raise ParseError("is not a range of ports", remedy)
     first, last = int(match[1]), int(match[2])
-    if not 1 <= first < last <= 65535:
-        raise ParseError("does not go upwards from 1 to 65535", remedy)
+    if not 1 <= first < last <= LAST_PORT:
+        raise ParseError(f"does not go upwards from 1 to {LAST_PORT}", remedy)
     if last - first < SMALLEST_PORT_RANGE - 1:
         raise ParseError(f"holds fewer than {SMALLEST_PORT_RANGE} ports", remedy)
     return PortRange(first, last)
@@ -209,8 +217,10 @@ def choice(kind: type[EnumT]) -> Callable[[str], EnumT]:
     return parse
 
 
-def of_type(kind: Any) -> Callable[[str], Any]:
+def of_type(kind: Any, bounds: Bounds) -> Callable[[str], Any]:
     """Return the parser of a variable that names none of its own."""
+    if kind is int:
+        return whole_number(bounds)
     parsers: Mapping[Any, Callable[[str], Any]] = {bool: boolean, Path: absolute_path, str: str}
     return parsers.get(kind) or choice(kind)
 

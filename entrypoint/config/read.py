@@ -152,7 +152,7 @@ class Reader:
     def read(self, declared: Declared[Variable]) -> Any:
         """The variable's value; its default if it is not set or has a fault."""
         variable = declared.about
-        parse = variable.parse or parsers.of_type(declared.kind)
+        parse = variable.parse or parsers.of_type(declared.kind, variable)
         if (raw := self._text(variable)) is not None:
             try:
                 if is_quoted(raw, shell_like=parse in SHELL_LIKE):

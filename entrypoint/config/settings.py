@@ -87,7 +87,8 @@ class Settings:
         "EXPECTED_WORKERS",
         "How many workers the head waits for; 0 is a cluster of one node. With "
         "`ROLLCALL_RAY_ADDRESS`: nodes of Ray besides its head.",
-        parse=parse.whole_number(0, 100_000),
+        at_least=0,
+        at_most=100_000,
         shown="1, or the platform's size − 1",
         replaces=("nodes",),
     )
@@ -95,7 +96,8 @@ class Settings:
         "ROLLCALL_MIN_WORKERS",
         "The fewest workers with which the run may start at the deadline, or continue after a"
         " loss.",
-        parse=parse.whole_number(0, 100_000),
+        at_least=0,
+        at_most=100_000,
         shown="`EXPECTED_WORKERS`",
     )
     replace_timeout: float = variable(
@@ -108,7 +110,8 @@ class Settings:
         "ROLLCALL_SPARE_WORKERS",
         "Nodes besides the expected workers that join, do no work, and [take a lost worker's place]"
         "(recovery.md#spares). The platform's size, if it is known, counts them.",
-        parse=parse.whole_number(0, 100_000),
+        at_least=0,
+        at_most=100_000,
         default=0,
     )
     spare_check_seconds: float = variable(
@@ -278,7 +281,7 @@ class Settings:
     max_restarts: int = variable(
         "ROLLCALL_MAX_RESTARTS",
         "Allowed restarts in a row without new progress; progress renews the budget.",
-        parse=parse.whole_number(0),
+        at_least=0,
         default=3,
     )
     hang_timeout: float | None = variable(
@@ -319,18 +322,24 @@ class Settings:
         default={},
     )
     ray_port: int = variable(
-        "ROLLCALL_RAY_PORT", "The head's Ray port (GCS).", parse=parse.port, default=6379
+        "ROLLCALL_RAY_PORT",
+        "The head's Ray port (GCS).",
+        at_least=1,
+        at_most=parse.LAST_PORT,
+        default=6379,
     )
     dashboard_port: int = variable(
         "ROLLCALL_DASHBOARD_PORT",
         "The head's Ray dashboard and job API.",
-        parse=parse.port,
+        at_least=1,
+        at_most=parse.LAST_PORT,
         default=8265,
     )
     control_port: int = variable(
         "ROLLCALL_CONTROL_PORT",
         "The head's roll call, state, metrics and page.",
-        parse=parse.port,
+        at_least=1,
+        at_most=parse.LAST_PORT,
         default=8267,
     )
     bind: str | None = variable(
@@ -417,13 +426,14 @@ class Settings:
     num_cpus: int | None = variable(
         "ROLLCALL_NUM_CPUS",
         "CPUs to offer to Ray.",
-        parse=parse.whole_number(0),
+        at_least=0,
         shown="all usable",
     )
     num_gpus: int | None = variable(
         "ROLLCALL_NUM_GPUS",
         "GPUs to offer to Ray.",
-        parse=parse.whole_number(0, 1024),
+        at_least=0,
+        at_most=parse.MOST_GPUS,
         shown="all that are visible",
         replaces=("gpus_per_node",),
     )

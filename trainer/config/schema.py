@@ -79,9 +79,6 @@ class Flag(Option):
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for some of the choices."""
     required: bool = False
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
     endless: bool = False
     """Infinity is allowed."""
     no_effect: str = ""
@@ -111,13 +108,7 @@ class Flag(Option):
             return "must be a number"
         if math.isinf(value) and not self.endless:
             return "must be finite"
-        if self.at_least is not None and not value >= self.at_least:
-            return f"must be at least {self.at_least:g}"
-        if self.above is not None and not value > self.above:
-            return f"must be greater than {self.above:g}"
-        if self.at_most is not None and not value <= self.at_most:
-            return f"must be at most {self.at_most:g}"
-        return None
+        return self.exceeded(value)
 
 
 @dataclass(frozen=True, slots=True)

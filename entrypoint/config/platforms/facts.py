@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from contract.options import Fault, ParseError, boolean
-from entrypoint.config.parsers import host, whole_number
+from contract.options import Bounds, Fault, ParseError, boolean
+from entrypoint.config.parsers import MOST_GPUS, host, whole_number
 from entrypoint.config.variables import shown
 
-NODE_COUNT = whole_number(1)
-RANK = whole_number(0)
-GPU_COUNT = whole_number(0, 1024)
+NODE_COUNT = whole_number(Bounds(at_least=1))
+RANK = whole_number(Bounds(at_least=0))
+GPU_COUNT = whole_number(Bounds(at_least=0, at_most=MOST_GPUS))
 IS_HEAD = boolean
 
 SAY_THE_ROLE = "set RAY_WORKER to 0 on the head and to 1 on workers"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from contract.options import Fault, ParseError
+from contract.options import Bounds, Fault, ParseError
 from entrypoint.config.parsers import host, node_name, whole_number
 from entrypoint.config.platforms.facts import (
     GPU_COUNT,
@@ -29,7 +29,7 @@ from entrypoint.config.platforms.facts import (
 )
 from entrypoint.config.variables import shown
 
-COMPONENTS = whole_number(1, 128)
+COMPONENTS = whole_number(Bounds(at_least=1, at_most=128))
 SPECIAL_STEPS = 0xFFFFFFFA
 """Step ids from here on are the interactive shell of `salloc`, the batch script and the like."""
 
