@@ -7,6 +7,7 @@ UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 SEED ?= 0
 MINUTES ?= 5
+UNATTENDED ?= 0
 CASES ?= 100000
 NAME ?=
 TEXT ?=
@@ -62,8 +63,8 @@ planted: setup  ## plant faults of one line in the source, one at a time: do the
 fuzz: setup .schemathesis/.done  ## try hostile input on parsers and servers: CASES=100000 in all; what fails a parser is kept in tests/data/fuzz
 	FUZZ_CASES=$(CASES) $(PYTHON) -m pytest -q -n 2 -m "slow or not slow" --timeout 3000 tests/fuzz
 
-chaos: setup  ## inject random faults: SEED=0 MINUTES=5
-	$(PYTHON) -m tests.container.faults.chaos --seed $(SEED) --minutes $(MINUTES)
+chaos: setup  ## inject random faults: SEED=0 MINUTES=5; UNATTENDED=1: nodes are lost for ever
+	$(PYTHON) -m tests.container.faults.$(if $(filter-out 0,$(UNATTENDED)),unattended,chaos) --seed $(SEED) --minutes $(MINUTES)
 
 lint: setup  ## check style, types and the direction of imports
 	$(VENV)/bin/ruff check .

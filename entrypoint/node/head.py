@@ -62,12 +62,14 @@ from entrypoint.run.lease import HeldError, Lease
 from entrypoint.run.restore import TakenOverError
 from entrypoint.run.store import StoreError
 from entrypoint.run.tls import files as tls_files
+from entrypoint.run.tls.files import Served
 
 log = logging.getLogger(__name__)
 
 NO_FAILOVER = (
     "ROLLCALL_HEAD_FAILOVER=auto has no effect, and a run that loses this head waits for it: %s"
 )
+TAKES_JOBS = "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
 PORT_TAKEN = "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port"
 
 
@@ -199,12 +201,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     """From the start of Ray to the outcome."""
     began, me, inbox = time.monotonic(), node.me, node.inbox
     token = run_token.for_head(settings)
-    keys = keys_of(settings, token)
-    skipped = differences.skipped_checks(settings)
-    spares = Spares(
-        role.spare_workers, settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
-    )
-    registry = NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
+    registry = _registry(settings, role, me)
     cluster = (
         ExistingRay(settings, journal, registry, inbox)
         if settings.ray_address
@@ -212,15 +209,14 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     )
     observer = JournalObserver(journal, inbox, cluster)
     files, port = RunFiles(settings.run_dir), settings.control_port
+    keys = keys_of(settings, token)
     queue = JobQueue(settings, journal, inbox, registry) if settings.waits_for_jobs else None
     try:
         listener = sockets.listen(port, address_of.bound(settings))
     except OSError as error:
         log.error(PORT_TAKEN, port, error.strerror)
         return errors.exit_code(error, files.root)  # 75 for a port that is taken: it frees itself
-    named = head_address(settings)
-    names = [named.value] if named else []
-    served = tls_files.prepare(settings, token, me.address, *names)
+    served = _served(settings, token, me)
     control = ControlServer(registry, observer, files, keys, Listener(listener, served))
     control.max_restarts = settings.max_restarts
     control.bequeath(heritage.told(settings, role, me.address))
@@ -246,18 +242,14 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
-        own_host = sockets.host_port(bind_address(settings) or me.address, port)
-        own_url = f"{settings.scheme}://{own_host}"
-        link = page_link(settings.url or own_url, keys.read_only)
+        link = page_link(_url(settings, me), keys.read_only)
         log.info("the run's page, to read only: %s", link)
         try:
             cluster.wait_ready()
             stored = store_sync.uploading(settings, files, journal, inbox)
             finish_uploads = uploads.enter_context(stored)
             if queue is not None:
-                log.info(
-                    "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
-                )
+                log.info("%s", TAKES_JOBS)
                 outcome = JobLoop(run, queue, cluster).serve(supervise)
             else:
                 outcome = supervise(run)
@@ -268,6 +260,25 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
             log.info("%s", what_to_do(files, code))
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
+
+
+def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:
+    places_itself = settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
+    spares = Spares(role.spare_workers, places_itself)
+    skipped = differences.skipped_checks(settings)
+    return NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
+
+
+def _served(settings: Settings, token: str, me: NodeInfo) -> Served | None:
+    """Write the node's files of TLS; return what the control port shows, None without TLS."""
+    named = head_address(settings)
+    return tls_files.prepare(settings, token, me.address, *([named.value] if named else []))
+
+
+def _url(settings: Settings, me: NodeInfo) -> str:
+    """Return the control port's URL, for people."""
+    host = sockets.host_port(bind_address(settings) or me.address, settings.control_port)
+    return settings.url or f"{settings.scheme}://{host}"
 
 
 def what_to_do(run: RunFiles, code: ExitCode) -> str:

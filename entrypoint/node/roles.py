@@ -14,6 +14,11 @@ from entrypoint.processes.inbox import Inbox
 
 log = logging.getLogger(__name__)
 
+JOINS = (
+    "the head of this run is at %s now: this node joins it, and its own job and settings for the "
+    "run do not count (`rollcall stop` ends the run)"
+)
+
 
 def serve(
     settings: Settings, role: Head | Worker, findings: Mapping[str, str], inbox: Inbox
@@ -35,7 +40,7 @@ def serve(
                 console.log_to_file(settings, is_head=True)
                 end = head.serve(settings, end.role, findings, inbox, end)
             case Moved(address):
-                log.warning("the head of this run is at %s now: this node joins it", address)
+                log.warning(JOINS, address)
                 settings = heritage.as_worker(settings, address)
                 console.log_to_file(settings, is_head=False)
                 end = worker.serve(settings, findings, inbox)

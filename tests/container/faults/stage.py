@@ -74,6 +74,11 @@ class Stage(Cluster):
             "OMP_NUM_THREADS": "1",
         }
 
+    @property
+    def head(self) -> int:
+        """The number of the node that leads."""
+        return HEAD
+
     def environment(self, number: int) -> dict[str, str]:
         notice = self.preempt_file(number)
         env = super().environment(number) | {"ROLLCALL_PREEMPT_FILE": str(notice)}
@@ -126,11 +131,11 @@ class Stage(Cluster):
         node = int(number or HEAD)
         match role:
             case "driver":
-                return [p for p in self.named(HEAD, "trainer") if "-m" in command_line(p)]
+                return [p for p in self.named(self.head, "trainer") if "-m" in command_line(p)]
             case "raylet":
                 return self.named(node, "raylet")
             case "gcs":
-                return self.named(HEAD, "gcs_server")
+                return self.named(self.head, "gcs_server")
             case "entrypoint":
                 return [psutil.Process(self.nodes[node].pid)]
             case "node":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.exit_codes import ExitCode
 from tests.container.cluster import ENDLESS
-from tests.container.faults import results
+from tests.container.faults import checker, results
 from tests.container.faults.alone import train_alone
 from tests.container.faults.fault import Fault, undergo
 from tests.container.faults.machine import do
@@ -21,6 +21,7 @@ from tests.container.faults.table_containers import (
     FIRST,
     SECOND,
     Containers,
+    asked,
     killed,
     lets_through,
     started,
@@ -33,6 +34,8 @@ from tests.support.watch import Watch, assert_no_step_is_lost_or_done_twice
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 TAKEN_SECONDS = 200
+AWAY_SECONDS = 40
+"""Several times as long as a worker watches a heartbeat."""
 
 
 class Led(Stage):
@@ -59,20 +62,41 @@ class LedContainers(Containers):
 HALVES = ((FIRST_HEAD, FIRST), (SECOND, "worker-3"))
 
 
-class Halves(Containers):
-    """Four nodes; one half has the head. The job trains nothing, and goes on with one worker."""
+class Idle(Containers):
+    """Its job trains nothing, and goes on with one worker."""
+
+    workers = 2
 
     def boot(self) -> None:
         own = {"ROLLCALL_MIN_WORKERS": "1", "ROLLCALL_REPLACE_TIMEOUT": "5s"}
         own |= {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": "auto"}
-        self.head("python", f"/data/{JOB.name}", workers=3, **own)
-        for number in (1, 2, 3):
+        self.head("python", f"/data/{JOB.name}", workers=self.workers, **own)
+        for number in range(1, 1 + self.workers):
             self.worker(number)
         self.watch.event("checkpoint", within=3 * BOOT_SECONDS)
 
     def lead(self) -> set[int]:
         """The leases by which steps were written."""
         return {event["epoch"] for event in self.events("step")}
+
+    def without_storage(self, node: str, *command: str) -> None:
+        """A command that puts an empty file system over the run directory, or takes it away."""
+        pid = podman("inspect", "--format={{.State.Pid}}", self.nodes[node].id).stdout.strip()
+        do("nsenter", f"--mount=/proc/{pid}/ns/mnt", *command)
+
+    def is_at_work_with(self, workers: int) -> bool:
+        roll, steps = self.events("roll")[-1], self.events("step")
+        return (
+            len(roll["details"]["present"]) == workers
+            and self.events("attempt")[-1]["at"] > roll["at"]
+            and steps[-1]["at"] > self.events("attempt")[-1]["at"]
+        )
+
+
+class Halves(Idle):
+    """Four nodes; one half has the head."""
+
+    workers = 3
 
     def cut(self) -> None:
         """No packet of one half comes to the other."""
@@ -86,22 +110,9 @@ class Halves(Containers):
         for node in HALVES[0]:
             lets_through(node)(self)
 
-    def without_storage(self, node: str, *command: str) -> None:
-        """A command that puts an empty file system over the run directory, or takes it away."""
-        pid = podman("inspect", "--format={{.State.Pid}}", self.nodes[node].id).stdout.strip()
-        do("nsenter", f"--mount=/proc/{pid}/ns/mnt", *command)
-
     def address(self, node: str) -> str:
         each = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         return podman("inspect", f"--format={each}", self.nodes[node].id).stdout.strip()
-
-    def is_at_work_with(self, workers: int) -> bool:
-        roll, steps = self.events("roll")[-1], self.events("step")
-        return (
-            len(roll["details"]["present"]) == workers
-            and self.events("attempt")[-1]["at"] > roll["at"]
-            and steps[-1]["at"] > self.events("attempt")[-1]["at"]
-        )
 
 
 @pytest.fixture
@@ -169,6 +180,54 @@ def test_a_heads_container_that_is_started_again_later_joins_the_new_head_as_a_w
         assert cluster.faults() == []
 
 
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Idle]:
+    if reason := missing():
+        pytest.skip(reason)
+    data = tmp_path / "data"
+    data.mkdir()
+    shutil.copy(JOB, data)
+    with Idle(tmp_path / "cluster", data) as cluster:
+        cluster.boot()
+        yield cluster
+
+
+@pytest.mark.timeout(900)
+def test_a_frozen_head_is_replaced_writes_nothing_when_it_wakes_up_and_joins(idle: Idle) -> None:
+    asked("pause", FIRST_HEAD)(idle)
+    idle.until(lambda: idle.lead() == {1, 2}, "step of a new head", within=TAKEN_SECONDS)
+    (move,) = idle.events("head-moved")
+    now = str(move["details"]["now"])
+    lines = len(idle.run.journal.read_text().splitlines())
+    asked("unpause", FIRST_HEAD)(idle)
+    idle.until(lambda: idle.is_at_work_with(2), "roll of all", within=TAKEN_SECONDS)
+    since = idle.run.journal.read_text().splitlines()[lines:]
+    assert {json.loads(line)["epoch"] for line in since} == {2}
+    assert "this node joins it" in idle.nodes[FIRST_HEAD].said
+    told = idle.nodes[FIRST_HEAD].execute("rollcall", "status", "--address", "localhost:8267")
+    assert f"head {now}: training" in told.stdout, "its address leads to the new head"
+    assert_no_step_is_lost_or_done_twice(idle.run)
+    idle.nodes[now].stop(grace=60)
+    assert set(idle.exit_codes(within=60).values()) == {143}
+    assert list(checker.heads(checker.all_events(idle.run.journal))) == []
+
+
+@pytest.mark.timeout(900)
+def test_a_head_without_storage_that_answers_keeps_its_place_and_goes_on_once_it_is_back(
+    idle: Idle,
+) -> None:
+    steps = len(idle.events("step"))
+    idle.without_storage(FIRST_HEAD, "mount", "-t", "tmpfs", "none", "/checkpoints")
+    time.sleep(AWAY_SECONDS)
+    assert idle.events("head-moved") == [], "it answers: nobody takes its place"
+    idle.without_storage(FIRST_HEAD, "umount", "/checkpoints")
+    idle.until(lambda: len(idle.events("step")) > steps + 50, "steps", within=TAKEN_SECONDS)
+    assert idle.lead() == {1}
+    assert_no_step_is_lost_or_done_twice(idle.run)
+    idle.nodes[FIRST_HEAD].stop(grace=60)
+    assert set(idle.exit_codes(within=60).values()) == {143}
+
+
 @pytest.mark.timeout(1200)
 def test_of_two_halves_the_one_with_the_storage_goes_on_and_with_both_the_one_with_the_head(
     tmp_path: Path,
@@ -202,8 +261,6 @@ def test_of_two_halves_the_one_with_the_storage_goes_on_and_with_both_the_one_wi
         for node in HALVES[0]:
             cluster.without_storage(node, "umount", "/checkpoints")
         cluster.join()
-        assert cluster.nodes[FIRST_HEAD].exit_code(within=60) == ExitCode.RUN_DIR
-        started(FIRST_HEAD)(cluster)
         cluster.until(lambda: cluster.is_at_work_with(3), "roll of all", within=TAKEN_SECONDS)
         assert {event["epoch"] for event in cluster.events("step")[last:]} == {2}
         assert_no_step_is_lost_or_done_twice(cluster.run)
