@@ -247,11 +247,13 @@ class Supervisor:
         if failure is FailureClass.STORAGE:
             self._prove_storage()  # before the journal needs it
         self.rendezvous.collective.ended(failure)
+        reason = classes.explain(result, failure)
         history = self._budget.after(
-            failure, progressed=progressed or failure is FailureClass.SCALED_UP
+            failure,
+            classes.error_of_code(reason, failure),
+            progressed=progressed or failure is FailureClass.SCALED_UP,
         )
         if failure not in NO_FAILURE:
-            reason = classes.explain(result, failure)
             self.run.journal.record(
                 "failure",
                 f"{failure}: {reason.sentence}",

@@ -245,7 +245,10 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.UNKNOWN: Failure(
         evidence="anything else",
-        answer="wait (longer after each failure), then resume",
+        answer=(
+            "wait (longer after each failure), then resume; stop at the "
+            "same error of the code twice in a row"
+        ),
         reason="the job died",
         remedy=f"Read the log, and repair the cause. {RESUMES}",
         patterns=(

@@ -175,7 +175,7 @@ def test_a_driver_that_ray_cannot_start_for_a_while_is_started_later_in_whatever
     assert world.lives().name == "finished"
     assert world.sentences("failure") == [
         f"unknown: {no_fork}",
-        "unknown: ValueError: broken",
+        "unknown: RuntimeError: broken",
         "storage: OSError: [Errno 28] No space left on device",
         "unknown: runtime_env setup failed: no",
     ]

@@ -111,7 +111,7 @@ def loses(mount: Mount, info: JobInfo, *, for_good: bool = False) -> Act:
 @pytest.mark.parametrize(
     ("info", "failure", "decision"),
     [
-        (DIED, "unknown: ValueError: broken", "the job died: "),
+        (DIED, "unknown: RuntimeError: broken", "the job died: "),
         (WRONG_USE, "storage: --config: cannot be read: No such file", "storage failed: "),
     ],
     ids=["it dies of something else", "it dies of it"],

@@ -59,7 +59,7 @@ def test_a_job_that_dies_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -
     world = World(tmp_path, ends(DIED, at_step=40), ends(FINISHED, at_step=100))
     assert world.lives().name == "finished"
     assert world.kinds() == ["roll", "attempt", "failure", "decision", "roll", "attempt"]
-    assert world.sentences("failure") == ["unknown: ValueError: broken"]
+    assert world.sentences("failure") == ["unknown: RuntimeError: broken"]
     assert world.sentences("decision") == ["the job died: resuming from step 40"]
     first, second = world.jobs.submitted
     assert "ROLLCALL_RESUME_FROM" not in first
@@ -153,6 +153,15 @@ def test_attempts_without_progress_exhaust_the_budget(tmp_path: Path) -> None:
     assert (outcome.name, outcome.exit_code) == ("failed", ExitCode.JOB_FAILED)
     assert "3 attempts in a row brought no new step" in outcome.sentence
     assert len(world.jobs.submitted) == 3
+
+
+def test_an_error_of_the_code_that_comes_again_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    bug = JobInfo("FAILED", "KeyError: 'answer'", driver_exit_code=1)
+    world = World(tmp_path, *[ends(bug, says=("KeyError: 'answer'",))] * 5)
+    outcome = world.lives()
+    assert (outcome.name, outcome.exit_code) == ("failed", ExitCode.JOB_FAILED)
+    assert "same error twice in a row" in outcome.sentence
+    assert len(world.jobs.submitted) == 2
 
 
 def test_progress_renews_the_budget(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from entrypoint.run.journal import Journal
 from tests.support.control import HEAD, TOKEN, Recorder, control_server
 
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
-DIED = JobInfo("FAILED", "Job failed\nValueError: broken", driver_exit_code=1)
+DIED = JobInfo("FAILED", "Job failed\nRuntimeError: broken", driver_exit_code=1)
 STOPPED = JobInfo("STOPPED", driver_exit_code=143)
 
 Act = Callable[["World"], JobInfo]

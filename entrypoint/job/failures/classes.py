@@ -164,6 +164,14 @@ def _seen(result: AttemptResult) -> set[FailureClass]:
     return seen
 
 
+OF_CODE = re.compile(
+    r"(Type|Attribute|Name|UnboundLocal|Key|Index|Value|ZeroDivision|NotImplemented)Error\b"
+)
+"""Errors of Python that a second run of the same code and data repeats."""
+ADDRESS = re.compile(r"\b0x[0-9a-f]+")
+"""Of an object, in its own words: another one in each process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """The best evidence for a class."""
@@ -205,6 +213,15 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     if result.told_error:
         return Reason(result.told_error.strip(), result.told_place)
     return Reason(_last_words(result))
+
+
+def error_of_code(reason: Reason, failure: FailureClass) -> tuple[str, str] | None:
+    """Return what identifies an error that the job's own code makes at the same place each time.
+
+    None for one that the machine, the network or a peer may have caused.
+    """
+    is_code = failure is FailureClass.UNKNOWN and OF_CODE.match(reason.sentence)
+    return (ADDRESS.sub("0x", reason.sentence), reason.place) if is_code else None
 
 
 def _seen_in(found: Evidence) -> Reason:

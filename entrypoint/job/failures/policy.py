@@ -20,6 +20,8 @@ class History:
     same_class: int
     """Attempts in a row that ended in the same failure class as the last one."""
     max_restarts: int
+    same_error: int = 1
+    """Attempts in a row that finished no new step and ended with the same error of the code."""
 
 
 @dataclass(slots=True)
@@ -30,13 +32,24 @@ class RestartBudget:
     attempts_without_progress: int = 0
     _same_class: int = 0
     _last: FailureClass | None = None
+    _same_error: int = 0
+    _error: tuple[str, str] | None = None
 
-    def after(self, failure: FailureClass, *, progressed: bool) -> History:
-        """Count one more attempt. `progressed`: the attempt finished a new step."""
+    def after(
+        self, failure: FailureClass, error: tuple[str, str] | None = None, *, progressed: bool
+    ) -> History:
+        """Count one more attempt. `progressed`: the attempt finished a new step.
+
+        `error`: the sentence and the place of an error of the job's code, if such a one ended it.
+        """
         self.attempts_without_progress = 0 if progressed else self.attempts_without_progress + 1
         self._same_class = self._same_class + 1 if failure is self._last else 1
         self._last = failure
-        return History(self.attempts_without_progress, self._same_class, self.max_restarts)
+        again = error is not None and error == self._error and not progressed
+        self._same_error = self._same_error + 1 if again else 1
+        self._error = error
+        counts = self.attempts_without_progress, self._same_class
+        return History(*counts, self.max_restarts, self._same_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,9 @@ def decide(
         return Grow(f"every worker is there again: {where} with all of them")
     if failure in OUT_OF_MEMORY:
         return _once_more(failure, history, where, node)
+    if history.same_error > 1:
+        why = "the code failed with the same error twice in a row, and without a new step"
+        return Stop("failed", about.exit_code, f"{why}: another try would end the same way")
     in_vain = history.attempts_without_progress
     if in_vain > history.max_restarts:
         attempts = "the attempt" if in_vain == 1 else f"{in_vain} attempts in a row"

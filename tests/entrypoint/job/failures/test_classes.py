@@ -21,6 +21,7 @@ from entrypoint.job.failures.classes import (
     StopRequested,
     WrongStart,
     classify,
+    error_of_code,
     explain,
     find_evidence,
 )
@@ -304,3 +305,30 @@ def test_an_error_that_peers_share_does_not_hide_the_collective_that_failed() ->
     )
     log = f"[rank1]: {tracebacks.HEADER}:\n[rank1]: {lost}\n{watchdog}"
     assert classify(result_of({"log": log, "exit_code": 1})) is F.COLLECTIVE
+
+
+@pytest.mark.parametrize(
+    ("sentence", "is_code"),
+    [
+        ("KeyError: 'answer'", True),
+        ("ValueError: expected hidden size 64", True),
+        ("TypeError: unhashable type: 'list'", True),
+        ("ConnectionError: the hub is away", False),
+        ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1", False),
+        ("json.decoder.JSONDecodeError: Expecting value", False),
+        ("OSError: [Errno 116] Stale file handle", False),
+        ("AssertionError", False),
+    ],
+)
+def test_which_errors_the_code_itself_repeats(sentence: str, *, is_code: bool) -> None:
+    found = error_of_code(Reason(sentence, "data.py:3"), F.UNKNOWN)
+    assert found == ((sentence, "data.py:3") if is_code else None)
+    assert error_of_code(Reason(sentence), F.SERVICE) is None
+
+
+def test_an_error_is_the_same_wherever_its_object_lies_in_memory() -> None:
+    one, other = (
+        error_of_code(Reason(f"TypeError: <f at {at}> is not iterable"), F.UNKNOWN)
+        for at in ("0x7f01", "0x7fab")
+    )
+    assert one == other

@@ -36,6 +36,34 @@ def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row
     ]
 
 
+def test_the_same_error_of_the_code_twice_in_a_row_ends_the_run() -> None:
+    budget, bug = RestartBudget(max_restarts=3), ("KeyError: 'x'", "data.py:7")
+    first = budget.after(F.UNKNOWN, bug, progressed=True)
+    assert isinstance(decide(F.UNKNOWN, first, from_step=4), Resume)
+    other = budget.after(F.UNKNOWN, ("KeyError: 'x'", "data.py:9"), progressed=False)
+    assert isinstance(decide(F.UNKNOWN, other, from_step=4), Resume)
+    again = budget.after(F.UNKNOWN, ("KeyError: 'x'", "data.py:9"), progressed=False)
+    decision = decide(F.UNKNOWN, again, from_step=4)
+    assert isinstance(decision, Stop)
+    assert decision.exit_code == ExitCode.JOB_FAILED
+    assert "same error twice in a row" in decision.sentence
+
+
+@pytest.mark.parametrize(
+    ("between", "progressed"),
+    [(None, False), (("KeyError: 'x'", "data.py:9"), True)],
+)
+def test_another_end_or_a_new_step_between_two_errors_of_the_code_gives_another_try(
+    between: tuple[str, str] | None, *, progressed: bool
+) -> None:
+    budget, bug = RestartBudget(max_restarts=3), ("KeyError: 'x'", "data.py:9")
+    budget.after(F.UNKNOWN, bug, progressed=False)
+    last = budget.after(F.UNKNOWN, between, progressed=progressed)
+    if not progressed:
+        last = budget.after(F.UNKNOWN, bug, progressed=False)
+    assert isinstance(decide(F.UNKNOWN, last, from_step=4), Resume)
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
