@@ -25,7 +25,7 @@ TARGETS = {1024: 0.97, 16_384: 0.92}
 """GPUs → wanted effective time, for each GPU paid."""
 SPARES = (0, 1, 2, 4, 8)
 NOTICED_STEPS = 20
-"""After which somebody replaces a slow machine by a spare: the product names it from 15 % on."""
+"""After which somebody replaces a slow machine by a spare."""
 ASSUMED = ("replacement", "start", "rejoin", "slow_share", "checkpoint")
 
 

@@ -29,6 +29,17 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
+class Evicted:
+    """A node that was put off the roll by the head."""
+
+    why: str
+    life: str
+    """`examined` of its process then, which it has again until its checks have passed anew."""
+    until: float = 0.0
+    """When it may be back at the earliest; seconds of the head's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """What the registry knows of the nodes, by their names."""
 
@@ -37,17 +48,20 @@ class Known:
     entries: Mapping[str, RegisteredNode]
     forgotten: Mapping[str, float]
     """Those that left or are to join again → since when."""
-    evicted: Mapping[tuple[str, str], tuple[str, str]]
+    evicted: Mapping[tuple[str, str], Evicted]
     """(Name, address) → why the node was evicted, and more."""
+    unwanted: Mapping[str, str]
+    """Nodes in whose place others are to come before they leave → why."""
 
 
 def attendance(known: Known, now: float, patience: float) -> Attendance:
     """Return who is there and who is gone.
 
     `patience`: seconds of silence after which a node counts as gone. One that was evicted is gone
-    at once.
+    at once, and one that is unwanted counts as gone.
     """
-    heard = frozenset(name for name, entry in known.entries.items() if entry.present(now))
+    present = (name for name, entry in known.entries.items() if entry.present(now))
+    heard = frozenset(present) - set(known.unwanted)
     lost = []
     for name, info in known.joined.items():
         if name not in heard and (why := _why_gone(known, info, now, patience)):
@@ -58,8 +72,10 @@ def attendance(known: Known, now: float, patience: float) -> Attendance:
 def _why_gone(known: Known, info: NodeInfo, now: float, patience: float) -> str:
     """Return why a node is gone for good; "" if it may be back."""
     name = info.node
+    if why := known.unwanted.get(name):
+        return why
     if evicted := known.evicted.get((name, info.address)):
-        return evicted[0]
+        return evicted.why
     entry, since = known.entries.get(name), known.forgotten.get(name)
     if entry is not None and now - entry.seen_at > patience:
         return f"it has been silent for {duration(now - entry.seen_at)}"

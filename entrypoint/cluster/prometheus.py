@@ -64,6 +64,10 @@ METRICS: Mapping[str, Metric] = {
         "how long a rank computes for the same work, times the duration of its peers",
         ("role", "rank", "node"),
     ),
+    "slow_node_stays": Metric(
+        "1 for a slow node that does not leave for a spare, with why", ("node", "why")
+    ),
+    "slow_nodes_replaced_total": Metric("slow nodes that have left for a spare"),
     "step": Metric("finished steps of the run"),
     "total_steps": Metric("steps that the run will have; 0 if that is not known"),
     "samples": Metric("completions trained on"),
@@ -200,6 +204,8 @@ def _nodes(scrape: Scrape) -> Iterator[Sample]:
         yield "node_oom_kills_total", (name,), kills
     for one in scrape.health:
         yield "node_change", (one.node, one.change.kind, one.change.part), 1
+    for one in scrape.state.get("slow_nodes", ()):
+        yield "slow_node_stays", (one["node"], one["why"]), 1
     for name, speed in scrape.speeds:
         yield "rank_slowness", (speed.role, str(speed.rank), name), speed.times
 
@@ -219,6 +225,7 @@ def _step(row: Mapping[str, float]) -> Iterator[Sample]:
 def _history(tally: Tally) -> Iterator[Sample]:
     yield "attempts_total", (), tally.attempts
     yield "refusals_total", (), tally.refusals
+    yield "slow_nodes_replaced_total", (), tally.slow_left
     yield "tokens_total", (), tally.tokens
     if "step" in tally.newest:  # a cluster without a job, or a job that tells no steps, has none
         yield "effective_time_ratio", (), tally.effective_time_ratio

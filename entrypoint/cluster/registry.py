@@ -10,16 +10,17 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from contract.durations import duration
 from contract.resources import NodeResources
 from entrypoint.cluster import differences, lost_nodes, places, roll
 from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.health import Health
-from entrypoint.cluster.lost_nodes import Attendance, Known
+from entrypoint.cluster.lost_nodes import Attendance, Evicted, Known
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.roll import Places, RegisteredNode
 from entrypoint.machine.gpus.use import GpuUse
@@ -49,8 +50,11 @@ class Spares:
     """The nodes that a run has besides its workers."""
 
     count: int = 0
+    """That are expected."""
     bare: bool = False
     """Ray places the job's work as it likes, so that their Ray has to offer nothing."""
+    kept: bool = False
+    """A node beyond the workers is a spare, also if none is expected."""
 
 
 class NodeRegistry:
@@ -87,8 +91,10 @@ class NodeRegistry:
         """Workers that have to join again and have not checked in yet."""
         self._forgotten: dict[str, float] = {}
         """Worker that left or is to join again, and has not checked in since → since when."""
-        self._evicted: dict[tuple[str, str], tuple[str, str]] = {}
-        """(Name, address) → why the node was evicted, and the life in which it was."""
+        self._evicted: dict[tuple[str, str], Evicted] = {}
+        """By name and address."""
+        self._unwanted: Mapping[str, str] = {}
+        """Nodes in whose place others are to come before they leave → why."""
         self._joined: dict[str, NodeInfo] = {}
         """What each worker said last of those that have ever joined."""
         self._oom_counts: dict[str, int] = {}
@@ -143,21 +149,27 @@ class NodeRegistry:
 
     def roll_state(self) -> roll.RollState:
         with self._lock:
-            staying = {n: e for n, e in self._entries.items() if n not in self._leaving}
+            staying = {name: self._entries[name] for name in self._in_turn()}
             now = time.monotonic()
             off = roll.OffRoll(self._refused, self._forgotten)
             return roll.roll_state(staying, self._places, now, self._began, off)
 
     def _workers(self, now: float) -> tuple[str, ...]:
         """Return who has a place, of the nodes that are heard and stay; with the lock held."""
-        entries = self._entries.items()
-        heard = [n for n, e in entries if e.present(now) and n not in self._leaving]
+        heard = [name for name in self._in_turn() if self._entries[name].present(now)]
         return self._places.workers(heard)
+
+    def _in_turn(self) -> list[str]:
+        """Return the nodes that stay, as they get free places: worse ones last; with the lock."""
+        worse = {change.node for change in self.health.known()}
+        staying = (name for name in self._entries if name not in self._leaving)
+        return sorted(staying, key=lambda name: name in worse)
 
     @property
     def _places(self) -> Places:
         spares = self._spares
-        return Places(self.expected, spares.count, spares.bare, self._holders, self._held)
+        holders, held, kept = self._holders, self._held, spares.kept
+        return Places(self.expected, spares.count, spares.bare, holders, held, kept)
 
     def hold_places(self, holders: Sequence[str]) -> None:
         """Note that the job begins on these workers: they keep their places if they are lost."""
@@ -198,7 +210,9 @@ class NodeRegistry:
         """
         with self._lock:
             now = time.monotonic()
-            known = Known(self._joined, self._entries, self._forgotten, self._evicted)
+            known = Known(
+                self._joined, self._entries, self._forgotten, self._evicted, self._unwanted
+            )
             return lost_nodes.attendance(known, now, patience)
 
     def silent(self) -> frozenset[str]:
@@ -235,15 +249,27 @@ class NodeRegistry:
             self._leaving.clear()
             return anyone
 
-    def evict(self, worker: str, why: str) -> None:
+    def evict(self, worker: str, why: str, seconds: float = 0.0) -> None:
         """Forget a worker and refuse it until its checks have passed again.
 
-        A node at another address may take its name.
+        `seconds`: for which it is refused even so. A node at another address may take its name.
         """
         with self._lock:
             entry = self._entries.pop(worker, None)
             if entry is not None:
-                self._evicted[worker, entry.info.address] = why, entry.info.examined
+                until = time.monotonic() + seconds
+                address, life = entry.info.address, entry.info.examined
+                self._evicted[worker, address] = Evicted(why, life, until)
+
+    def refuse(self, worker: str, address: str, why: str, seconds: float) -> None:
+        """Refuse a node for so many seconds, which an earlier head has evicted."""
+        with self._lock:
+            self._evicted[worker, address] = Evicted(why, "", time.monotonic() + seconds)
+
+    def replace_first(self, unwanted: Mapping[str, str]) -> None:
+        """Note the nodes in whose place others are to come before they leave, and why."""
+        with self._lock:
+            self._unwanted = unwanted
 
     def forget(self, worker: str) -> None:
         """Have a worker check in again, which ends its present Ray."""
@@ -385,8 +411,12 @@ class NodeRegistry:
 
     def _still_evicted(self, info: NodeInfo) -> str | None:
         """Return why an evicted node stays out; None if it has passed its checks since."""
-        why, life = self._evicted.get((info.node, info.address), (None, ""))
-        if why and info.examined and info.examined != life:
+        known = self._evicted.get((info.node, info.address))
+        if known is None:
+            return None
+        if (rest := known.until - time.monotonic()) > 0:
+            return f"{known.why}; it may be back in {duration(rest)}"
+        if info.examined and info.examined != known.life:
             del self._evicted[info.node, info.address]
             return None
-        return why
+        return known.why

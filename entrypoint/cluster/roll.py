@@ -175,7 +175,8 @@ class RollState:
 
     def __str__(self) -> str:
         noun = "worker" if self.expected == 1 else "workers"
-        are = f"{noun} {self._spares_in_words}" if self.expected_spares else f"{noun} are"
+        has_spares = self.expected_spares or self.spares
+        are = f"{noun} {self._spares_in_words}" if has_spares else f"{noun} are"
         are = "worker is" if are == "worker are" else are
         there = f"{len(self.present)} of {self.expected} {are} there"
         if self.expected == 0:
@@ -202,17 +203,24 @@ class Places:
 
     expected: int
     spares: int = 0
-    """Nodes that are to be there besides; without any, each node that joins has a place."""
+    """Nodes that are to be there besides."""
     bare_spares: bool = False
     """Ray places the job's work as it likes, so that the Ray of a spare has to offer nothing."""
     holders: tuple[str, ...] = ()
     """Who had a place when the roll was called, or got one since."""
     held: bool = False
     """An attempt runs: the places of nodes that are lost stay theirs."""
+    kept: bool = False
+    """A node beyond the workers is a spare, also if none is expected."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there are as many places as workers; else each node that joins has one."""
+        return self.kept or self.spares > 0
 
     def workers(self, heard: Sequence[str]) -> tuple[str, ...]:
         """Return who has a place. `heard`: the nodes that are heard, the oldest first."""
-        if not self.spares:
+        if not self.limited:
             return tuple(heard)
         there = [*self.holders, *heard] if self.held else heard
         return places.filled(self.holders, there, self.expected)
@@ -254,7 +262,7 @@ def roll_state(
     if (strangers := unknown - len(newest)) > 0:
         away(None, Absence.UNKNOWN, seconds=now - began, workers=strangers)
     bare = set(spares) if roll.bare_spares else set()
-    taken = places.taken(roll.holders, present) if roll.spares else []
+    taken = places.taken(roll.holders, present) if roll.limited else []
     return RollState(
         roll.expected,
         tuple(present),

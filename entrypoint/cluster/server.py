@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache, partial
 from threading import Lock
@@ -34,6 +34,7 @@ from entrypoint.cluster.request_io import hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS, RollState
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.serving import Listener, Serving
+from entrypoint.cluster.slow_nodes import Stays
 from entrypoint.cluster.slow_ranks import Speed, Straggler
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
@@ -96,6 +97,8 @@ class ControlServer:
         """Of the ranks of the job that runs."""
         self.stragglers: Sequence[Straggler] = ()
         """Those ranks that are slow now."""
+        self.staying: Sequence[Stays] = ()
+        """Slow nodes that do not leave for a spare."""
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
@@ -168,9 +171,17 @@ class ControlServer:
         """Tell each worker that is accepted from now on how to lead the run in the head's place."""
         self._workers.heritage = heritage
 
-    def evict(self, worker: str, why: str) -> None:
-        """Refuse a worker until its checks have passed again."""
-        self._registry.evict(worker, why)
+    def refuse(self, worker: str, address: str, why: str, seconds: float) -> None:
+        """Refuse a node for so many seconds, which an earlier head has evicted."""
+        self._registry.refuse(worker, address, why, seconds)
+
+    def replace_first(self, unwanted: Mapping[str, str]) -> None:
+        """Have other nodes brought for these, which are there, and say why."""
+        self._registry.replace_first(unwanted)
+
+    def evict(self, worker: str, why: str, seconds: float = 0.0) -> None:
+        """Refuse a worker until its checks have passed again, and for so many seconds at least."""
+        self._registry.evict(worker, why, seconds)
         self._in_loop(self._workers.answer_running)
 
     def renew(self, worker: str) -> None:
@@ -264,6 +275,7 @@ class ControlServer:
             "idle": self.idle,
             "health": [one.as_dict() for one in self.health.known()],
             "stragglers": [one.as_dict() for one in self.stragglers],
+            "slow_nodes": [one.as_dict() for one in self.staying],
             **attempts.as_dict(),
             "outcome": self._workers.outcome,
             "run": run_facts.read(files),

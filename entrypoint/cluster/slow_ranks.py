@@ -18,9 +18,13 @@ from typing import Any
 
 from contract.launch.rank_times import RankTime
 
+EQUAL = 1.08
+"""Times the duration of its peers by which equal GPUs of one cluster differ (Sinha et al. 2022,
+"Not All GPUs Are Created Equal"). A rank that is surely slower than that is slow."""
+LASTING = 64
+"""Steps at least that show so small a difference: what is over sooner is no fault of a node."""
 SLOWER = 1.15
-"""Times the duration of its peers from which on a rank is slow. GPUs of one model and one cluster
-differ by 8 % (Sinha et al. 2022, "Not All GPUs Are Created Equal")."""
+"""Times the duration of its peers from which on a rank is slow, if it is surely slower at all."""
 SLOWER_THAN_BEFORE = 1 / 0.75
 """The same for a rank without peers: its samples change, too. nvidia-resiliency-ext calls a rank a
 straggler from the score 0.75 on."""
@@ -55,7 +59,7 @@ class Speed:
     against: Against
     times: float
     sure: float
-    """Standard errors between `times` and 1; 0 if there is no need to know."""
+    """Standard errors between `times` and what equal ranks may take; 0 if it takes no longer."""
     window: int
     """Number of steps that say so."""
     first: int
@@ -65,7 +69,7 @@ class Speed:
     @property
     def is_slower(self) -> bool:
         """Whether it would be slow if that were sure."""
-        return self.times >= (SLOWER if self.against is Against.PEERS else SLOWER_THAN_BEFORE)
+        return self.times >= (EQUAL if self.against is Against.PEERS else SLOWER_THAN_BEFORE)
 
     @property
     def is_slow(self) -> bool:
@@ -120,17 +124,14 @@ class History:
     """The newest steps of the ranks that compute now."""
 
     def __init__(self) -> None:
-        self._ranks: object = None
         self._series: dict[tuple[str, int], _Series] = {}
 
     def add(self, step: int, of_roles: Mapping[str, Sequence[RankTime]]) -> None:
-        """Add a step. Ranks on other nodes or GPUs than before begin a new history."""
-        ranks = {
-            role: [(one.rank, one.address, one.device, one.gpu) for one in times]
-            for role, times in of_roles.items()
-        }
-        if ranks != self._ranks:
-            self._ranks, self._series = ranks, {}
+        """Add a step. A rank on another node or GPU than before begins a new history."""
+        there = {(role, one.rank): one for role, times in of_roles.items() for one in times}
+        for key, row in list(self._series.items()):
+            if key not in there or not _is_same(there[key], row.of):
+                del self._series[key]
         for role, times in of_roles.items():
             for device in {one.device for one in times}:
                 self._add(role, step, [one for one in times if one.device == device])
@@ -163,6 +164,11 @@ class History:
     def forget(self, speed: Speed) -> None:
         """Begin a new history of a rank."""
         self._series.pop((speed.role, speed.rank), None)
+
+
+def _is_same(one: RankTime, other: RankTime) -> bool:
+    """Whether two times are of the same part of the cluster."""
+    return (one.address, one.device, one.gpu) == (other.address, other.device, other.gpu)
 
 
 def _medians_of_others(values: Sequence[float]) -> list[float]:
@@ -209,7 +215,17 @@ def _in_window(role: str, row: _Series, size: int) -> Speed | None:
     if not speed.is_slower:
         return speed
     error = _error(values, size) * (1 if row.against is Against.PEERS else math.sqrt(2))
-    return replace(speed, sure=location / error)
+    return replace(speed, sure=_distance(speed, location) / error)
+
+
+def _distance(speed: Speed, location: float) -> float:
+    """Return how far the rank is from what equal ranks may take, as a logarithm.
+
+    A large difference is one from 0, and a small one is one from EQUAL.
+    """
+    if speed.against is Against.PAST or speed.times >= SLOWER:
+        return location
+    return location - math.log(EQUAL) if speed.window >= LASTING else 0.0
 
 
 def _error(values: Sequence[float], size: int) -> float:

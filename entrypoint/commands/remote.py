@@ -203,7 +203,10 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
         lines.append(f"run {name}")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
     lines += _attempts(state)
-    lines += [f"slow: {one['sentence']}" for one in state.get("stragglers", [])]
+    staying = state.get("slow_nodes", [])
+    told = {one["node"] for one in staying}
+    slow = [one for one in state.get("stragglers", []) if one["node"] not in told]
+    lines += [f"slow: {one['sentence']}" for one in (*slow, *staying)]
     lines += [f"warning: {warning}" for warning in _warnings(state)]
     if state["outcome"]:
         lines.append(f"outcome: {state['outcome']['outcome']}")

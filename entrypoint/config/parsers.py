@@ -62,6 +62,8 @@ class Stragglers(StrEnum):
     """What the head does about ranks that compute more slowly than equal ones."""
 
     WARN = "warn"
+    REPLACE = "replace"
+    """Their node leaves for a spare, between two steps."""
     OFF = "off"
 
 

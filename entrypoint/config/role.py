@@ -10,7 +10,7 @@ from contract.options import ConfigError, Fault
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
 from entrypoint.config.recipes import BUILTIN
-from entrypoint.config.settings import Settings
+from entrypoint.config.settings import Settings, Stragglers
 from entrypoint.config.variables import shown
 
 DEFAULT_EXPECTED_WORKERS = 1
@@ -274,6 +274,7 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             platform.remedies.get("nodes", REMEDIES["nodes"]),
         )
     yield from _spare_faults(settings)
+    yield from _straggler_faults(settings)
     if settings.min_workers is not None and settings.min_workers > expected:
         source = _source(settings, "expected_workers", "nodes")
         yield Fault(
@@ -282,6 +283,32 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is above the {expected} workers that are expected ({source})",
             "give at most as many, or set EXPECTED_WORKERS higher",
         )
+
+
+def _straggler_faults(settings: Settings) -> Iterator[Fault]:
+    """A policy that evicts slow nodes, where none could be found or nothing takes its place."""
+    if settings.stragglers is not Stragglers.REPLACE:
+        return
+    recipe, spare = settings.recipe, settings.spare_workers or settings.replace_command
+    if settings.ray_address is not None:
+        problem = "evicts a slow node, and nodes of a Ray that exists are not ours to evict"
+        remedy = "give warn, or remove ROLLCALL_RAY_ADDRESS to start Ray here"
+    elif recipe != BUILTIN and not settings.waits_for_jobs:
+        problem = f"compares the ranks of recipe {BUILTIN}, and ROLLCALL_RECIPE={recipe} has others"
+        remedy = f"give warn, or set ROLLCALL_RECIPE={BUILTIN}"
+    elif expected_workers(settings) == 0:
+        source = _source(settings, "expected_workers", "nodes")
+        problem = f"evicts a slow worker, and no worker is expected ({source})"
+        remedy = "give warn, or set EXPECTED_WORKERS"
+    elif not spare:
+        problem = "evicts a slow node for a spare, and there is none (ROLLCALL_SPARE_WORKERS)"
+        remedy = (
+            "set ROLLCALL_SPARE_WORKERS=1, or ROLLCALL_REPLACE_COMMAND to bring a node; or give"
+        )
+        remedy += " warn"
+    else:
+        return
+    yield Fault("ROLLCALL_STRAGGLERS", str(settings.stragglers), problem, remedy)
 
 
 def _spare_faults(settings: Settings) -> Iterator[Fault]:

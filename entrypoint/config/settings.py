@@ -135,7 +135,7 @@ class Settings:
     stragglers: Stragglers = variable(
         "ROLLCALL_STRAGGLERS",
         "`warn`: tell of ranks that [compute more slowly](recovery.md#slow-ranks) than equal ranks."
-        " `off`: do not compare them.",
+        " `replace`: a spare takes the place of their node, too. `off`: do not compare them.",
         default=Stragglers.WARN,
     )
     debug_ray: DebugRay = variable(
@@ -498,6 +498,11 @@ class Settings:
         own_variables = variables_before(self.job)[0]
         of_job = secret_texts({**self.runtime_env.get("env_vars", {}), **own_variables})
         return secret_texts(self.environ) | of_job | frozenset(given)
+
+    @property
+    def keeps_spares(self) -> bool:
+        """Whether a node beyond the workers waits for a place, instead of taking one."""
+        return self.spare_workers > 0 or self.stragglers is Stragglers.REPLACE
 
     @property
     def shares_run_dir(self) -> bool:

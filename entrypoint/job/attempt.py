@@ -14,7 +14,6 @@ from contract.durations import duration
 from contract.launch.places import MOVED
 from contract.progress import Phase, Progress
 from contract.redaction import redact
-from entrypoint.config.settings import Stragglers
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end, ranks_behind
 from entrypoint.job.failures import resume_check
@@ -37,7 +36,7 @@ from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
 from entrypoint.job.recipes.base import JobCommand
 from entrypoint.job.reported_steps import ReportedSteps
 from entrypoint.job.run_context import RunContext
-from entrypoint.job.straggler_watch import StragglerWatch
+from entrypoint.job.slow_nodes import SlowNodes
 from entrypoint.machine import oom_kills
 from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
@@ -81,11 +80,11 @@ class Attempt:
     plan: AttemptPlan
     jobs: JobClient
     hang: HangWatch
+    slow: SlowNodes | None
+    """None if nobody asks, or the job tells no times of its ranks."""
     _evidence: EvidenceLog = field(init=False)
     _kills: OomWatch = field(init=False)
     _ranks: RanksBehind = field(init=False)
-    _stragglers: StragglerWatch | None = field(init=False)
-    """None if nobody asks, or the job tells no times of its ranks."""
     _line: ProgressLine = field(default_factory=ProgressLine)
     _cause: Cause | None = None
     """Why this class has asked the job to end, or has killed it."""
@@ -121,9 +120,6 @@ class Attempt:
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
         self._ranks = ranks_behind.of_run(self.run, self._line.end)
-        compares = self.run.settings.stragglers is not Stragglers.OFF
-        watch = StragglerWatch(self.run.files.rank_times, control.node_at)
-        self._stragglers = watch if compares and self.run.recipe.tells_phases else None
 
     def execute(self) -> AttemptResult:
         """Raises InterruptedWaitError if the node is asked to stop before Ray has the job."""
@@ -241,7 +237,8 @@ class Attempt:
             elif self._does_not_end():
                 break
             self._see(progress, before)  # last: it may add events to those of the job
-        self.run.control.speeds, self.run.control.stragglers = (), ()
+        if self.slow:
+            self.slow.rest()
         self._over.set()
         self._copied.wait()
         self._told.publish(last=True)
@@ -290,24 +287,19 @@ class Attempt:
     def _look_for_changes(self) -> None:
         """Record what has become worse on the nodes, each once."""
         for one in self.run.control.health.take():
-            self._line.end()
-            self.run.journal.record("node-change", one.sentence, **one.as_dict())
+            self._tell("node-change", one.sentence, **one.as_dict())
 
     def _look_for_stragglers(self) -> None:
-        if self._stragglers is None:
+        """Tell of slow ranks; end the attempt if a slow node leaves for a spare."""
+        if self.slow is None or self._cause is not None:
             return
-        for one in self._stragglers.look():
-            self._line.end()
-            if one.is_over:
-                self.run.journal.record("straggler-over", one.sentence, **one.details())
-                continue
-            found = [change.sentence for change in self.run.control.health.known(one.node)]
-            sentence = "; ".join([one.sentence, *found])
-            self.run.journal.record(
-                "straggler", sentence, **one.details(), evidence="; ".join(found)
-            )
-        self.run.control.speeds = self._stragglers.speeds
-        self.run.control.stragglers = self._stragglers.slow
+        leaves = self.slow.look(self._tell)
+        if leaves and self._begun:  # each attempt gains a step, whatever spares do
+            self._stop(leaves)
+
+    def _tell(self, kind: str, sentence: str, /, **details: Any) -> None:
+        self._line.end()
+        self.run.journal.record(kind, sentence, **details)
 
     def _look_for_silent_workers(self) -> None:
         """Record who falls silent and who is heard again: the job may live on for minutes.
@@ -325,7 +317,7 @@ class Attempt:
     def _look_for_moves(self) -> None:
         """Give a lost worker's place to the spare on which the job goes on, once it says so."""
         roll = self.run.control.roll()
-        if not roll.expected_spares or roll.complete:
+        if not self.run.settings.keeps_spares or roll.complete:
             return
         with suppress(OSError):
             for event in self.run.journal.landmarks(MOVED):
@@ -334,8 +326,7 @@ class Attempt:
                     self.run.control.move_place(event["details"]["lost"], to)
 
     def _tell_worker(self, kind: str, name: str, what: str) -> None:
-        self._line.end()
-        self.run.journal.record(kind, f"{name} {what}", node=name)
+        self._tell(kind, f"{name} {what}", node=name)
 
     def _log_start(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Log how the job says it began: only the job knows what the nodes had in memory."""

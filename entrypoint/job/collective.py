@@ -29,6 +29,7 @@ AFTER_ON_GPUS = frozenset(
         FailureClass.GPU_FAULT,
         FailureClass.HANG,
         FailureClass.SCALED_UP,
+        FailureClass.STRAGGLER,
     }
 )
 AFTER_ON_CPUS = frozenset({FailureClass.COLLECTIVE})

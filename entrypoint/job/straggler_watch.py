@@ -9,11 +9,18 @@ from pathlib import Path
 
 from contract.launch import rank_times
 from contract.launch.rank_times import LARGEST_FILE
-from entrypoint.cluster.slow_ranks import MOST_STEPS, SLOWER, Against, History, Speed, Straggler
+from entrypoint.cluster.slow_ranks import (
+    MOST_STEPS,
+    SLOWER,
+    Against,
+    History,
+    Speed,
+    Straggler,
+)
 from entrypoint.run import log_files
 
-WELL = (1 + SLOWER) / 2
-"""A rank that was slow is well again below it."""
+WELL = 1.075
+"""A rank that was slow is well again below it: within what equal GPUs differ by."""
 
 
 def _is_well(speed: Speed) -> bool:

@@ -15,10 +15,10 @@ from contract.launch import places
 from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.run_dir import write_atomically
 from entrypoint.cluster.server import HeadPhase
-from entrypoint.job import exported_model
+from entrypoint.job import exported_model, slow_nodes
 from entrypoint.job.attempt import Attempt, AttemptPlan
 from entrypoint.job.failures import classes, hang, policy, resume_check
-from entrypoint.job.failures.classes import AttemptResult
+from entrypoint.job.failures.classes import AttemptResult, SlowNode
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
@@ -29,6 +29,7 @@ from entrypoint.job.rendezvous import (
     UnplaceableError,
 )
 from entrypoint.job.run_context import RunContext
+from entrypoint.job.slow_nodes import SlowNodes
 from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
@@ -43,7 +44,9 @@ log = logging.getLogger(__name__)
 PROBE_BYTES = 2**20
 ACKNOWLEDGE_SECONDS = 5.0
 """How long the head waits until all workers have received the outcome."""
-NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, FailureClass.SCALED_UP)
+BY_US = (FailureClass.SCALED_UP, FailureClass.STRAGGLER)
+"""The head has ended the attempt, for a better one."""
+NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, *BY_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Supervisor:
     jobs: JobClient
     _budget: policy.RestartBudget = field(init=False)
     _hang: HangWatch = field(init=False)
+    _slow: SlowNodes | None = field(init=False, default=None)
     _digests: ModelDigests = field(init=False)
     _unstarted: int = field(init=False, default=0)
     """Attempts in a row that could not start, because files were gone."""
@@ -106,7 +110,7 @@ class Supervisor:
     def supervise(self) -> Outcome:
         try:
             self.rendezvous.await_files()
-            self._hang = self._hang_watch()
+            self._hang, self._slow = self._hang_watch(), slow_nodes.of_run(self.run)
             while True:
                 self._compare_models()
                 if (stop := self.rendezvous.complete()) is not None:
@@ -125,6 +129,8 @@ class Supervisor:
                         exported_model.show(self.run)
                     return Outcome.of(decision)
                 self.rendezvous.record(decision)
+                if isinstance(decision, policy.Swap):
+                    self._evict(decision, result)
                 self.rendezvous.recover(
                     decision,
                     self._budget.attempts_without_progress,
@@ -180,7 +186,7 @@ class Supervisor:
     def _attempt(self) -> AttemptResult:
         """Run the next attempt. Raises FilesGoneError if the job's files are gone."""
         plan = self._plan()
-        result = Attempt(self.run, plan, self.jobs, self._hang).execute()
+        result = Attempt(self.run, plan, self.jobs, self._hang, self._slow).execute()
         if result.status == "LOST":
             return result
         lost = self.run.control.roll().lost(plan.workers)
@@ -221,7 +227,7 @@ class Supervisor:
             **discover.of_driver(run.settings),
         }
         workers = self.rendezvous.present or ()
-        if run.settings.spare_workers and not run.settings.ray_address:
+        if run.settings.keeps_spares and not run.settings.ray_address:
             of_attempt |= places.environment([run.settings.node_name, *workers])
         command = replace(command, env={**command.env, **of_attempt})
         return AttemptPlan(submission, number, resume_from or 0, command, workers)
@@ -251,7 +257,7 @@ class Supervisor:
         history = self._budget.after(
             failure,
             classes.error_of_code(reason, failure),
-            progressed=progressed or failure is FailureClass.SCALED_UP,
+            progressed=progressed or failure in BY_US,
         )
         if failure not in NO_FAILURE:
             self.run.journal.record(
@@ -268,12 +274,19 @@ class Supervisor:
             )
         found = classes.find_evidence(result, failure)
         node = (found.node or self._worker_at(found.address)) if found else None
+        if failure is FailureClass.STRAGGLER and isinstance(result.cause, SlowNode):
+            assert self._slow is not None
+            node = result.cause.node if self._slow.is_free() else None
         from_step = self.run.recipe.latest(self.run.settings) or 0
         in_memory = self._in_memory()
         decision = policy.decide(failure, history, from_step, node, in_memory=in_memory)
         if advice := self.run.recipe.less_memory(self.run.settings).after(failure):
             return replace(decision, sentence=f"{decision.sentence}; {advice}")
         return decision
+
+    def _evict(self, decision: policy.Swap, result: AttemptResult) -> None:
+        if self._slow and decision.worker and result.cause:
+            self._slow.evict(decision.worker, result.cause.sentence)
 
     def _worker_at(self, address: str | None) -> str | None:
         return self.run.control.worker_at(address) if address else None

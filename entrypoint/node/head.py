@@ -264,7 +264,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
 
 def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:
     places_itself = settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
-    spares = Spares(role.spare_workers, places_itself)
+    spares = Spares(role.spare_workers, places_itself, settings.keeps_spares)
     skipped = differences.skipped_checks(settings)
     return NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
 

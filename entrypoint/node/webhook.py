@@ -43,7 +43,7 @@ REPAIRED = ("engine-replaced", "head-moved", "node-back", "node-replaced", "rank
 WARNED = (
     *("engine-left-out", "node-lost", "oom-kill", "push-failed", "refused", "reward-server"),
     *("node-change", "node-needed", "rank-behind", "replace-failed", "service", "straggler"),
-    *("upload-failed",),
+    *("straggler-replaced", "straggler-stays", "upload-failed"),
 )
 """Kinds of events that tell of a loss that has ended no attempt."""
 AGAIN_AFTER = timedelta(minutes=10)

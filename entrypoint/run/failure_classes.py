@@ -30,6 +30,8 @@ class FailureClass(StrEnum):
     PREEMPTED = "preempted"
     SCALED_UP = "scaled_up"
     """No failure: an attempt with fewer workers was ended, so that the next one uses all."""
+    STRAGGLER = "straggler"
+    """No failure: an attempt was ended, so that a slow node leaves for a spare."""
     UNKNOWN = "unknown"
 
 
@@ -269,6 +271,13 @@ FAILURES: Mapping[FailureClass, Failure] = {
             "ones are back"
         ),
         answer="resume with all workers",
+    ),
+    FailureClass.STRAGGLER: Failure(
+        evidence=(
+            "no failure: [a slow node](#slow-ranks) leaves for a spare "
+            "(`ROLLCALL_STRAGGLERS=replace`)"
+        ),
+        answer="save, evict the node (it exits 76), resume with the spare",
     ),
 }
 """UNKNOWN has patterns that name what died, not why."""

@@ -29,6 +29,8 @@ WARNING_KINDS = frozenset(
             "step-pattern",
             "node-change",
             "straggler",
+            "straggler-replaced",
+            "straggler-stays",
         ),
         *("engine-left-out", "left-over", "oom-kill", "rank-behind", "service", "upload-failed"),
     }
@@ -50,7 +52,7 @@ class Journal:
         self.claim = claim
         self.attempt: int | None = None
 
-    def record(self, kind: str, sentence: str, **details: Any) -> None:
+    def record(self, kind: str, sentence: str, /, **details: Any) -> None:
         """Append the event and log its sentence.
 
         Raises OSError if the run directory does not take the event: then the head must stop, since
@@ -65,7 +67,7 @@ class Journal:
         log.log(level, "%s", redact(sentence, self._secrets), extra=fields)
         self.write(kind, sentence, **details)
 
-    def write(self, kind: str, sentence: str, **details: Any) -> None:
+    def write(self, kind: str, sentence: str, /, **details: Any) -> None:
         """Append the event alone; raises as `record` does."""
         append_event(
             self.path,

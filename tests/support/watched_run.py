@@ -13,6 +13,7 @@ from contract.journal import append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.server import HeadPhase
+from entrypoint.cluster.slow_nodes import Stays, Why
 from entrypoint.cluster.slow_ranks import Against, Speed
 from entrypoint.preflight.changes import Change, HealthKind
 from tests.support.control import Head, answers, asking, node_info
@@ -82,6 +83,7 @@ def watched(run_dir: Path) -> Iterator[Head]:
         eventually(lambda: answers(head.port))
         head.control.max_restarts = 3
         head.control.speeds = [SLOW]
+        head.control.staying = [Stays("w1", Why.NO_SPARE, "w1 is slow, and stays")]
         head.control.health.add("w1", [WORSE])
         head.control.phase = HeadPhase.TRAINING
         client = head.client()

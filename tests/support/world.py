@@ -130,7 +130,7 @@ class World:
         self.jobs = ScriptedJobs(self, acts)
         self._reserved = PortBlock()
         self.port = self._reserved.first
-        spares = Spares(self.settings.spare_workers)
+        spares = Spares(self.settings.spare_workers, kept=self.settings.keeps_spares)
         registry = NodeRegistry(HEAD, workers, "first", spares=spares)
         self.control = control_server(root, self.port, TOKEN, registry, Observer(self.inbox))
         recipe = recipes.load(self.settings.recipe)

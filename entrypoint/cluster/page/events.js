@@ -4,7 +4,8 @@
 const KEPT = 500, SHOWN = 200, MOST_ATTEMPTS = 5;
 const ROUTINE = ["checkpoint", "eval", "best", "check-in", "layout", "files", "download", "command", "step-found", "ready"];
 const REPAIRS = new Set(["rank-replaced", "engine-replaced", "engine-left-out"]);
-const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-behind": "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", straggler: "warn", "node-change": "warn", "straggler-over": "good", "head-moved": "warn", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
+const BY_HEAD = {grow: "more workers", swap: "a slow node"};
+const COLOURS = {failure: "bad", refused: "bad", "oom-kill": "bad", outcome: "good", decision: "warn", "rank-behind": "warn", "rank-replaced": "warn", "engine-replaced": "warn", "engine-left-out": "warn", "reward-server": "warn", "node-over": "warn", "node-lost": "bad", "node-back": "good", straggler: "warn", "straggler-stays": "warn", "straggler-replaced": "warn", "node-change": "warn", "straggler-over": "good", "head-moved": "warn", service: "warn", "layout-warning": "warn", "upload-failed": "warn", "push-failed": "warn"};
 let source, entries = [], due = false, drawnLost = false;
 
 /** Follow the journal of a submitted job, or of the head's own run. */
@@ -78,7 +79,7 @@ function attempts(events, isLost) {
     if (event.kind === "attempt") found.push({number: event.attempt, began: event.at, repairs: 0, colour: "busy", end: "runs"});
     else if (!last || last.ended) continue;
     else if (event.kind === "start") Object.assign(last, {ended: event.at, colour: "bad", end: "head_lost"});
-    else if (event.kind === "decision" && event.details.answer === "grow") Object.assign(last, {ended: event.at, end: "more workers"});
+    else if (event.kind === "decision" && BY_HEAD[event.details.answer]) Object.assign(last, {ended: event.at, end: BY_HEAD[event.details.answer]});
     else if (REPAIRS.has(event.kind)) last.repairs += 1;
     else if (event.kind === "failure") Object.assign(last, {ended: event.at, colour: "bad", end: event.details.failure});
     else if (event.kind === "outcome") Object.assign(last, {ended: event.at, colour: colourOf(event), end: event.details.outcome});

@@ -79,7 +79,9 @@ function happening(state) {
     found.push(["bad", "the run directory takes no write: free space, or look at its storage"]);
   if (state.idle) found.push(["warn", state.idle]);
   for (const {node, part, evidence} of state.health ?? []) found.push(["warn", `${node}: ${part}: ${evidence}`]);
-  for (const {sentence} of state.stragglers ?? []) found.push(["warn", sentence]);
+  const staying = state.slow_nodes ?? [], told = new Set(staying.map(one => one.node));
+  for (const {sentence} of [...(state.stragglers ?? []).filter(one => !told.has(one.node)), ...staying])
+    found.push(["warn", sentence]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
   if (p?.step_seconds && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
     found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);

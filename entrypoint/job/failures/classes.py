@@ -65,7 +65,15 @@ class ScaleUp:
     sentence: str
 
 
-Cause = StopRequested | Hung | WrongStart | WorkerLeaving | ScaleUp
+@dataclass(frozen=True, slots=True)
+class SlowNode:
+    """A slow node is to leave for a spare."""
+
+    sentence: str
+    node: str
+
+
+Cause = StopRequested | Hung | WrongStart | WorkerLeaving | ScaleUp | SlowNode
 """Why the supervisor itself ended an attempt."""
 
 
@@ -144,6 +152,8 @@ def _by_the_first_rule(result: AttemptResult) -> FailureClass:
             return FailureClass.NODE_LOST
         case ScaleUp() if not result.lost_nodes:
             return FailureClass.SCALED_UP
+        case SlowNode() if not result.lost_nodes:
+            return FailureClass.STRAGGLER
     if result.exit_code in EXIT_CODES and not result.unfinished:
         return EXIT_CODES[result.exit_code]
     seen = _seen(result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from contract.durations import duration
 from contract.exit_codes import ExitCode
+from entrypoint.cluster.slow_nodes import OUT_SECONDS
 from entrypoint.job import collective
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
@@ -70,6 +71,15 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Swap:
+    """Evict a slow worker for a time, then resume with a spare in its place."""
+
+    sentence: str
+    worker: str | None
+    """None: it stays after all, because no spare is there any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
     """Restart Ray on a node, then resume."""
 
@@ -98,7 +108,7 @@ class Stop:
     sentence: str
 
 
-Continuation = Resume | Replace | Renew | Shrink | Grow
+Continuation = Resume | Replace | Swap | Renew | Shrink | Grow
 Decision = Continuation | Stop
 
 OUT_OF_MEMORY = (FailureClass.GPU_OOM, FailureClass.HOST_OOM)
@@ -142,6 +152,8 @@ def decide(
     where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
     if failure is FailureClass.SCALED_UP:
         return Grow(f"every worker is there again: {where} with all of them")
+    if failure is FailureClass.STRAGGLER:
+        return _without_slow(node, where)
     if failure in OUT_OF_MEMORY:
         return _once_more(failure, history, where, node)
     if history.same_error > 1:
@@ -162,6 +174,14 @@ def decide(
         f"{about.reason}: {where}",
         delayed=in_vain > 0 and failure is not FailureClass.NODE_LOST,
     )
+
+
+def _without_slow(node: str | None, where: str) -> Decision:
+    """`node`: the slow one; None if it has to stay after all."""
+    if node is None:
+        return Swap(f"no spare is there any more, and the slow node stays: {where}", None)
+    out = duration(OUT_SECONDS)
+    return Swap(f"{node} is slow: evicting it for {out}, {where} with a spare in its place", node)
 
 
 def with_fewer(

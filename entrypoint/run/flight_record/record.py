@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from entrypoint.run.failure_classes import evidence_of
-from entrypoint.run.flight_record.time_accounting import GOES_BACK, GROW, REPAIRS, USES, Tally
+from entrypoint.run.flight_record.time_accounting import BY_HEAD, GOES_BACK, REPAIRS, USES, Tally
 
 HEAD_LOST, RUNNING = "head_lost", "running"
 ENDS = ("failure", "outcome", "start")
@@ -47,7 +47,7 @@ class AttemptRecord:
     steps: int
     """Steps that it finished, with those that a later attempt repeated."""
     ending: str
-    """finished, stopped, more workers, head_lost, the class of its failure, or running."""
+    """finished, stopped, more workers, a slow node, head_lost, its class of failure, or running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
     made: list[AttemptRecord] = []
     for index, until in pairwise([*starts, len(events)]):
         start, rest = events[index], events[index + 1 : until]
-        ends = [event for event in rest if event.kind in ENDS or _grows(event)]
+        ends = [event for event in rest if event.kind in ENDS or _is_by_head(event)]
         last = ends[0] if ends else (rest[-1] if rest else start)
         made.append(
             AttemptRecord(
@@ -229,16 +229,16 @@ def _resumed_from(start: Event, rest: Sequence[Event]) -> int:
     return int(start.details.get("resume_from", 0) if told is None else told)
 
 
-def _grows(event: Event) -> bool:
-    """Whether the attempt was ended to continue with more workers, which is not a failure."""
-    return event.kind == "decision" and event.details.get("answer") == GROW
+def _is_by_head(event: Event) -> bool:
+    """Whether the head has ended the attempt for a better one, which is not a failure."""
+    return event.kind == "decision" and event.details.get("answer") in BY_HEAD
 
 
 def _ending(event: Event) -> str:
     if event.kind == "start":
         return HEAD_LOST
     if event.kind == "decision":
-        return "more workers"
+        return BY_HEAD[event.details["answer"]]
     return str(event.details["failure" if event.kind == "failure" else "outcome"])
 
 
@@ -248,7 +248,7 @@ def _failures(events: Sequence[Event]) -> list[FailureRecord]:
     for index, event in enumerate(events):
         if event.kind == "attempt":
             attempt = index
-        elif attempt is not None and (event.kind in ENDS or _grows(event)):
+        elif attempt is not None and (event.kind in ENDS or _is_by_head(event)):
             if event.kind in ("failure", "start"):
                 found.append(_failure(events[attempt:index], event, events[index + 1 :]))
             attempt = None

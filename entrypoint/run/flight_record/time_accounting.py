@@ -44,7 +44,10 @@ REPAIRS = (
 )
 """Kinds of events that record a loss that ended no attempt."""
 GOES_BACK = ("resume", "rank-replaced")
-GROW = "grow"
+SLOW_LEFT = "straggler-replaced"
+"""Kind of the event that a slow node has left for a spare."""
+BY_HEAD = {"grow": "more workers", "swap": "a slow node"}
+"""Answer of a decision that ends an attempt without a failure → why it was ended."""
 
 
 class _Steps:
@@ -95,6 +98,8 @@ class Tally:
         self.repairs: Counter[str] = Counter(dict.fromkeys(REPAIRS, 0))
         self.refusals = 0
         """Check-ins of nodes that were not taken into the cluster."""
+        self.slow_left = 0
+        """Slow nodes that have left for a spare."""
         self.tokens = 0
         """Tokens of all steps, those of repeated steps too."""
         self.began: datetime | None = None
@@ -173,6 +178,8 @@ class Tally:
             self.repairs[kind] += 1
         elif kind == "refused":
             self.refusals += 1
+        elif kind == SLOW_LEFT:
+            self.slow_left += 1
         elif kind == "attempt":
             self.attempts += 1
             self._progressed = False
@@ -185,5 +192,5 @@ class Tally:
             self.failures[details["failure"]] += 1
             self.failed[details["failure"]] = at
             self.attempts_without_progress += not self._progressed
-        elif kind == "start" or details.get("answer") == GROW:  # a new head has a whole budget
+        elif kind == "start" or details.get("answer") in BY_HEAD:  # a new head has a whole budget
             self.attempts_without_progress = 0

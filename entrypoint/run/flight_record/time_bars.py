@@ -8,6 +8,7 @@ from contract.durations import duration
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
 from entrypoint.run.flight_record.text import counted
+from entrypoint.run.flight_record.time_accounting import BY_HEAD
 
 GRID = (0.0, 0.5, 1.0)
 
@@ -81,7 +82,8 @@ def swatch(colour: str) -> Html:
 
 def attempt_colour(ending: str) -> str:
     """Pure: return the class of a colour for the end of an attempt or a run."""
-    known = {"finished": "good", "running": "busy", "more workers": "busy", "queued": "busy"}
+    by_head = dict.fromkeys(BY_HEAD.values(), "busy")
+    known = {"finished": "good", "running": "busy", "queued": "busy", **by_head}
     return known.get(ending, "warn" if ending == "stopped" else "bad")
 
 

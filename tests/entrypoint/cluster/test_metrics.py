@@ -81,6 +81,8 @@ def test_the_metrics_say_what_the_run_has_told(head: Head) -> None:
     assert value(found, "node_check_warning", node="w2", check="gpu.ecc") == 1
     assert value(found, "node_change", node="w1", kind="pcie-width", part="GPU 3") == 1
     assert value(found, "rank_slowness", role="policy", rank="2", node="w1") == 1.31
+    assert value(found, "slow_node_stays", node="w1", why="no-spare") == 1
+    assert value(found, "slow_nodes_replaced_total") == 0
     assert value(found, "phase", phase="training") == 1
     assert value(found, "outcome", outcome="failed") == 0
     assert value(found, "step") == 3

@@ -89,3 +89,9 @@ def test_a_spare_offers_nothing_where_ray_places_the_work_until_it_has_a_place()
     registry.forget("b")
     assert not registry.check_in(info("b", joined=False), "").bare
     assert registry.roll_state().misjoined == ()
+
+
+def test_a_node_beyond_the_workers_is_kept_as_a_spare_though_none_is_expected() -> None:
+    state = rolled("abc", Places(2, kept=True))
+    assert (state.present, state.spares) == (("a", "b"), ("c",))
+    assert str(state) == "2 of 2 workers and 1 spare are there"

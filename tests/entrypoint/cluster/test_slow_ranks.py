@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from contract.launch.rank_times import RankTime
-from entrypoint.cluster.slow_ranks import WINDOWS, Against, History, Speed
+from entrypoint.cluster.slow_ranks import EQUAL, LASTING, WINDOWS, Against, History, Speed
 from tests.support.repository import DATA
 
 Times = list[RankTime]
@@ -90,8 +90,19 @@ def test_on_a_calm_machine_the_shortest_window_names_a_rank_whatever_its_samples
     assert speed.times == pytest.approx(1.3, rel=0.05)
 
 
-def test_what_equal_gpus_differ_by_is_no_alarm() -> None:
-    assert slow([slowed(step, 2, 1.08) for step in calm(300)]) == []
+@pytest.mark.parametrize("noise", [0.01, 0.02, 0.05])
+def test_what_equal_gpus_differ_by_is_no_alarm(noise: float) -> None:
+    assert slow([slowed(step, 2, EQUAL) for step in calm(600, noise=noise)]) == []
+
+
+def test_a_rank_that_is_a_tenth_slower_is_named_once_that_lasts() -> None:
+    steps = [*calm(50), *(slowed(step, 2, 1.1) for step in calm(WINDOWS[-1]))]
+    found = slow(steps)
+    assert {speed.name for _, speed in found} == {"policy-2"}
+    assert found[0][0] >= 50 + LASTING
+    assert found[0][1].window >= LASTING
+    passing = [*(slowed(step, 2, 1.1) for step in calm(WINDOWS[1])), *calm(100)]
+    assert slow(passing) == []
 
 
 def test_ranks_on_other_devices_are_no_peers() -> None:

@@ -178,3 +178,44 @@ def test_a_host_name_that_cannot_name_a_log_file_is_a_fault(
     with pytest.raises(ConfigError, match="ROLLCALL_NODE_NAME is not set, and this host's name"):
         read_settings({})
     assert read_settings({"ROLLCALL_NODE_NAME": "a"}).node_name == "a"
+
+
+REPLACES = {"ROLLCALL_STRAGGLERS": "replace", "EXPECTED_WORKERS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "for a spare, and there is none"),
+        ({"ROLLCALL_SPARE_WORKERS": "1", "ROLLCALL_RECIPE": "torchrun"}, "recipe builtin"),
+        ({"ROLLCALL_REPLACE_COMMAND": "bring", "EXPECTED_WORKERS": "0"}, "no worker is expected"),
+        (
+            {"ROLLCALL_REPLACE_COMMAND": "bring", "ROLLCALL_RAY_ADDRESS": "http://10.0.0.1:8265"},
+            "not ours",
+        ),
+    ],
+)
+def test_to_replace_slow_nodes_where_none_can_be_replaced_is_refused(
+    environ: dict[str, str], words: str
+) -> None:
+    said = faults(REPLACES | environ)
+    assert "ROLLCALL_STRAGGLERS='replace'" in said
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        SPARES,
+        {"ROLLCALL_REPLACE_COMMAND": "bring {node}"},
+        {**SPARES, "ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RECIPE": "torchrun"},
+    ],
+)
+def test_slow_nodes_may_be_replaced_by_spares_or_by_nodes_that_a_program_brings(
+    environ: dict[str, str],
+) -> None:
+    assert isinstance(decided(REPLACES | environ), Head)
+
+
+def test_a_worker_leaves_the_policy_of_slow_nodes_to_the_head() -> None:
+    assert isinstance(decided(WORKER | REPLACES), Worker)

@@ -94,6 +94,19 @@ def test_the_program_gets_the_lost_node_and_runs_once_for_it(tmp_path: Path) -> 
     assert len(head.events("replace")) == 2, "another node is on its way"
 
 
+def test_a_node_is_brought_for_one_that_is_to_leave_before_it_leaves(tmp_path: Path) -> None:
+    head = Head(tmp_path, "true")
+    with head.watching():
+        head.registry.replace_first({"worker-1": "it is slow"})
+        head.until("replace", 2)
+        time.sleep(0.3)
+        head.registry.check_in(info("worker-2"), "")
+        time.sleep(0.3)
+    (needed,) = head.events("node-needed")
+    assert "in the place of worker-1: it is slow" in needed["sentence"]
+    assert len(head.events("replace")) == 2
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -1,0 +1,112 @@
+"""Tells of slow ranks while a job runs, and has a slow node leave for a spare.
+
+ROLLCALL_STRAGGLERS says which of both. What is told and done lasts over the attempts of a run; a
+later head reads in the journal which nodes have left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from contract.durations import duration
+from entrypoint.cluster.slow_nodes import OUT_SECONDS, Leaves, Scene, Stays, Why, decide
+from entrypoint.config.settings import Stragglers
+from entrypoint.job.failures.classes import SlowNode
+from entrypoint.job.run_context import RunContext
+from entrypoint.job.straggler_watch import StragglerWatch
+from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
+
+STAYS = "straggler-stays"
+Tell = Callable[..., None]
+"""Records an event: its kind, sentence and details."""
+
+
+@dataclass(slots=True)
+class SlowNodes:
+    run: RunContext
+    _watch: StragglerWatch = field(init=False)
+    _left: list[float] = field(init=False)
+    """When slow nodes left this run, over all its heads; seconds of the epoch."""
+    _told: set[tuple[str, Why]] = field(default_factory=set)
+    """Nodes that stay, and why, as the journal has it."""
+
+    def __post_init__(self) -> None:
+        """Refuse the nodes that earlier heads have evicted. Raises OSError."""
+        control = self.run.control
+        self._watch = StragglerWatch(self.run.files.rank_times, control.node_at)
+        self._left = []
+        for event in self.run.journal.landmarks(SLOW_LEFT):
+            at, about = datetime.fromisoformat(event["at"]).timestamp(), event["details"]
+            self._left.append(at)
+            if (rest := OUT_SECONDS - max(0.0, time.time() - at)) > 0:
+                control.refuse(about["node"], about["address"], about["why"], rest)
+
+    def look(self, tell: Tell) -> SlowNode | None:
+        """Tell what is new of slow ranks; return why the job is to end, if a node is to leave."""
+        control = self.run.control
+        for one in self._watch.look():
+            if one.is_over:
+                tell("straggler-over", one.sentence, **one.details())
+                continue
+            found = [change.sentence for change in control.health.known(one.node)]
+            sentence, evidence = "; ".join([one.sentence, *found]), "; ".join(found)
+            tell("straggler", sentence, **one.details(), evidence=evidence)
+        control.speeds, control.stragglers = self._watch.speeds, self._watch.slow
+        if self.run.settings.stragglers is not Stragglers.REPLACE:
+            return None
+        slow = [one for one in self._watch.slow if one.speed.is_slow]
+        decided = decide(slow, self._scene()) if slow else []
+        self._stay([one for one in decided if isinstance(one, Stays)], tell)
+        leaving = [one for one in decided if isinstance(one, Leaves)]
+        return SlowNode(leaving[0].sentence, leaving[0].node) if leaving else None
+
+    def rest(self) -> None:
+        """Show nothing while no job runs."""
+        control = self.run.control
+        control.speeds, control.stragglers, control.staying = (), (), ()
+        control.replace_first({})
+
+    def is_free(self) -> bool:
+        """Return whether there is a spare for the place of a slow node."""
+        return bool(self._scene().spares)
+
+    def evict(self, node: str, why: str) -> None:
+        """Record that a slow node leaves, and put it off the roll for a time."""
+        control = self.run.control
+        address = next((one.address for one in control.node_infos() if one.node == node), "")
+        sentence = f"{node} leaves for a spare, and stays out for {duration(OUT_SECONDS)}: {why}"
+        about = {"node": node, "address": address, "why": why}
+        self.run.journal.record(SLOW_LEFT, sentence, **about)  # first: a later head reads it
+        self._left.append(time.time())
+        control.evict(node, why, OUT_SECONDS)
+
+    def _scene(self) -> Scene:
+        control, roll = self.run.control, self.run.control.roll()
+        worse = {change.node for change in control.health.known()}
+        return Scene(
+            head=control.node_infos()[0].node,
+            workers=roll.present,
+            computing=len({speed.address for speed in self._watch.speeds}),
+            spares=[name for name in roll.spares if name not in worse],
+            left=[max(0.0, time.time() - at) for at in self._left],
+        )
+
+    def _stay(self, staying: list[Stays], tell: Tell) -> None:
+        """Tell of each slow node that stays once; ask for a node where that is what it lacks."""
+        control = self.run.control
+        control.staying = staying
+        for one in staying:
+            if (one.node, one.why) not in self._told:
+                tell(STAYS, one.sentence, node=one.node, why=one.why)
+        self._told = {(one.node, one.why) for one in staying}
+        lacking = {one.node: one.sentence for one in staying if one.why is Why.NO_SPARE}
+        control.replace_first(lacking)
+
+
+def of_run(run: RunContext) -> SlowNodes | None:
+    """Return what looks at the ranks; None if nobody asks, or the job tells no times of them."""
+    asked = run.settings.stragglers is not Stragglers.OFF
+    return SlowNodes(run) if asked and run.recipe.tells_phases else None
