@@ -31,6 +31,8 @@ class Cluster:
 
     volumes: Sequence[str] = ()
     """More of each container, as podman has them."""
+    options: Sequence[str] = ()
+    """More of `podman run` for each container."""
     user = ""
     """Of each container; the image's if empty."""
     stands_by = False
@@ -102,6 +104,7 @@ class Cluster:
             f"--volume={self.run.root}:/checkpoints",
             f"--volume={self.data}:/data:ro",
             *(f"--volume={volume}" for volume in self.volumes),
+            *self.options,
             f"--env=ROLLCALL_STANDBY_RANKS={int(self.stands_by)}",
             *(f"--env={name}={value}" for name, value in env.items()),
         ]

@@ -16,7 +16,7 @@ from contract.manifest import newest_checkpoint
 from contract.run_dir import RunFiles
 from tests.container.cluster import SHORT, Cluster
 from tests.container.dockerfile import stages
-from tests.support.podman import IMAGE, Container, inspect, podman, run_once
+from tests.support.podman import HARDENED, IMAGE, Container, inspect, podman, run_once
 from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(240)]
@@ -145,32 +145,6 @@ def test_memory_that_runs_out_in_a_container_leaves_no_file_in_the_repository() 
     assert not Path("oom").exists()
 
 
-HARDENED = (
-    *("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
-    *("--shm-size=512m", "--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4"),
-)
-
-
-def trains_to_the_end(run: Path, data: Path, *options: str) -> None:
-    """One node with nothing but volumes to write to, and with no right."""
-    volumes = (f"--volume={run}:/checkpoints", f"--volume={data}:/data:ro")
-    job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
-    said = run_once(*HARDENED, *options, *volumes, IMAGE, *job, within=200)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert newest_checkpoint(RunFiles(run).checkpoints) == 10
-    assert "host.private" not in said.stdout + said.stderr
-
-
-def test_the_image_as_user_1000_on_a_read_only_root_with_no_capability_trains_to_the_end(
-    tmp_path: Path, data: Path
-) -> None:
-    assert inspect(IMAGE)["Config"]["User"] == "1000:1000"
-    (run := tmp_path / "run").mkdir(mode=0o750)
-    os.chown(run, 1000, 1000)
-    trains_to_the_end(run, data, "--volume=/tmp")
-    assert {path.stat().st_uid for path in run.rglob("*")} == {1000}
-
-
 def test_a_user_without_a_name_or_a_home_whose_volumes_are_empty_dirs_trains_to_the_end(
     tmp_path: Path, data: Path
 ) -> None:
@@ -179,8 +153,14 @@ def test_a_user_without_a_name_or_a_home_whose_volumes_are_empty_dirs_trains_to_
     for name in ("run", "tmp"):
         (volumes / name).mkdir(parents=True)
         (volumes / name).chmod(0o2777)
-    user = ("--user=1000680000:0", "--unsetenv=HOME")
-    trains_to_the_end(volumes / "run", data, *user, f"--volume={volumes / 'tmp'}:/tmp")
+    node = ("--shm-size=512m", "--env=EXPECTED_WORKERS=0", "--env=ROLLCALL_NUM_CPUS=4")
+    user = ("--user=1000680000:0", "--unsetenv=HOME", f"--volume={volumes / 'tmp'}:/tmp")
+    mounted = (f"--volume={volumes / 'run'}:/checkpoints", f"--volume={data}:/data:ro")
+    job = ("--", *SHORT, "--remote_rm_url", "arithmetic")
+    said = run_once(*HARDENED, *node, *user, *mounted, IMAGE, *job, within=200)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert newest_checkpoint(RunFiles(volumes / "run").checkpoints) == 10
+    assert "host.private" not in said.stdout + said.stderr
     assert {path.lstat().st_uid for path in volumes.rglob("*/*")} == {1000680000}
 
 

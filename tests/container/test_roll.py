@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from contract.manifest import newest_checkpoint
 from tests.container.cluster import JOB, REWARD_URL, SHORT, Cluster
+from tests.support.podman import HARDENED, IMAGE, inspect
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
@@ -29,8 +31,13 @@ TOKEN = "given-to-every-node"
 @pytest.fixture(scope="module")
 def staggered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[Cluster]:
     """The least convenient order: a worker, the head, a worker with another Ray, the other worker,
-    and a reward server that answers some time after the roll is complete."""
+    and a reward server that answers some time after the roll is complete.
+
+    Each container has the image's user, a read-only root and no capability.
+    """
     with Cluster(tmp_path_factory.mktemp("staggered") / "cluster", data) as cluster:
+        cluster.run.root.chmod(0o750)
+        cluster.options = (*HARDENED, "--volume=/tmp")
         first = cluster.worker(1, ROLLCALL_TOKEN=TOKEN)
         waits = "waiting for the head's name"
         cluster.watch.until(lambda: waits in first.said, "the first worker", within=60)
@@ -84,6 +91,14 @@ def test_the_job_starts_once_a_late_reward_server_answers_and_all_exit_0(
     assert (result["outcome"], result["attempts"], result["steps"]) == ("finished", 1, 10)
     logs = {path.name for path in staggered.run.logs.iterdir()}
     assert {"head.log", "worker-1.log", "worker-2.log", "attempt-1.log"} <= logs
+
+
+def test_the_images_user_trains_on_a_read_only_root_with_no_capability(staggered: Cluster) -> None:
+    """Of the run above, which has ended with 0."""
+    assert inspect(IMAGE)["Config"]["User"] == "1000:1000"
+    assert newest_checkpoint(staggered.run.checkpoints) == 10
+    assert {path.stat().st_uid for path in staggered.run.root.rglob("*")} == {1000}
+    assert not any("host.private" in node.said for node in staggered.nodes.values())
 
 
 @pytest.mark.faults

@@ -19,6 +19,8 @@ PREPARE = "python3 tests/container/host/prepare.py"
 IMAGE = os.environ.get("TEST_IMAGE", "localhost/rollcall:cpu")
 
 OF_THE_IMAGE = (1000, 1000)
+HARDENED = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+"""A container with nothing but volumes to write to, and with no right."""
 """The image's user and group, who must be allowed to write to a run directory."""
 
 
