@@ -25,7 +25,7 @@ PROCESSES = {
     r"-m rollcall up --": "the head",
     r"-m rollcall up": "a worker node",
     r"-m rollcall (\w+)": "`rollcall {}`",
-    r"-m trainer\b": "the driver",
+    r"-m trainer(?!\S)": "the driver",
     r"ray::policy-": "a rank of the policy",
     r"ray::reference-": "a rank of the reference model",
     r"ray::engine-": "an engine",

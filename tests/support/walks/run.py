@@ -90,7 +90,7 @@ def run(root: Path, hook: str) -> None:
         signalled(ranks[:1], signal.SIGKILL)
         cluster.until(lambda: has(job, "rank-replaced"), "repair", within=SECONDS)
         trains(cluster, job)
-        signalled(titled(cluster, HEAD, "-m trainer"), signal.SIGKILL)
+        signalled(titled(cluster, HEAD, "-m trainer "), signal.SIGKILL)
         cluster.until(lambda: attempts(job) > 1, "another attempt", within=SECONDS)
         trains(cluster, job)
         cluster.terminate(HEAD)
