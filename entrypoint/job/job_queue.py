@@ -27,7 +27,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import jobs as entries
 from entrypoint.job.jobs import LOST, Job, JobState
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.recognise import recipe_of, settings_for, words_to_run
+from entrypoint.job.recipes.recognise import settings_for, words_to_run
 from entrypoint.processes.inbox import Inbox, StopAsked
 from entrypoint.run.journal import Journal
 
@@ -150,7 +150,7 @@ class JobQueue:
     def settings_of(self, job: Job) -> Settings:
         """Return the head's settings, with the job and its run directory."""
         return replace(
-            settings_for(self._settings, job.words),
+            settings_for(self._settings, job.words, job.runtime_env),
             runtime_env=dict(job.runtime_env),
             name=job.name or job.stage,
             run_dir=RunFiles(self._settings.run_dir).jobs / job.id,
@@ -319,9 +319,10 @@ class JobQueue:
 
     def _row(self, job: Job) -> dict[str, Any]:
         """Return what the control port says of a job: no variables, secrets masked."""
-        row: dict[str, Any] = redact_all(asdict(job), self.settings_of(job).secrets)
-        row["recipe"] = recipe_of(job.words, self._settings.recipe)
-        row["run_dir"] = str(self.settings_of(job).run_dir)
+        settings = self.settings_of(job)
+        row: dict[str, Any] = redact_all(asdict(job), settings.secrets)
+        row["recipe"] = settings.recipe
+        row["run_dir"] = str(settings.run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row
 

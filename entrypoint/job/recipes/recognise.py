@@ -28,16 +28,19 @@ from entrypoint.job.recipes.script import (
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 
 ANY = "command"
+NONE: Mapping[str, Any] = {}
 OF_NO_PROGRAM: Mapping[str, Any] = {"step_pattern": None, "checkpoints": None, "resume_args": ()}
 
 
-def settings_for(head: Settings, words: Sequence[str]) -> Settings:
+def settings_for(
+    head: Settings, words: Sequence[str], runtime_env: Mapping[str, Any] = NONE
+) -> Settings:
     """Return the head's settings with a submitted job and its recipe.
 
     What says how any program is read, such as ROLLCALL_STEP_PATTERN, is left out for a recipe that
     knows its program, unless the head's ROLLCALL_RECIPE names that recipe.
     """
-    name = recipe_of(words, head.recipe)
+    name = recipe_of(words, head.recipe, runtime_env)
     job, around = command_of(name, words)
     settings = replace(head, job=job, around_job=around, recipe=name)
     is_meant = name == head.recipe and not RECIPES[name].own_trainer
@@ -152,14 +155,17 @@ def words_to_run(
     return tuple(words) if found.directory or not found.is_known else found.words
 
 
-def recipe_of(words: Sequence[str], given: str = BUILTIN) -> str:
+def recipe_of(
+    words: Sequence[str], given: str = BUILTIN, runtime_env: Mapping[str, Any] = NONE
+) -> str:
     """Return the recipe that knows the words best.
 
-    `given`: ROLLCALL_RECIPE of the head, which counts if that recipe knows the words, too.
+    `given`: ROLLCALL_RECIPE of the head, which counts if that recipe knows the words, too;
+    `runtime_env`: the job's, whose `working_dir` may have the script.
     """
     if not words:
         return given
-    typed = TypedCommand(tuple(words))
+    typed = TypedCommand(tuple(words), runtime_env)
     matches = {name: load(name).recognises(typed) for name in RECIPES}
     best = max(matches, key=matches.__getitem__)
     return given if matches[given] and matches[best] is not Match.SURE else best

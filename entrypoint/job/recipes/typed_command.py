@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from pathlib import PurePath
+from typing import Any
 
 from contract.launch.command_lines import PYTHON, script_place
 from contract.launch.launcher_flags import LaunchError, parse, starts_all_nodes
@@ -31,6 +32,8 @@ class Match(IntEnum):
 @dataclass(frozen=True)
 class TypedCommand:
     words: tuple[str, ...]
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    """Ray's runtime environment of the job: its `working_dir` has the script."""
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from enum import Enum
+from functools import lru_cache
 
 FRAMEWORKS = frozenset({"transformers", "trl"})
 PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
@@ -20,6 +21,7 @@ class Arguments(Enum):
     OF_CODE = "from its code"
 
 
+@lru_cache(maxsize=16)  # the page asks for the recipes of all jobs
 def arguments_of(source: str) -> Arguments:
     """Return where a script's Trainer has its arguments from; NO_TRAINER if it is no Python.
 

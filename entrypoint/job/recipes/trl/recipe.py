@@ -122,7 +122,8 @@ class Trl(TorchRun):
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         added: tuple[str, ...] = ()
-        takes_flags = _arguments(TypedCommand(settings.job)) is not Arguments.OF_CODE
+        typed = TypedCommand(settings.job, settings.runtime_env)
+        takes_flags = _arguments(typed) is not Arguments.OF_CODE
         if takes_flags and _argument(settings, OUTPUT) is None:
             added = (f"--{OUTPUT}", str(_output(settings)))
         found = _newest(settings) if resume_from is not None else None
@@ -166,7 +167,7 @@ def _arguments(typed: TypedCommand) -> Arguments:
     if script.suffix != ".py" or command_line.SCRIPT.fullmatch(str(script)):
         return Arguments.NO_TRAINER
     with suppress(*UNREADABLE):
-        return arguments_of(script.read_text())
+        return arguments_of(working_dir.content(typed.runtime_env, script).decode())
     return Arguments.NO_TRAINER
 
 

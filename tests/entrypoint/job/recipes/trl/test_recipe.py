@@ -362,6 +362,17 @@ def test_a_script_of_a_python_that_cannot_tell_steps_keeps_its_launcher() -> Non
     assert recipe_of(["/opt/x/bin/python", "train.py"]) == "command"
 
 
+def test_a_script_in_the_working_directory_of_a_submitted_job_is_known() -> None:
+    Path("away").mkdir()
+    Path("away/train.py").write_text(OF_CODE)
+    job = ["torchrun", "train.py"]
+    assert recipe_of(job) == "torchrun"
+    assert recipe_of(job, runtime_env={"working_dir": "away"}) == "trl"
+    archive = shutil.make_archive("package", "zip", "away")
+    assert recipe_of(job, runtime_env={"working_dir": archive}) == "trl"
+    assert recipe_of(job, runtime_env={"working_dir": "s3://bucket/away.zip"}) == "torchrun"
+
+
 def test_what_a_script_with_a_trainer_is_said_to_be() -> None:
     Path("train.py").write_text(OF_CODE)
     said = recognised(["torchrun", "train.py"], None).said
