@@ -28,6 +28,7 @@ from trainer.config.config import Config
 from trainer.config.schema import flags_of
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.hf_engine.engine import HFEngine
+from trainer.rollout.kept_weights import KeptWeights
 from trainer.types import (
     BrokenGroupError,
     Completion,
@@ -212,6 +213,28 @@ def test_an_error_of_vllm_is_the_engine_s_end_and_not_the_run_s(
         monkeypatch.setattr(llm, method, fails)
         with pytest.raises(EngineFailedError, match="vLLM ended: not enough memory to wake up"):
             call()
+
+
+def test_no_sample_leaves_vllm_whose_memory_changed_a_bit_of_its_weights(
+    engine: Any, policy: PolicyActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(engine, "_kept", KeptWeights(1, engine._prints))
+    pools = LocalWorkerGroup([policy]), EnginePool(LocalWorkerGroup([engine]))
+    update.update_weights(*pools, 3)
+    assert engine.generate(requests(0), SAMPLING)
+
+    def flip(worker: Any) -> None:
+        weight = next(worker.get_model().parameters())
+        words = weight.data.view(torch.int32)
+        words[3, 5] ^= 1 << 12
+
+    engine._llm.collective_rpc(flip)
+    with pytest.raises(EngineFailedError, match="memory changed a bit of the weights of step 3"):
+        engine.generate(requests(0), SAMPLING)
+    update.update_weights(*pools, 4)
+    assert engine.generate(requests(0), SAMPLING)
 
 
 def test_actions_are_the_written_tokens_up_to_the_first_end(engine: HFEngine) -> None:

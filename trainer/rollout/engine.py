@@ -37,6 +37,8 @@ class EngineSettings:
     """Most tokens of a context and its reply together; None: those of a prompt and a completion."""
     slots: int
     """Completions that a transformers engine decodes at a time. vLLM chooses its own number."""
+    weight_check_steps: int = 0
+    """Versions of weights between two checks that memory keeps their bits; 0: there is none."""
     max_images: int | None = None
     """Most images of a prompt; 0: any number; None: the model takes only text."""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)

@@ -31,6 +31,7 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.models import pretrained
 from trainer.models.loading import prepare_process
 from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
+from trainer.rollout.kept_weights import KeptWeights
 from trainer.rollout.tokenizer_io import Texts, limited
 from trainer.rollout.vllm_drafts import PartialRollouts
 from trainer.types import (
@@ -78,6 +79,7 @@ class VLLMEngine:
         self._intake = Intake(self._llm, own.sync_backend, own.tensor_parallel_size)
         self._inbox = SharedMemoryReceiver()
         self._partials = PartialRollouts(self._llm.llm_engine, self._texts)
+        self._kept = KeptWeights(settings.weight_check_steps, self._prints)
         self._sees_images = settings.max_images is not None
         self._sampling: SamplingSettings | None = None
         """Sampling of the partial rollouts."""
@@ -102,7 +104,13 @@ class VLLMEngine:
         with _failures():
             self._intake.join(seat)
 
+    def _prints(self) -> list[int]:
+        with _failures():
+            prints: list[int] = self._llm.collective_rpc("weights_fingerprint")
+        return prints
+
     def begin(self) -> None:
+        self._kept.forget()
         with _failures():
             if not self._intake.under_way:
                 self._withdraw()
@@ -129,6 +137,7 @@ class VLLMEngine:
             self._intake.commit(version)
             if self._sees_images:  # features of the old weights
                 self._llm.llm_engine.reset_encoder_cache()
+        self._kept.committed(version)
         self._go_on()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingSettings) -> list[Completion]:
@@ -142,6 +151,7 @@ class VLLMEngine:
         self._add(partials, sampling)
         with _failures():
             ended = {r.key: r.completion for r in self._partials.go_on(math.inf)}
+        self._kept.compare()
         self._go_on()
         return [ended[partial.key] for partial in partials]
 
@@ -152,7 +162,9 @@ class VLLMEngine:
         self._sampling = sampling
         self._add(partials, sampling)
         with _failures():
-            return SliceResult(self._partials.go_on(seconds), self._partials.left)
+            result = SliceResult(self._partials.go_on(seconds), self._partials.left)
+        self._kept.compare()
+        return result
 
     def _ready(self) -> None:
         if self._intake.under_way:
@@ -211,6 +223,7 @@ class VLLMEngine:
         return max(of_each)
 
     def sleep(self) -> None:
+        self._kept.forget()
         with _failures():
             self._llm.sleep(level=2)
         self._asleep = {"asleep": self._most("memory_asleep")}

@@ -30,6 +30,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.cluster.shared_memory import Address, Entry
 from trainer.models import gpu_memory
+from trainer.models.fingerprint import fingerprint
 from trainer.weight_sync.messages import Bucket
 from trainer.weight_sync.shared_memory import SharedMemoryReceiver
 
@@ -137,6 +138,9 @@ class Worker:
             if own and not isinstance(layer, ParallelLMHead):  # a tied head has the embedding's
                 found.append(name)
         return found
+
+    def weights_fingerprint(self) -> int:
+        return fingerprint(self.get_model().parameters())
 
     def peak_memory(self) -> int:
         """Return the most bytes since the last call: of the GPU's, or of a process on CPUs."""

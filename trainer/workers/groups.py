@@ -123,6 +123,7 @@ def _engine(config: Config) -> EngineSettings:
         deterministic=config.train.full_determinism,
         trust_remote_code=config.trust_remote_code,
         slots=config.micro_rollout_batch_size,
+        weight_check_steps=config.train.weight_check_steps,
         max_images=config.max_images_per_prompt if config.sees_images else None,
         vllm=config.vllm,
     )

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.models import fingerprint as fingerprints
+from trainer.models.fingerprint import fingerprint
 from trainer.types import ALONE, CorruptedRankError, Place
-from trainer.workers import weight_check
-from trainer.workers.weight_check import Held, Print, WeightCheck, fingerprint, odd_ones
+from trainer.workers.weight_check import Held, Print, WeightCheck, odd_ones
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 
@@ -19,7 +20,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 def tensors(start: int = 0) -> list[torch.Tensor]:
     """Of each type, some that begin in the middle of a word, and of every form that a model has."""
     torch.manual_seed(0)
-    made = [torch.randn(2 * weight_check.ROW + 5).to(kind)[start:] for kind in TYPES]
+    made = [torch.randn(2 * fingerprints.ROW + 5).to(kind)[start:] for kind in TYPES]
     return [*made, torch.randn(3, 4).T, torch.randn(()), torch.zeros(0), torch.zeros(7)]
 
 
@@ -47,9 +48,9 @@ def test_each_bit_of_each_tensor_counts(start: int, which: int, place: int, bit:
 
 
 def test_equal_changes_of_two_places_do_not_cancel_out() -> None:
-    one, other = torch.zeros(3 * weight_check.ROW), torch.zeros(3)
+    one, other = torch.zeros(3 * fingerprints.ROW), torch.zeros(3)
     before = fingerprint([one, other])
-    one[0], one[weight_check.ROW] = 1.0, -1.0
+    one[0], one[fingerprints.ROW] = 1.0, -1.0
     changed = fingerprint([one, other])
     one.zero_()
     other[0] = 1.0

@@ -15,6 +15,7 @@ from trainer.cluster import shared_memory
 from trainer.config import architecture
 from trainer.config.layout import Role
 from trainer.config.options.rollout import SamplingSettings
+from trainer.models.fingerprint import fingerprint
 from trainer.models.gpu_memory import Peaks
 from trainer.models.loading import load_causal_lm, prepare_process
 from trainer.models.positions import shape_of
@@ -23,6 +24,7 @@ from trainer.rollout.engine import INCOMPLETE_WEIGHTS, EngineSettings
 from trainer.rollout.hf_engine import cache, trial
 from trainer.rollout.hf_engine.decode import Decoder, Prompted
 from trainer.rollout.hf_engine.partial import PartialRollouts
+from trainer.rollout.kept_weights import KeptWeights
 from trainer.rollout.tokenizer_io import Texts, TokenRow, limited
 from trainer.types import (
     Completion,
@@ -62,6 +64,7 @@ class HFEngine:
         """Parts of the next weights."""
         self._version: int | None = 0
         """None while the weights are incomplete."""
+        self._kept = KeptWeights(settings.weight_check_steps, self._prints)
         self._partials: PartialRollouts | None = None
         if settings.vllm.enable_sleep:
             self.sleep()
@@ -69,8 +72,12 @@ class HFEngine:
     def node(self) -> str:
         return shared_memory.node()
 
+    def _prints(self) -> list[int]:
+        return [fingerprint(self._model.parameters())]
+
     def begin(self) -> None:
         self._version = None
+        self._kept.forget()
         self._arrived.clear()
 
     def fetch(self, bucket: Bucket) -> Bucket:
@@ -87,6 +94,7 @@ class HFEngine:
             raise RuntimeError(f"version {version} came without {', '.join(sorted(missing)[:3])}")
         self._arrived.clear()
         self._version = version
+        self._kept.committed(version)
         if self._partials:
             self._partials = self._partials.with_weights_of(version)
 
@@ -102,6 +110,7 @@ class HFEngine:
         limits = [limited(sampling, requests[number]).max_new_tokens for number in each]
         with self._peaks.phase("rollout"):
             written = self._decoder.decode(prompts, seeds, sampling, limits)
+            self._kept.compare()
         rows = [
             self._texts.cut(TokenRow.of(*written.row(row), self._version), requests[number])
             for row, number in enumerate(each)
@@ -117,7 +126,9 @@ class HFEngine:
             self._partials = PartialRollouts(self._decoder, self._texts, sampling, self._version)
         self._partials.add(partials)
         with self._peaks.phase("rollout"):
-            return SliceResult(self._partials.go_on(seconds), self._partials.left)
+            result = SliceResult(self._partials.go_on(seconds), self._partials.left)
+            self._kept.compare()
+            return result
 
     def partials(self) -> list[PartialRollout]:
         return self._partials.partials() if self._partials else []
@@ -127,6 +138,7 @@ class HFEngine:
 
     def sleep(self) -> None:
         self._version = None
+        self._kept.forget()
         self._arrived.clear()
         for parameter in self._model.parameters():
             parameter.data = parameter.data.new_empty(0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,13 @@ from trainer.config.options.rollout import SamplingSettings
 from trainer.rollout.engine_pool import EnginePool
 from trainer.rollout.generate import Generator
 from trainer.rollout.hf_engine.engine import HFEngine
-from trainer.types import Completion, Request, UnfitModelError
+from trainer.types import (
+    Completion,
+    EngineFailedError,
+    PartialRollout,
+    Request,
+    UnfitModelError,
+)
 from trainer.weight_sync.shared_memory import SharedMemorySender
 
 PROMPTS = [Prompt(n, f"{n}+{n * n}=") for n in range(7)]
@@ -150,6 +157,50 @@ def test_new_weights_are_what_is_sampled_from(tiny: Tiny) -> None:
     fresh.commit(version=1)
     after = fresh.generate([Request("12+34=", (0,))], GREEDY)[0]
     assert not same(before, after)
+
+
+def checking(tiny: Tiny, every: int, version: int) -> HFEngine:
+    """An engine that checks the weights of each so many versions, with those of `version`."""
+    engine = HFEngine(replace(settings(tiny), weight_check_steps=every))
+    outbox = SharedMemorySender()
+    engine.begin()
+    engine.load(staged(outbox, dict(engine._model.named_parameters())))
+    engine.commit(version)
+    return engine
+
+
+def flip(engine: HFEngine) -> None:
+    """One bit of one weight, as a memory does."""
+    words = engine._model.model.embed_tokens.weight.data.view(torch.int32)
+    words[3, 5] ^= 1 << 12
+
+
+def test_no_sample_leaves_an_engine_whose_memory_changed_a_bit_of_its_weights(tiny: Tiny) -> None:
+    engine = checking(tiny, every=2, version=4)
+    requests = [Request("1+1=", (0,))]
+    assert engine.generate(requests, SAMPLING)[0].version == 4
+    flip(engine)
+    partial = PartialRollout((0, 0), "1+1=", 0)
+    told = "memory changed a bit of the weights of step 4"
+    with pytest.raises(EngineFailedError, match=told):
+        engine.generate(requests, SAMPLING)
+    with pytest.raises(EngineFailedError, match=told):
+        engine.write([partial], SAMPLING, 60.0)
+
+
+def test_other_versions_and_new_weights_are_no_fault(tiny: Tiny) -> None:
+    requests = [Request("1+1=", (0,))]
+    for every, version in ((0, 4), (3, 4)):
+        engine = checking(tiny, every, version)
+        flip(engine)
+        assert engine.generate(requests, SAMPLING)
+    engine = checking(tiny, every=1, version=4)
+    flip(engine)
+    outbox = SharedMemorySender()
+    engine.begin()
+    engine.load(staged(outbox, dict(engine._model.named_parameters())))
+    engine.commit(5)
+    assert engine.generate(requests, SAMPLING)[0].version == 5
 
 
 def test_a_model_without_an_end_token_is_refused(tiny: Tiny, tmp_path: Path) -> None:
