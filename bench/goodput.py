@@ -24,8 +24,9 @@ GPUS_A_MACHINE = 8
 TARGETS = {1024: 0.97, 16_384: 0.92}
 """GPUs → wanted effective time, for each GPU paid."""
 SPARES = (0, 1, 2, 4, 8)
-NOTICED_STEPS = 20
-"""After which somebody replaces a slow machine by a spare."""
+NOTICED_STEPS = 112
+"""After which a machine that is 10 % slow is named, if a step's noise is 2 %; 64 with 1 %. By then
+it is replaced (ROLLCALL_STRAGGLERS=replace)."""
 ASSUMED = ("replacement", "start", "rejoin", "slow_share", "checkpoint")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from contract.journal import EventSource, append_event, read_events
+from entrypoint.cluster.slow_nodes import most_an_hour
 from entrypoint.job.failures import classes, hang, policy
 from entrypoint.job.failures.classes import AttemptResult, Hung, WorkerLeaving
 from entrypoint.job.failures.log_patterns import EvidenceLog
@@ -81,7 +82,7 @@ class Inputs:
     slow_factor: float = 1.1
     """Of all machines, and of a step while one of them takes part (arXiv 2402.15627)."""
     noticed_steps: int = 0
-    """Somebody replaces a slow machine by a spare after so many steps; 0: never."""
+    """A slow machine is replaced by a spare after so many steps; 0: never."""
 
 
 @dataclass(slots=True)
@@ -95,27 +96,29 @@ class World:
     now: float = 0.0
     step: int = 0
     saved: int = 0
-    slow: int = field(init=False)
-    """Slow machines that take part."""
-    slow_steps: int = 0
-    """Since the last change of machines."""
+    slow: list[int] = field(init=False)
+    """Of each slow machine that takes part, the step since which it does; the oldest first."""
     _next: float = field(init=False)
     _spares: list[float] = field(init=False)
     """When each is, or was, ready."""
+    _left: list[float] = field(default_factory=list)
+    """When slow machines left, within an hour."""
 
     def __post_init__(self) -> None:
         self._next = self.rng.expovariate(1 / self.mttf)
         self._spares = [0.0] * self.inputs.spares
-        self.slow = sum(map(self._is_slow, range(self.inputs.machines)))
+        self.slow = [0] * sum(map(self._is_slow, range(self.inputs.machines)))
 
     def exchange(self, *, slow: bool = False) -> bool:
         """Put a spare, or else another machine, in the place of one. Returns whether it is a spare.
 
         `slow`: in place of a slow one; else of any.
         """
-        leaves = slow or self.rng.random() < self.slow / self.inputs.machines
-        self.slow += self._is_slow() - leaves
-        self.slow_steps = 0
+        leaves = slow or self.rng.random() < len(self.slow) / self.inputs.machines
+        if leaves:
+            del self.slow[0 if slow else self.rng.randrange(len(self.slow))]
+        if self._is_slow():
+            self.slow.append(self.step)
         comes = self.now + self.inputs.replacement
         first = min(self._spares, default=comes)
         if first >= comes:
@@ -126,8 +129,16 @@ class World:
         self.now = max(self.now, first) + self.inputs.spare
         return True
 
-    def has_spare(self) -> bool:
-        return min(self._spares, default=self.now + 1) <= self.now
+    def leaves(self) -> bool:
+        """Whether a slow machine is known for one, a spare is there, and one may leave by now."""
+        noticed = self.inputs.noticed_steps
+        if not (noticed and self.slow and self.step - self.slow[0] >= noticed):
+            return False
+        self._left = [at for at in self._left if self.now - at < HOUR]
+        may = len(self._left) < most_an_hour(self.inputs.machines)
+        if ready := may and min(self._spares, default=self.now + 1) <= self.now:
+            self._left.append(self.now)
+        return ready
 
     def _is_slow(self, _machine: int = 0) -> bool:
         return self.rng.random() < self.inputs.slow_share
@@ -188,14 +199,13 @@ def _attempt(world: World, budget: RestartBudget, start: float, until: float) ->
 
 def _one_step(world: World) -> bool:
     inputs = world.inputs
-    if world.slow and 0 < inputs.noticed_steps <= world.slow_steps and world.has_spare():
+    if world.leaves():
         world.exchange(slow=True)
-        if not world.spend(inputs.rejoin):
+        if not world.spend(inputs.start):  # the step is saved, and all ranks start anew
             return False
     if not world.spend(inputs.step * (inputs.slow_factor if world.slow else 1)):
         return False
     world.step += 1
-    world.slow_steps += 1
     world.tell("step")
     if world.step % inputs.steps_a_checkpoint:
         return True

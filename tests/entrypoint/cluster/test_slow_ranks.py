@@ -153,3 +153,11 @@ def test_a_rank_that_moves_to_another_node_is_judged_there_anew() -> None:
 def test_a_step_without_samples_for_a_rank_says_nothing_of_it() -> None:
     idle = timed([0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0])
     assert slow([idle] * 100) == []
+
+
+def test_a_rank_that_moves_leaves_the_others_their_history() -> None:
+    steps = [slowed(step, 2, 2.0) for step in calm(WINDOWS[0])]
+    elsewhere = RankTime(0, "10.0.0.9", "H100", "GPU-9", 1.0, 1.0)
+    moved = [[elsewhere, *step[1:]] for step in steps[10:]]
+    found = slow([*steps[:10], *moved])
+    assert [(number, speed.rank) for number, speed in found] == [(WINDOWS[0], 2)]
