@@ -98,7 +98,6 @@ def environment(home: Path) -> str:
     for program in ours.iterdir():
         if not program.name.startswith("python") and program.name != "ray":
             (home / "bin" / program.name).symlink_to(program)
-    (home / "dashboard.py").symlink_to(Path(__file__).with_name("dashboard.py"))
     python, ray = home / "bin/python", home / "bin/ray"
     python.write_text(f"#!{sys.executable} -IS\n{Path(shim.__file__).read_text()}")
     ray.write_text(f'#!/bin/sh\nexec {python} -P -m ray.scripts.scripts "$@"\n')

@@ -2,7 +2,7 @@
 
 The first line of its copy runs it with `-I -S`, so that it starts in milliseconds. It passes
 signals on to the fork, and ends as the fork ends. For all other programs, it becomes Python; Ray's
-dashboard runs in `dashboard.py`.
+dashboard runs as in a node of ours.
 """
 
 # ruff: noqa: PTH109, PTH120 - pathlib takes as long to import as all the rest
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 SETUP = "/ray/_private/workers/setup_worker.py"
 WORKER = "/ray/_private/workers/default_worker.py"
 DASHBOARD = "/ray/dashboard/dashboard.py"
+OF_DASHBOARD = ["-P", "-m", "trainer.cluster.ray_dashboard"]
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 TRAINER = ["-P", "-m", "trainer"]
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -28,7 +29,7 @@ def main() -> NoReturn:
     if arguments[:3] == TRAINER or "".join(arguments[:1]).endswith(WORKER):
         stand_in(arguments)
     if "".join(arguments[:1]).endswith(DASHBOARD):
-        arguments[:0] = ["-P", home() + "/dashboard.py"]
+        arguments[:0] = OF_DASHBOARD
     os.execv(sys.executable, [sys.argv[0], *arguments])
 
 
