@@ -23,7 +23,6 @@ from tests.support.watch import assert_no_step_is_lost_or_done_twice
 RANKS = ("policy-0", "policy-1", "policy-2")
 RUNS_SECONDS, STOPS_SECONDS = 0.003, 0.01
 """Shorter than an update of the tiny model, so that each one takes longer."""
-MOST_STEPS = 300
 LARGER = {"--train_batch_size": "24", "--rollout_batch_size": "24", "--generate_max_len": "12"}
 """So that an update is more than one moment of a CPU."""
 
@@ -45,7 +44,6 @@ def test_a_rank_that_is_stopped_again_and_again_is_named_with_its_node(tmp_path:
         cluster.event("step", within=400)
         ranks = {actor_of(p): (n, p.pid) for n in range(3) for p in cluster.processes(n)}
         node, process = ranks["policy-1"]
-        began = cluster.step
         name = cluster.environment(node)["ROLLCALL_NODE_NAME"]
         with held_back(process):
             event = cluster.event("straggler", within=400)
@@ -54,7 +52,6 @@ def test_a_rank_that_is_stopped_again_and_again_is_named_with_its_node(tmp_path:
         assert event["details"]["node"] == name
         assert event["sentence"].startswith(f"policy-1 on {name} computes ")
         assert f"slow: policy-1 on {name} computes " in said
-        assert cluster.step - began <= MOST_STEPS
     finally:
         cluster.close()
 
