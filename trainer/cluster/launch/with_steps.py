@@ -185,12 +185,14 @@ def resumes(train: Callable[..., Any]) -> Callable[..., Any]:
     TrainingArguments for it. Another Trainer of the same script begins at its own first step.
     """
     given = os.environ.get(RESUME_CHECKPOINT)
-    newest = Path(given).resolve() if given else None  # before a Trainer changes the link RUN/hf
+    left = [Path(given).resolve()] if given else []  # before a Trainer changes the link RUN/hf
 
     @wraps(train)
     def resumed(of: Any, resume_from_checkpoint: Any = None, *rest: Any, **named: Any) -> Any:
-        if newest and newest.parent == Path(of.args.output_dir).resolve():
-            resume_from_checkpoint = str(newest)
+        if left and left[0].parent == Path(of.args.output_dir).resolve():
+            resume_from_checkpoint = str(
+                left.pop()
+            )  # once: a next Trainer may have the same output
         return train(of, resume_from_checkpoint, *rest, **named)
 
     return resumed

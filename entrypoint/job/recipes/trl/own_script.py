@@ -11,6 +11,8 @@ FRAMEWORKS = frozenset({"transformers", "trl"})
 PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 STARTS_RANKS = frozenset({"notebook_launcher", "debug_launcher", "spawn", "Popen"})
 """Calls by which a script starts its own processes."""
+OTHER_MACHINES = frozenset({"ray", "submitit", "modal", "sagemaker"})
+"""Packages by which a script starts its training elsewhere: it runs once itself."""
 
 
 class Arguments(Enum):
@@ -36,7 +38,7 @@ def arguments_of(source: str) -> Arguments:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {_last(call.func) for call in calls}
     trains = "train" in called and any(name.endswith("Trainer") for name in imported)
-    if not trains or called & STARTS_RANKS:
+    if not trains or called & STARTS_RANKS or OTHER_MACHINES.intersection(_modules(tree)):
         return Arguments.NO_TRAINER
     parsed = {
         name
@@ -65,6 +67,15 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _last_of_first(node.value) in modules:
             yield node.attr
+
+
+def _modules(tree: ast.Module) -> Iterator[str]:
+    """Yield the packages that the file imports anywhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield _top(node.module or "")
+        if isinstance(node, ast.Import):
+            yield from (_top(alias.name) for alias in node.names)
 
 
 def _is_arguments(name: str, imported: set[str], tree: ast.Module) -> bool:

@@ -76,6 +76,16 @@ notebook_launcher(lambda: SFTTrainer().train())
 """,
         Arguments.NO_TRAINER,
     ),
+    "that is a driver of Ray": (
+        """
+from ray.train.torch import TorchTrainer
+def on_each_worker():
+    from transformers import Trainer
+    Trainer().train()
+TorchTrainer(on_each_worker).fit()
+""",
+        Arguments.NO_TRAINER,
+    ),
     "that does not train": (
         "from transformers import Trainer\nTrainer().evaluate()",
         Arguments.NO_TRAINER,
