@@ -289,6 +289,12 @@ class NodeRegistry:
         self._own_gpus = gpus
         self.gpu_history.add(gpus)
 
+    def gpu_uses(self) -> dict[str, Sequence[GpuUse]]:
+        """Return the use of the GPUs of all nodes, as they told it last."""
+        with self._lock:
+            of_workers = {name: entry.gpus for name, entry in self._entries.items()}
+        return {self.me.node: self._own_gpus, **of_workers}
+
     def poll_opened(
         self, node: str, oom_kills: int | None = None, gpus: Sequence[GpuUse] = ()
     ) -> RegisteredNode | None:

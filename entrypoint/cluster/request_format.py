@@ -41,8 +41,11 @@ Amounts = Annotated[dict[Line, Amount], Field(max_length=256)]
 Texts = Annotated[dict[Line, Line], Field(max_length=1024)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-GpuUses = Annotated[list[tuple[Share | None, Count, Count]], Field(max_length=256)]
-"""For each GPU its share of time in use, and MiB of memory: used and total."""
+Known = Count | None
+GpuCondition = tuple[Known, Known, Known, Lines]
+"""MHz, watts, degrees Celsius, and why the clocks are held down."""
+GpuUses = Annotated[list[tuple[Share | None, Count, Count, GpuCondition]], Field(max_length=256)]
+"""For each GPU its share of time in use, MiB of memory (used and total), and its condition."""
 
 
 class CheckIn(BaseModel):

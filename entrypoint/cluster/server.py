@@ -39,6 +39,7 @@ from entrypoint.cluster.slow_ranks import Speed, Straggler
 from entrypoint.cluster.token_rotation import TokenRotation
 from entrypoint.cluster.view_routes import ViewRoutes
 from entrypoint.cluster.worker_routes import LeftoverReports, RankReports, WorkerRoutes
+from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.paths import CERTIFICATE
 from entrypoint.net.tls import proof
 from entrypoint.processes.rank_processes import RankProcess
@@ -153,6 +154,10 @@ class ControlServer:
     def health(self) -> Health:
         """What has become worse on the nodes."""
         return self._registry.health
+
+    def gpu_uses(self) -> Mapping[str, Sequence[GpuUse]]:
+        """Return the use of the GPUs of all nodes, as they told it last."""
+        return self._registry.gpu_uses()
 
     def node_at(self, address: str) -> str:
         """Return the name of the node, or of the head, at an address; else the address."""

@@ -21,7 +21,7 @@ from entrypoint.cluster.request_io import body_of, hangs_up_before
 from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
-from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.preflight.changes import Change
 from entrypoint.processes.rank_processes import RankProcess
 
@@ -181,7 +181,10 @@ class WorkerRoutes:
             asked = request_format.query(request_format.Question, request.query_params)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        gpus = [GpuUse(*one) for one in asked.gpus]
+        gpus = [
+            GpuUse(busy, used, total, Condition(clock, watts, degrees, tuple(held)))
+            for busy, used, total, (clock, watts, degrees, held) in asked.gpus
+        ]
         entry = self.registry.poll_opened(asked.node, asked.oom_kills, gpus)
         if entry is None:
             row = {

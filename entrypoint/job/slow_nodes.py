@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from contract.durations import duration
+from entrypoint.cluster import gpu_condition
 from entrypoint.cluster.slow_nodes import OUT_SECONDS, Leaves, Scene, Stays, Why, decide
 from entrypoint.config.settings import Stragglers
 from entrypoint.job.failures.classes import SlowNode
@@ -52,6 +53,8 @@ class SlowNodes:
                 tell("straggler-over", one.sentence, **one.details())
                 continue
             found = [change.sentence for change in control.health.known(one.node)]
+            if condition := gpu_condition.sentence(one.node, control.gpu_uses()):
+                found.append(condition)
             sentence, evidence = "; ".join([one.sentence, *found]), "; ".join(found)
             tell("straggler", sentence, **one.details(), evidence=evidence)
         control.speeds, control.stragglers = self._watch.speeds, self._watch.slow

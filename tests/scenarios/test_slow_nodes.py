@@ -17,6 +17,7 @@ from entrypoint.cluster.slow_ranks import WINDOWS
 from entrypoint.job import slow_nodes
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes.command.recipe import AnyCommand
+from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.preflight.changes import Change, HealthKind
 from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
 from tests.support.world import FINISHED, STOPPED, Act, World, ends
@@ -157,9 +158,18 @@ def test_a_slow_head_stays_and_its_page_says_so(tmp_path: Path) -> None:
 
 
 def test_with_warn_a_slow_node_is_named_and_stays(tmp_path: Path) -> None:
-    named = slow_at(ADDRESSES["a"], lambda world: told(world, "straggler"), FINISHED)
+    hot = Condition(clock=1200, watts=350, degrees=86, held_by=("the power limit",))
+
+    def named(world: World) -> JobInfo:
+        world.control._registry._entries["a"].gpus = [GpuUse(0.9, 1, 2, hot)]
+        seen = slow_at(ADDRESSES["a"], lambda world: told(world, "straggler"), FINISHED)
+        return seen(world)
+
     world = cluster(tmp_path, named, names="abc", ROLLCALL_STRAGGLERS="warn")
     assert world.lives().name == "finished"
+    (event,) = told(world, "straggler")
+    assert "its slowest GPU now: 1200 MHz, 350 W, 86 °C; its clocks" in event["sentence"]
+    assert event["details"]["evidence"].endswith("held down by the power limit")
     assert not {SLOW_LEFT, slow_nodes.STAYS, "stop"} & set(world.kinds())
 
 

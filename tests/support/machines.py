@@ -28,6 +28,7 @@ CONSTANTS = {
     "NVML_VOLATILE_ECC": 0,
     "NVML_TEMPERATURE_GPU": 0,
     "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
+    "NVML_CLOCK_SM": 1,
     "NVML_NVLINK_MAX_LINKS": 36,
     "NVML_NVLINK_ERROR_DL_REPLAY": 0,
     "NVML_NVLINK_ERROR_DL_RECOVERY": 1,
@@ -181,6 +182,8 @@ MI300X: dict[str, str | int] = {
     "hwmon/hwmon5/temp2_label": "junction",
     "hwmon/hwmon5/temp2_input": 41000,
     "hwmon/hwmon5/temp2_crit": 100000,
+    "hwmon/hwmon5/freq1_input": 1320 * 10**6,
+    "hwmon/hwmon5/power1_average": 412 * 10**6,
     "current_link_width": 16,
     "max_link_width": 16,
     "max_link_speed": "32.0 GT/s PCIe",
@@ -227,6 +230,8 @@ MI300X_ANSWERS: dict[str, Any] = {
     },
     "amdsmi_get_gpu_memory_total": 192 * 1024**3,
     "amdsmi_get_gpu_memory_usage": 297 * 1024**2,
+    "amdsmi_get_clock_info": {"clk": 1320, "min_clk": 132, "max_clk": 2100},
+    "amdsmi_get_power_info": {"current_socket_power": 412, "average_socket_power": "N/A"},
     "amdsmi_get_gpu_activity": {"gfx_activity": 37, "umc_activity": 4, "mm_activity": "N/A"},
 }
 
@@ -240,6 +245,7 @@ class RecordedAmdSmi:
     AmdSmiException = AmdSmiError
     AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current", CRITICAL="critical")
+    AmdSmiClkType = SimpleNamespace(GFX="gfx")
     AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
 
     def __init__(self, **changes: Any) -> None:

@@ -142,6 +142,16 @@ class SysfsGpu:
         percent = read(self.device / "gpu_busy_percent")
         return int(percent) / 100 if percent.isdigit() else None
 
+    def clock(self) -> int | None:
+        hertz = next((read(path) for path in self.device.glob("hwmon/hwmon*/freq1_input")), "")
+        return int(hertz) // 10**6 if hertz.isdigit() else None
+
+    def power(self) -> float | None:
+        """`power1_average` of older GPUs, `power1_input` of newer ones, in microwatts."""
+        kinds = ("power1_input", "power1_average")
+        told = [read(path) for kind in kinds for path in self.device.glob(f"hwmon/hwmon*/{kind}")]
+        return next((int(text) / 10**6 for text in told if text.isdigit()), None)
+
     def processes(self) -> tuple[int, ...]:
         return computing(self.kfd)
 
@@ -220,6 +230,16 @@ class AmdSmiGpu:
         row = self._ask(self.smi.amdsmi_get_gpu_activity, self.handle)
         percent = row and row["gfx_activity"]  # "N/A" if unknown
         return percent / 100 if isinstance(percent, int) else None
+
+    def clock(self) -> int | None:
+        row = self._ask(self.smi.amdsmi_get_clock_info, self.handle, self.smi.AmdSmiClkType.GFX)
+        return _known(row.get("clk")) if row else None
+
+    def power(self) -> float | None:
+        """Of MI300 now, of older ones in the mean of a moment."""
+        row = self._ask(self.smi.amdsmi_get_power_info, self.handle) or {}
+        kinds = ("current_socket_power", "average_socket_power")
+        return next((n for kind in kinds if (n := _known(row.get(kind))) is not None), None)
 
     def processes(self) -> tuple[int, ...]:
         return computing(self.kfd)
@@ -315,3 +335,8 @@ def _after(name: str, counts: str) -> int:
     """The number after `name` in a file such as `ue: 0\\nce: 2`."""
     found = re.search(rf"^{name}:\s*(\d+)", counts, re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def _known(value: Any) -> int | None:
+    """Return a number of amdsmi: it says "N/A", or the largest one of 32 bits, if it has none."""
+    return value if isinstance(value, int) and value < 2**32 - 1 else None

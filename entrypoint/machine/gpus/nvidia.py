@@ -185,6 +185,13 @@ class NvidiaGpu:
         rates = self._ask(self.nvml.nvmlDeviceGetUtilizationRates, self.handle)
         return None if rates is None else rates.gpu / 100
 
+    def clock(self) -> int | None:
+        return self._ask(self.nvml.nvmlDeviceGetClockInfo, self.handle, self.nvml.NVML_CLOCK_SM)
+
+    def power(self) -> float | None:
+        milliwatts = self._ask(self.nvml.nvmlDeviceGetPowerUsage, self.handle)
+        return None if milliwatts is None else milliwatts / 1000
+
     def processes(self) -> tuple[int, ...]:
         call = self.nvml.nvmlDeviceGetComputeRunningProcesses
         running = [self._ask(call, handle) or () for handle in self.parts or (self.handle,)]

@@ -102,5 +102,11 @@ class Gpu(Protocol):
     def busy(self) -> float | None:
         """Share of the last moment in which it computed, 0 to 1."""
 
+    def clock(self) -> int | None:
+        """MHz at which it computes now."""
+
+    def power(self) -> float | None:
+        """Watts that it draws now."""
+
     def processes(self) -> tuple[int, ...]:
         """Ids of the processes that hold memory, as far as this node can see them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import discover
@@ -19,6 +19,18 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """How fast a GPU may compute now. None: it does not know."""
+
+    clock: int | None = None
+    """MHz."""
+    watts: int | None = None
+    degrees: int | None = None
+    held_by: tuple[str, ...] = ()
+    """Why its clocks are held down."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuUse:
     busy: float | None
     """Share of the last moment in which the GPU computed, 0 to 1; None: unknown."""
@@ -26,6 +38,7 @@ class GpuUse:
     """MiB of its memory."""
     total: int
     """MiB."""
+    condition: Condition = field(default_factory=Condition)
 
 
 @contextmanager
@@ -79,9 +92,19 @@ def of(gpus: Sequence[Gpu | GpuError | None]) -> list[GpuUse]:
 
 def _of(gpu: Gpu) -> GpuUse | None:
     try:
-        busy, memory = gpu.busy(), gpu.memory()
+        busy, memory, condition = gpu.busy(), gpu.memory(), _condition(gpu)
     except GpuError:
         return None
     if memory is None:
         return None
-    return GpuUse(busy, memory.used // MIB, memory.total // MIB)
+    return GpuUse(busy, memory.used // MIB, memory.total // MIB, condition)
+
+
+def _condition(gpu: Gpu) -> Condition:
+    watts, temperature, held = gpu.power(), gpu.temperature(), gpu.slowdowns() or ((), ())
+    return Condition(
+        gpu.clock(),
+        None if watts is None else round(watts),
+        None if temperature is None else round(temperature.now),
+        tuple(dict.fromkeys([*held[0], *held[1]])),
+    )

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from entrypoint.cluster.gpu_history import MOST_POINTS, POINT_SECONDS, GpuHistory, as_dict
-from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.processes.inbox import Message
 from tests.support.control import Head, head, node_info
 from tests.support.waiting import eventually
 
 __all__ = ["head"]
 
-IDLE, BUSY = GpuUse(0.0, 1000, 81920), GpuUse(0.9, 41000, 81920)
+HOT = Condition(clock=1200, watts=350, degrees=86, held_by=("the power limit",))
+IDLE, BUSY = GpuUse(0.0, 1000, 81920), GpuUse(0.9, 41000, 81920, HOT)
 
 
 def test_a_point_has_the_least_the_mean_and_the_most_over_all_gpus() -> None:
@@ -73,6 +74,7 @@ def test_a_worker_tells_the_use_of_its_gpus_with_its_sign_of_life(head: Head) ->
     eventually(lambda: state_of(head, "gpu-1") == as_dict([IDLE, BUSY]))
     series = head.get("/v1/gpus").json()["series"]
     assert series["busy/mean"] == [45.0]
+    assert head.control.gpu_uses() == {"head": (), "gpu-1": [IDLE, BUSY]}
     head.control._registry.own_gpus([IDLE])
     assert head.get("/v1/state").json()["head_node"]["gpu_use"] == as_dict([IDLE])
     assert head.get("/v1/gpus").json()["series"]["busy/least"][-1] == 0
@@ -80,7 +82,13 @@ def test_a_worker_tells_the_use_of_its_gpus_with_its_sign_of_life(head: Head) ->
     eventually(lambda: bool(heard))
 
 
-@pytest.mark.parametrize("wrong", ["x", "{}", "[[2,0,0]]", "[[0.5,-1,0]]", "[[0.5]]", "[" * 3000])
+WRONG = (
+    *("0.5", "0.5,0,0", "2,0,0,[null,null,null,[]]", "0.5,-1,0,[null,null,null,[]]"),
+    *("0.5,0,0,[-1,null,null,[]]", "0.5,0,0,[1,1,1]", '0.5,0,0,[1,1,1,"hot"]'),
+)
+
+
+@pytest.mark.parametrize("wrong", ["x", "{}", *(f"[[{one}]]" for one in WRONG), "[" * 3000])
 def test_a_use_that_cannot_be_is_refused_with_its_field(head: Head, wrong: str) -> None:
     head.client().check_in(node_info("gpu-1"))
     answer = head.client().ask("GET", "/v1/outcome", params={"node": "gpu-1", "gpus": wrong})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from entrypoint.config.read import read_settings
 from entrypoint.machine.gpus import use
-from entrypoint.machine.gpus.use import GpuUse
+from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.machine.view import Machine
 from tests.support import machines
 from tests.support.waiting import eventually
@@ -34,6 +35,11 @@ def nvidia(root: Path, devices: dict[str, Any] | None = None, **changes: Any) ->
 
 
 def told(machine: Machine, environ: Mapping[str, str] = {}) -> Sequence[GpuUse]:
+    """What the node tells first, without the condition of its GPUs."""
+    return [replace(one, condition=Condition()) for one in whole(machine, environ)]
+
+
+def whole(machine: Machine, environ: Mapping[str, str] = {}) -> Sequence[GpuUse]:
     """What the node tells first."""
     heard: list[Sequence[GpuUse]] = []
     with use.watching(read_settings(environ), heard.append, machine):
@@ -81,7 +87,8 @@ def test_amds_gpus_tell_it_through_the_library_and_the_drivers_files(
         amdsmi=lambda: smi,
         nvml=lambda: None,
     )
-    assert told(machine) == [GpuUse(0.37, 297, 192 * GIB)] * 8
+    condition = Condition(clock=1320, watts=412, degrees=41)
+    assert whole(machine) == [GpuUse(0.37, 297, 192 * GIB, condition)] * 8
 
 
 def test_a_driver_that_fails_is_asked_again_and_a_node_without_gpus_is_asked_once(
@@ -106,3 +113,16 @@ def test_a_driver_that_fails_is_asked_again_and_a_node_without_gpus_is_asked_onc
     with use.watching(read_settings({}), heard.append, Machine(dev=dev)):
         eventually(lambda: "gpu-use" not in {one.name for one in threading.enumerate()})
     assert heard == []
+
+
+def test_a_gpu_tells_its_clock_its_power_and_why_it_is_held_down(tmp_path: Path) -> None:
+    hot = {
+        "nvmlDeviceGetClockInfo": 1200,
+        "nvmlDeviceGetPowerUsage": 349_600,
+        "nvmlDeviceGetTemperature": 86,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x24,
+    }
+    first, second, *_ = whole(nvidia(tmp_path, {"0": hot}))
+    held = ("too hot (driver)", "the power limit")
+    assert first.condition == Condition(clock=1200, watts=350, degrees=86, held_by=held)
+    assert (second.condition.clock, second.condition.watts) == (None, None), "it does not say"
