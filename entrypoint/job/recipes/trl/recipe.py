@@ -172,7 +172,14 @@ def _arguments(typed: TypedCommand) -> Arguments:
 
 
 def _is_told(typed: TypedCommand) -> bool:
-    """Return whether the script's Python can tell steps: it is Rollcall's own."""
+    """Return whether the script's Python can tell steps: it is Rollcall's own.
+
+    `python3` of another environment, which comes first in PATH, is the one that somebody means.
+    """
+    typed_python = re.fullmatch(r"python[\d.]*", next(iter(typed.unwrapped), ""))
+    found = shutil.which(typed_python[0]) if typed_python else None
+    if found and not is_own(found):
+        return False
     with suppress(LaunchError):
         python = parse(typed.unwrapped).python
         return python == PYTHON or is_own(python)

@@ -324,7 +324,10 @@ OF_FLAGS = "from trl import SFTConfig, SFTTrainer, TrlParser\nTrlParser(SFTConfi
 
 
 @pytest.mark.parametrize("typed", ["torchrun", "accelerate launch", "python3", "A=b python -u"])
-def test_a_script_with_a_trainer_resumes_whoever_starts_it(typed: str) -> None:
+def test_a_script_with_a_trainer_resumes_whoever_starts_it(
+    typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     job = [*typed.split(), "train.py"]
     assert recipe_of(job) == ("torchrun" if "launch" in typed or "run" in typed else "command")
     Path("train.py").write_text(OF_CODE)
@@ -371,6 +374,16 @@ def test_a_script_in_the_working_directory_of_a_submitted_job_is_known() -> None
     archive = shutil.make_archive("package", "zip", "away")
     assert recipe_of(job, runtime_env={"working_dir": archive}) == "trl"
     assert recipe_of(job, runtime_env={"working_dir": "s3://bucket/away.zip"}) == "torchrun"
+
+
+def test_the_python_of_an_environment_that_is_first_in_path_runs_its_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("train.py").write_text(OF_CODE)
+    python = Path(other_trl(sys.executable)).with_name("python")
+    monkeypatch.setenv("PATH", str(python.parent))
+    assert recipe_of(["python", "train.py"]) == "command"
+    assert recipe_of(["torchrun", "train.py"]) == "trl", "torchrun is Rollcall's own in any case"
 
 
 def test_what_a_script_with_a_trainer_is_said_to_be() -> None:
