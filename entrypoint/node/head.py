@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from contract import lease as contract_lease
@@ -34,11 +34,11 @@ from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome, Supervisor
 from entrypoint.machine import address as address_of
 from entrypoint.machine.gpus import use as gpu_use
-from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import sockets, wait
 from entrypoint.node import (
     actor_logs,
     heritage,
+    own_info,
     ray_node,
     replacement,
     start_again,
@@ -183,18 +183,7 @@ def node_info(
     settings: Settings, address: str, findings: Mapping[str, str], incarnation: str
 ) -> NodeInfo:
     """What the head says about itself."""
-    return NodeInfo(
-        node=settings.node_name,
-        address=address,
-        versions=versions(settings),
-        inventory=inventory(settings, address),
-        resources=settings.resources,
-        warnings=tuple(findings),
-        findings=findings,
-        environment=collective_variables(settings.environ),
-        tls=tls_files.kind(settings),
-        storage=incarnation,
-    )
+    return replace(own_info.of_node(settings, address, findings), storage=incarnation)
 
 
 def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:

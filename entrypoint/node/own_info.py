@@ -1,4 +1,4 @@
-"""What a worker says of itself when it checks in."""
+"""What a node says of itself: a worker when it checks in, the head to those that ask."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ LIFE = uuid.uuid4().hex
 """Identifies this process."""
 
 
-def of_worker(
-    settings: Settings, address: str, findings: Mapping[str, str], why_ended: str
-) -> NodeInfo:
-    """`findings`: as in NodeInfo. `why_ended`: why this node itself ended its Ray, in words."""
+def of_node(settings: Settings, address: str, findings: Mapping[str, str]) -> NodeInfo:
+    """Return what a head and a worker both say. `findings`: as in NodeInfo."""
     return NodeInfo(
         node=settings.node_name,
         address=address,
@@ -31,8 +29,17 @@ def of_worker(
         warnings=tuple(findings),
         findings=findings,
         environment=collective_variables(settings.environ),
-        rejoins=why_ended,
         tls=tls_files.kind(settings),
+    )
+
+
+def of_worker(
+    settings: Settings, address: str, findings: Mapping[str, str], why_ended: str
+) -> NodeInfo:
+    """Return what a worker says. `why_ended`: why this node itself ended its Ray, in words."""
+    return replace(
+        of_node(settings, address, findings),
+        rejoins=why_ended,
         rank=settings.platform.rank,
         examined=LIFE if examined_whole(settings) else "",
     )

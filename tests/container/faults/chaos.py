@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,10 +77,11 @@ def suffer(stage: Stage, seed: int, minutes: float) -> bool:
     raise AssertionError("the dice have no end")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def command(play: Callable[[Path, int, float], bool], about: str | None, minutes: float) -> int:
+    """Run a game with the seed and the minutes of the command line; return its exit code."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--minutes", type=float, default=minutes)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="chaos-") as root:
@@ -88,4 +89,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(play, __doc__, 5.0))

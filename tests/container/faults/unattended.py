@@ -10,13 +10,11 @@ draws the same blows.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from contract.journal import timestamp
+from tests.container.faults import chaos
 from tests.container.faults.alone import train_alone
 from tests.container.faults.fault import assert_kept, newest_step
 from tests.container.faults.reward import Mood, RewardServer
@@ -214,15 +213,5 @@ def ends_well(stage: Unattended, root: Path) -> bool:
     return same and stage.faults() == [] and stage.left() == []
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=15.0)
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with tempfile.TemporaryDirectory(prefix="chaos-") as root:
-        return 0 if play(Path(root), options.seed, options.minutes) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(chaos.command(play, __doc__, 15.0))
