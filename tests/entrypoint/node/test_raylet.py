@@ -183,5 +183,5 @@ def test_a_node_that_has_lost_its_head_ends_what_does_not_end_itself(
         assert len(process.find_marked(settings.node_mark)) > 1
         node.abandon()
         eventually(lambda: not process.find_marked(settings.node_mark))
-        assert not node.running
+        eventually(lambda: not node.running)
     assert told.take(timeout=0) is None, "nobody asks for Ray to be started again"
