@@ -263,6 +263,8 @@ class Attempt:
             stacks_in = stacks.path_of(self.run.files, self.plan.number)
             self.run.control.ask_for_stacks(self.plan.number)
             count = stacks.collect(self.run.settings, stacks_in)
+            if self.run.settings.shares_run_dir:
+                stacks.await_workers(self.run.files, self.plan.number, self.plan.workers)
             sentence = f"{hung}; stacks of {count} processes are in {stacks_in.name}"
             self._kill(Hung(hung), sentence)
         elif progress is not None and progress != before and not self._begun:

@@ -26,11 +26,13 @@ log = logging.getLogger(__name__)
 
 EACH_SECONDS = 5.0
 ALL_SECONDS = 20.0
+WORKERS_SECONDS = 10.0
 AT_ONCE = 4
 OF_RAY = re.compile(
     r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|JobSupervisor)|ray-dashboard-"
     r"|-packages/ray/(?!_private/workers/default_worker\.py)"
-    r"|bin/ray |-m ray\.|multiprocessing\.resource_tracker| -IS "
+    r"|bin/ray |-m ray\.|-m trainer\.cluster\.ray_(start|dashboard) "
+    r"|multiprocessing\.resource_tracker| -IS "
 )
 """Titles of Ray's own helpers and of shims, which do not hang a job. A worker to which Ray could
 give no title may hang the job, and so its stack is read."""
@@ -65,6 +67,18 @@ def collect(settings: Settings, path: Path) -> int:
     except OSError as error:
         log.warning("no stacks in %s: %s", path, error.strerror)
     return len(processes)
+
+
+def await_workers(run: RunFiles, attempt: int, workers: Iterable[str]) -> None:
+    """Wait until the workers have written their stacks: the end of the job would take them away.
+
+    It takes at most WORKERS_SECONDS; a worker may hang itself.
+    """
+    missing = {path_of(run, attempt, worker) for worker in workers}
+    deadline = time.monotonic() + WORKERS_SECONDS
+    while missing and time.monotonic() < deadline:
+        missing = {path for path in missing if not path.exists()}
+        time.sleep(0.1)
 
 
 def of_the_job(settings: Settings) -> Iterable[psutil.Process]:

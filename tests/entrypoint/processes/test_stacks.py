@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process, stacks
@@ -104,3 +106,22 @@ def test_a_reader_of_stacks_that_hangs_itself_is_ended(
     text = (tmp_path / "stacks.txt").read_text()
     assert "did not end within 0.2 s" in text
     assert "threads, in the kernel it waits in" in text
+
+
+def test_the_job_is_not_ended_before_its_workers_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFiles(tmp_path)
+    run.logs.mkdir()
+    late = stacks.path_of(run, 2, "w1")
+    timer = threading.Timer(0.3, late.write_text, ["x"])
+    timer.start()
+    stacks.await_workers(run, 2, ["w1"])
+    assert late.exists()
+    monkeypatch.setattr(stacks, "WORKERS_SECONDS", 0.2)
+    stacks.await_workers(run, 2, ["w1", "w2"])  # w2 hangs itself
+
+
+@pytest.mark.parametrize("module", ["ray_start start --head", "ray_dashboard dashboard.py"])
+def test_rays_own_programs_under_our_names_hang_no_job(module: str) -> None:
+    assert stacks.OF_RAY.search(f"7 /v/bin/python -P -m trainer.cluster.{module}")
