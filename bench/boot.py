@@ -1,13 +1,14 @@
-"""Time from the start of three nodes to the first finished training step, against the bare floor.
+"""Time from the start of all nodes to the first finished training step, against the bare floor.
 
-Floor: `ray start` on the head, `ray start` on both workers in the moment in which the head's port
-answers, and `ray job submit` of the same trainer with the same flags in the moment in which the
-last of them has joined: the guides' steps by a hand that never waits too long. Both run in turn;
-the value is the median of the ratios of the pairs.
+Floor: `ray start` on the head, `ray start` on all workers in the moment in which the head's port
+answers, and the same trainer with the same flags, submitted by Ray's REST interface in the moment
+in which the last of them has joined: the guides' steps by a hand that never waits too long, and
+without the imports of `ray job submit`. Each other pair begins with the floor; the value is the
+median of the ratios of the pairs.
 
 `--on host` (the default): on the loopback addresses 127.0.0.2 to 127.0.0.4. `--on slurm`: as jobs
 of a real Slurm on this machine, from `sbatch` on. `--on compose`: as containers, from
-`podman-compose up` on.
+`podman-compose up` on; here `--nodes` may be more than 3.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.result import report
-from bench.sides import compose, slurm
+from bench.sides import compose, rest_submit, slurm
 from contract.progress import Progress
 from entrypoint.commands.demo import PORTS, Layout, inherited
 from entrypoint.net import sockets, wait
@@ -50,9 +51,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=positive, default=3)
     parser.add_argument("--on", choices=TARGETS, default="host")
+    parser.add_argument("--nodes", type=positive, default=NODES)
     given = parser.parse_args()
+    if given.nodes < 2 or (given.on != "compose" and given.nodes != NODES):
+        parser.error(f"--on {given.on} has {NODES} nodes; --on compose 2 or more")
     lacking = LACKING[given.on]() if given.on in LACKING else None
-    rows = [] if lacking else measured(given.on, given.pairs)
+    rows = [] if lacking else measured(given)
     ok = report(
         "boot" if given.on == "host" else f"boot on {given.on}",
         statistics.median(ours / floor for ours, floor in rows) if rows else 0.0,
@@ -63,6 +67,7 @@ def main() -> int:
             "rollcall_seconds": statistics.median(ours for ours, _ in rows) if rows else None,
             "by_hand_seconds": statistics.median(floor for _, floor in rows) if rows else None,
             "pairs": len(rows),
+            "nodes": given.nodes,
             "cores": os.cpu_count(),
             "tini": bool(under_tini()),
         },
@@ -71,9 +76,9 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def measured(place: str, pairs: int) -> list[tuple[float, float]]:
+def measured(given: argparse.Namespace) -> list[tuple[float, float]]:
     """Seconds of rollcall and by hand, for each pair."""
-    rows = []
+    rows, place = [], given.on
     with tempfile.TemporaryDirectory(prefix="rollcall-boot-") as directory, ExitStack() as stack:
         root = Path(directory)
         data = root / "data"
@@ -90,16 +95,14 @@ def measured(place: str, pairs: int) -> list[tuple[float, float]]:
         elif place == "compose":
             flags = job(Path(compose.DATA))
             sides = (
-                partial(compose.timed, compose.shipped, data),
-                partial(compose.timed, compose.by_hand, data),
+                partial(compose.timed, compose.shipped(given.nodes), data),
+                partial(compose.timed, compose.by_hand(given.nodes), data),
             )
-        for number in range(pairs + 1):  # the first pair warms the disk cache and is left out
-            ours, floor = (
-                side(root / f"{name}-{number}", flags)
-                for name, side in zip(("ours", "floor"), sides, strict=True)
-            )
-            print(f"pair {number}: rollcall {ours:.1f} s, by hand {floor:.1f} s", flush=True)
-            rows.append((ours, floor))
+        for number in range(given.pairs + 1):  # the first pair warms the disk cache and is left out
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            took = {n: sides[n](root / f"{('ours', 'floor')[n]}-{number}", flags) for n in order}
+            print(f"pair {number}: rollcall {took[0]:.1f} s, by hand {took[1]:.1f} s", flush=True)
+            rows.append((took[0], took[1]))
     return rows[1:]
 
 
@@ -164,8 +167,7 @@ def by_hand(layout: Layout, flags: list[str], stack: ExitStack) -> list[Process]
     for node in (head, *workers):
         if node.wait(TIMEOUT_SECONDS) != 0:
             raise SystemExit(f"{node.name} did not start:\n{node.tail()}")
-    submit = [beside_interpreter("ray"), "job", "submit", "--no-wait"]
-    submit += ["--address", f"http://{gcs[0]}:{layout.ports + 1}", "--"]
+    submit = [sys.executable, rest_submit.__file__, f"http://{gcs[0]}:{layout.ports + 1}"]
     submit += [sys.executable, "-m", "trainer", *flags]
     submit += ["--run_dir", str(layout.run.root)]
     return [typed(layout, "submit", submit, stack)]

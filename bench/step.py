@@ -1,11 +1,13 @@
 """Steady-state step time of the builtin GRPO and PPO against a hand-written floor and TRL's.
 
 One model of a million parameters, 32 prompts x 8 completions, float32, both cores for every side.
-*Uniform*: every completion has 32 tokens; the floor is a bare generate, forward, backward, AdamW.
-*Ragged*: a quarter of the limit of 128 in the mean, some at the limit. The builtin trainer runs as
-in a job: its own processes, Ray actors, metrics. TRL's PPO is that of the last release that has
-one. Sides take turns, each round in another order; ratios are of medians of steady steps in one
-round, and the median of the rounds is reported.
+*Uniform*: every completion has 32 tokens; the floor is a bare generate, forward, backward, AdamW,
+and of PPO the reference and the critic besides. *Ragged*: a quarter of the limit of 128 in the
+mean, some at the limit. The builtin trainer runs as in a job: its own processes, Ray actors,
+metrics. TRL's PPO is that of the last release that has one. TRL runs with the fastest of its batch
+sizes (`--micros`, completions a pass; gradients are accumulated to one update), which short runs
+find before the rounds. Sides take turns, each round in another order; ratios are of medians of
+steady steps in one round, and the median of the rounds is reported.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,10 @@ from bench.sides.task import Kind, Task
 from env.http.arguments import positive
 
 STEPS, WARM = 12, 4
+SWEEP_STEPS = WARM + 3
+"""Of a run that tries one of TRL's batch sizes."""
+BATCH = shared.PROMPTS * shared.COMPLETIONS
+MICROS = (BATCH, BATCH // 2, BATCH // 4, BATCH // 8, BATCH // 16)
 FLOOR_TARGET, TRL_TARGET = 1.05, 2.0
 THREADS = str(os.cpu_count() or 1)
 OLDER_TRL = Path(".peers/trl-ppo").absolute()
@@ -35,18 +42,34 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "grpo": ("--advantage_estimator", "group_norm", "--init_kl_coef", "0"),
     "ppo": ("--advantage_estimator", "gae", "--init_kl_coef", str(shared.KL_COEF)),
 }
+TRL: dict[str, tuple[str, tuple[Path, ...]]] = {
+    "trl grpo": ("trl_grpo", ()),
+    "trl ppo": ("trl_ppo", (OLDER_TRL,)),
+}
+"""Module of `bench.sides`, and where it finds a library's older release."""
+KINDS: tuple[Kind, ...] = ("uniform", "ragged")
 Row = dict[str, float]
 Sides = dict[str, Row]
+Sweep = dict[str, dict[int, float]]
+"""Of each side of TRL: seconds of a step by completions a pass."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument(
+        "--micros", type=positive, nargs="+", default=MICROS, choices=MICROS, metavar="N"
+    )
+    given = parser.parse_args()
+    rounds, results, swept = range(given.rounds), {}, {}
     with tempfile.TemporaryDirectory(prefix="rc-step-") as directory:
-        root = Path(directory)
-        uniform = [round_of(root / f"uniform-{n}", "uniform", n) for n in range(rounds)]
-        ragged = [round_of(root / f"ragged-{n}", "ragged", n) for n in range(rounds)]
+        for kind in KINDS:
+            root = Path(directory) / kind
+            root.mkdir()
+            swept[kind] = sweep(root, kind, given.micros)
+            best = {name: min(rows, key=rows.__getitem__) for name, rows in swept[kind].items()}
+            results[kind] = [round_of(root / str(number), kind, number, best) for number in rounds]
+    uniform, ragged = results["uniform"], results["ragged"]
     to_floor = round(statistics.median(sides["grpo"]["to_floor"] for sides in uniform), 4)
     ragged_trl = ratio(ragged, "trl grpo", "grpo")
     ok = report(
@@ -57,6 +80,9 @@ def main() -> int:
         better="lower",
         detail={
             "uniform_builtin_to_floor": to_floor,
+            "uniform_builtin_ppo_to_floor": round(
+                statistics.median(sides["ppo"]["to_floor"] for sides in uniform), 4
+            ),
             "uniform_trl_to_builtin": ratio(uniform, "trl grpo", "grpo"),
             "ragged_trl_to_builtin": ragged_trl,
             "ragged_target": TRL_TARGET,
@@ -64,7 +90,8 @@ def main() -> int:
             "ragged_trl_ppo_to_builtin": ratio(ragged, "trl ppo", "ppo"),
             "uniform": middle(uniform),
             "ragged": middle(ragged),
-            "rounds": rounds,
+            "trl_seconds_by_completions_a_pass": swept,
+            "rounds": given.rounds,
             "threads": THREADS,
         },
         besides=ragged_trl >= TRL_TARGET,
@@ -72,15 +99,23 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def round_of(root: Path, kind: Kind, number: int) -> Sides:
+def sweep(root: Path, kind: Kind, micros: Sequence[int]) -> Sweep:
+    """Return the seconds of a step of TRL for each batch size: an opponent that somebody tuned."""
+    task = shared.write(root / "sweep", kind, SWEEP_STEPS)
+    swept = {name: {micro: trl(name, task, micro)["step"] for micro in micros} for name in TRL}
+    print(f"{kind}, seconds of a step by completions a pass: {swept}", flush=True)
+    return swept
+
+
+def round_of(root: Path, kind: Kind, number: int, best: dict[str, int]) -> Sides:
     """Medians of each side's steady steps; odd rounds begin with the last side."""
-    root.mkdir()
     task = shared.write(root, kind, STEPS)
+    ours = builtin_and_floor if kind == "uniform" else builtin
     sides = {
-        "grpo": partial(builtin_and_floor if kind == "uniform" else builtin, task, "grpo"),
-        "trl grpo": partial(side, "trl_grpo", task),
-        "ppo": partial(builtin, task, "ppo"),
-        "trl ppo": partial(side, "trl_ppo", task, OLDER_TRL),
+        "grpo": partial(ours, task, "grpo"),
+        "trl grpo": partial(trl, "trl grpo", task, best["trl grpo"]),
+        "ppo": partial(ours, task, "ppo"),
+        "trl ppo": partial(trl, "trl ppo", task, best["trl ppo"]),
     }
     names = list(sides) if number % 2 == 0 else list(reversed(sides))
     rows = {name: sides[name]() for name in names}
@@ -92,7 +127,8 @@ def round_of(root: Path, kind: Kind, number: int) -> Sides:
 
 def builtin_and_floor(task: Task, algorithm: str) -> Row:
     """The trainer, step by step in turns with the floor; `to_floor` is the median of the ratios."""
-    floor = threading.Thread(target=side, args=("floor", task))
+    task.waited.unlink(missing_ok=True)
+    floor = threading.Thread(target=side, args=("floor", task, algorithm))
     floor.start()
     steps = train(task, algorithm, task.reward_in_turns)
     floor.join()
@@ -112,7 +148,7 @@ def builtin(task: Task, algorithm: str) -> Row:
 
 def train(task: Task, algorithm: str, reward: Path) -> list[dict[str, Any]]:
     """Metrics of each step of the trainer, started as a user does, on a Ray of its own."""
-    batch = str(shared.PROMPTS * shared.COMPLETIONS)
+    batch = str(BATCH)
     run = task.root / f"run-{algorithm}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray:
         started(
@@ -147,10 +183,15 @@ def phases(steps: list[dict[str, Any]]) -> Row:
     }
 
 
-def side(module: str, task: Task, *packages: Path) -> Row:
+def trl(name: str, task: Task, micro: int) -> Row:
+    module, packages = TRL[name]
+    return side(module, task, str(micro), *packages)
+
+
+def side(module: str, task: Task, setting: str, *packages: Path) -> Row:
     """A program of bench.sides; `packages`: where it finds a library's older release."""
     path = os.pathsep.join(str(part) for part in (*packages, Path.cwd()))
-    arguments = [str(task.root), str(task.longest), str(task.steps)]
+    arguments = [str(task.root), str(task.longest), str(task.steps), setting]
     started([f"bench.sides.{module}", *arguments], task.root / f"{module}.log", PYTHONPATH=path)
     rows = json.loads((task.root / f"{module}.json").read_text())[WARM:]
     shown = {key: median(rows, key) for key in rows[0] if key != "tokens"}

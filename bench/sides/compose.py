@@ -1,7 +1,8 @@
 """Time from `podman-compose up` to the first finished step: the shipped file, and by hand.
 
-Both sides have the same three services, image and volumes. By hand, each service waits for what it
-needs and no longer: workers for the head's port, the head for both workers.
+Both sides have the same services, image and volumes; more workers are copies of the file's. By
+hand, each service waits for what it needs and no longer: workers for the head's port, the head for
+all workers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from bench.sides import rest_submit
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from tests.support.podman import CONFIGURATION, IMAGE, OF_THE_IMAGE, compose_program, podman
@@ -24,8 +26,7 @@ from tests.support.podman import missing as without_containers
 from tests.support.repository import ROOT
 
 SHIPPED = ROOT / "compose" / "cpu.yaml"
-WORKERS = ("worker-1", "worker-2")
-RUN, DATA = "/checkpoints", "/data"
+RUN, DATA, SUBMIT = "/checkpoints", "/data", "/submit.py"
 TIMEOUT_SECONDS = 300.0
 POLL_SECONDS = 0.05
 RAY_START = "ray start --num-gpus=0 --disable-usage-stats"
@@ -37,8 +38,8 @@ sleep infinity
 """
 HEAD = f"""
 {RAY_START} --head --port=6379
-until [ $(ls {RUN} | grep -c joined-) -eq {len(WORKERS)} ]; do sleep 0.05; done
-ray job submit --no-wait --address=http://localhost:8265 -- python -m trainer {{flags}}
+until [ $(ls {RUN} | grep -c joined-) -eq {{workers}} ]; do sleep 0.05; done
+python {SUBMIT} http://localhost:8265 python -m trainer {{flags}}
 sleep infinity
 """
 
@@ -49,38 +50,54 @@ def missing() -> str | None:
     return program or without_containers()
 
 
-def shipped(flags: list[str]) -> dict[str, Any]:
+Services = Callable[[list[str]], dict[str, Any]]
+"""From the job's flags to the services of a compose file."""
+
+
+def shipped(nodes: int) -> Services:
     """Return the services of compose/cpu.yaml without those that prepare, and with this job."""
-    given = yaml.safe_load(SHIPPED.read_text())["services"]
-    services = {name: given[name] for name in ("head", *WORKERS)}
-    head = services["head"]
-    del head["depends_on"], head["ports"], head["environment"]["ROLLCALL_REWARD_URL"]
-    head["command"] = flags
+
+    def services(flags: list[str]) -> dict[str, Any]:
+        given = yaml.safe_load(SHIPPED.read_text())["services"]
+        head, worker = given["head"], given["worker-1"]
+        del head["depends_on"], head["ports"], head["environment"]["ROLLCALL_REWARD_URL"]
+        head["command"] = flags
+        head["environment"]["EXPECTED_WORKERS"] = str(nodes - 1)
+        named = {f"worker-{number}": numbered(worker, number) for number in range(1, nodes)}
+        return {"head": head, **named}
+
     return services
 
 
-def by_hand(flags: list[str]) -> dict[str, Any]:
+def numbered(worker: dict[str, Any], number: int) -> dict[str, Any]:
+    return {**worker, "hostname": f"worker-{number}"}
+
+
+def by_hand(nodes: int) -> Services:
     """Return the same services as a user writes them who has Ray, and no Rollcall."""
-    services = shipped(flags)
-    script = HEAD.format(flags=shlex.join([*flags, "--run_dir", RUN]))
-    for name, service in services.items():
-        service["environment"] = {}
-        service["entrypoint"] = ["tini", "-s", "--"]
-        words = script if name == "head" else WORKER
-        service["command"] = ["bash", "-ec", words.replace("$", "$$")]  # else compose expands it
+
+    def services(flags: list[str]) -> dict[str, Any]:
+        given = shipped(nodes)(flags)
+        flags = [*flags, "--run_dir", RUN]
+        script = HEAD.format(flags=shlex.join(flags), workers=nodes - 1)
+        for name, service in given.items():
+            service["environment"] = {}
+            service["entrypoint"] = ["tini", "-s", "--"]
+            words = script if name == "head" else WORKER
+            service["command"] = ["bash", "-ec", words.replace("$", "$$")]  # compose expands it
+        return given
+
     return services
 
 
-def timed(
-    side: Callable[[list[str]], dict[str, Any]], data: Path, root: Path, flags: list[str]
-) -> float:
+def timed(side: Services, data: Path, root: Path, flags: list[str]) -> float:
     """Return the seconds until the first finished step. Afterwards all containers are removed."""
-    services = side(flags)
+    services, submit = side(flags), rest_submit.__file__
     run = RunFiles(root / "run")
     run.root.mkdir(parents=True)
     os.chown(run.root, *OF_THE_IMAGE)
     for service in services.values():
-        service["volumes"] = [f"{run.root}:{RUN}", f"{data}:{DATA}:ro"]
+        service["volumes"] = [f"{run.root}:{RUN}", f"{data}:{DATA}:ro", f"{submit}:{SUBMIT}:ro"]
         service.pop("build", None)
     file = root / "compose.yaml"
     file.write_text(yaml.safe_dump({"services": services}))

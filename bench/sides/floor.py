@@ -1,8 +1,9 @@
 """The bare floor: what a step costs when a hand writes it, with nothing around it.
 
 `generate` of transformers, one forward, one backward and one AdamW step on completions of equal
-length; no reward, no cluster, no metrics. It makes a step whenever somebody connects, and says when
-it is done.
+length; no reward, no cluster, no metrics. PPO has a pass of the reference and one of the critic
+before the update, and the critic's update. It makes a step whenever somebody connects, and says
+when it is done.
 """
 
 from __future__ import annotations
@@ -12,18 +13,44 @@ import sys
 import time
 from multiprocessing.connection import Listener
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from bench.sides import task as shared
 
 
+class Model:
+    """A model with its optimizer; both sides of PPO train one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module: Any = model
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=shared.LEARNING_RATE)
+
+    def learn(self, loss: Tensor) -> None:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
 class Floor:
-    def __init__(self, task: shared.Task) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(task.model, dtype=torch.float32)
+    def __init__(self, task: shared.Task, algorithm: str) -> None:
+        path, fp32 = task.model, {"dtype": torch.float32}
+        self._policy = Model(AutoModelForCausalLM.from_pretrained(path, **fp32))
+        self._judges: tuple[nn.Module, Model] | None = None
+        if algorithm == "ppo":
+            critic = AutoModelForTokenClassification.from_pretrained(path, num_labels=1, **fp32)
+            reference = AutoModelForCausalLM.from_pretrained(path, **fp32)
+            self._judges = reference, Model(critic)
         tokenizer = AutoTokenizer.from_pretrained(task.model)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=shared.LEARNING_RATE)
         self._sampling = GenerationConfig(
             do_sample=True,
             temperature=1.0,
@@ -41,18 +68,22 @@ class Floor:
         began = time.perf_counter()
         prompts, width = self._prompts, self._prompts.shape[1]
         with torch.no_grad():
-            tokens = self._model.generate(
+            tokens = self._policy.module.generate(
                 prompts, attention_mask=torch.ones_like(prompts), generation_config=self._sampling
             )
         generated = time.perf_counter()
         advantages = torch.randn(len(tokens), 1)
-        logits = self._model(tokens[:, :-1]).logits[:, width - 1 :]
-        log_probs = logits.log_softmax(-1).gather(-1, tokens[:, width:, None]).squeeze(-1)
-        loss = -((log_probs - log_probs.detach()).exp() * advantages).mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        if self._judges:
+            reference, critic = self._judges
+            with torch.no_grad():
+                kl = log_probs_of(reference, tokens, width)
+                values = values_of(critic.module, tokens, width)
+            advantages = advantages - shared.KL_COEF * kl - values
+        log_probs = log_probs_of(self._policy.module, tokens, width)
+        self._policy.learn(-((log_probs - log_probs.detach()).exp() * advantages).mean())
+        if self._judges:
+            errors = values_of(critic.module, tokens, width) - advantages
+            critic.learn(errors.square().mean())
         ended = time.perf_counter()
         return {
             "step": ended - began,
@@ -62,12 +93,25 @@ class Floor:
         }
 
 
-def main(root: str, longest: int, steps: int) -> None:
+def log_probs_of(model: nn.Module, tokens: Tensor, width: int) -> Tensor:
+    """Log probability of each token after the first `width`, of shape (samples, tokens)."""
+    logits = model(tokens[:, :-1]).logits[:, width - 1 :]
+    log_probs: Tensor = logits.log_softmax(-1).gather(-1, tokens[:, width:, None]).squeeze(-1)
+    return log_probs
+
+
+def values_of(critic: nn.Module, tokens: Tensor, width: int) -> Tensor:
+    """Value at each token after the first `width`, of shape (samples, tokens)."""
+    values: Tensor = critic(tokens[:, :-1]).logits[:, width - 1 :, 0]
+    return values
+
+
+def main(root: str, longest: int, steps: int, algorithm: str) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     task = shared.Task(Path(root), longest, steps)
     rows = []
     with Listener(str(task.turns)) as listener:
-        floor = Floor(task)
+        floor = Floor(task, algorithm)
         for _ in range(steps):
             with listener.accept() as other:
                 rows.append(floor.step())
@@ -76,4 +120,4 @@ def main(root: str, longest: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

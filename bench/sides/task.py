@@ -76,6 +76,7 @@ def write(root: Path, kind: Kind, steps: int) -> Task:
 
     How likely a completion is to end at any token is in the model's own weights.
     """
+    root.mkdir(parents=True)
     task = Task(root, 32 if kind == "uniform" else 128, steps)
     write_model(task.model, ends_after=None if kind == "uniform" else task.longest / 4)
     rows = [f"{number:05d} and " for number in range(PROMPTS * steps)]

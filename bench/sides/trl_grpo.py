@@ -1,4 +1,4 @@
-"""TRL's GRPO on the same task, as its documentation says to start it."""
+"""TRL's GRPO on the same task, with so many completions a pass of the update."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Times(TrainerCallback):
         self.rows.append({"step": time.perf_counter() - self._began})
 
 
-def main(root: str, longest: int, steps: int) -> None:
+def main(root: str, longest: int, steps: int, micro: int) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     task = shared.Task(Path(root), longest, steps)
     space: dict[str, Any] = {}
@@ -42,7 +42,8 @@ def main(root: str, longest: int, steps: int) -> None:
     batch = shared.PROMPTS * shared.COMPLETIONS
     config = GRPOConfig(
         output_dir=str(task.root / "trl"),
-        per_device_train_batch_size=batch,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=batch // micro,
         num_generations=shared.COMPLETIONS,
         max_completion_length=longest,
         learning_rate=shared.LEARNING_RATE,
@@ -70,4 +71,4 @@ def main(root: str, longest: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -62,7 +62,7 @@ class Times(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-def main(root: str, longest: int, steps: int) -> None:
+def main(root: str, longest: int, steps: int, micro: int) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     task = shared.Task(Path(root), longest, steps)
     tokenizer = AutoTokenizer.from_pretrained(task.model, padding_side="left")
@@ -71,8 +71,9 @@ def main(root: str, longest: int, steps: int) -> None:
     batch = shared.PROMPTS * shared.COMPLETIONS
     config = PPOConfig(
         output_dir=str(task.root / "trl-ppo"),
-        per_device_train_batch_size=batch,
-        local_rollout_forward_batch_size=batch,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=batch // micro,
+        local_rollout_forward_batch_size=micro,
         total_episodes=batch * steps,
         num_ppo_epochs=1,
         num_sample_generations=0,
@@ -115,4 +116,4 @@ def main(root: str, longest: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))
