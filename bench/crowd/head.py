@@ -33,7 +33,7 @@ class NoRay:
 
 
 def main() -> int:
-    """Prints a row when the roll is complete, and another when its standard input is closed."""
+    """Prints a row when it listens, when the roll is complete, and when its input is closed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--port", type=int)
@@ -50,13 +50,23 @@ def main() -> int:
     process.raise_open_files_limit()
     own = psutil.Process()
     with control:
-        tell({"port": options.port})
+        tell({"mib": mib_of(own), "cpu": cpu_of(own)})
         while not control.roll().complete:
             time.sleep(POLL_SECONDS)
-        tell({"complete_at": time.time()})
+        tell({"complete_at": time.time(), "cpu": cpu_of(own)})
         sys.stdin.read()
-        tell({"mib": own.memory_info().rss / 2**20, "cpu": sum(own.cpu_times()[:2])})
+        tell({"mib": mib_of(own), "cpu": cpu_of(own)})
     return 0
+
+
+def mib_of(process: psutil.Process) -> float:
+    mib: float = process.memory_info().rss / 2**20
+    return mib
+
+
+def cpu_of(process: psutil.Process) -> float:
+    seconds: float = sum(process.cpu_times()[:2])
+    return seconds
 
 
 def tell(row: dict[str, float]) -> None:

@@ -8,13 +8,17 @@ import json
 import random
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 
 import httpx
 
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.processes.process import raise_open_files_limit
 
+RETRY_SECONDS = 0.5
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 
 
@@ -63,14 +67,24 @@ async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
     )
     for joined in (False, True):
         told = asdict(replace(info, joined=joined, clock=time.time()))
-        (await http.post("/v1/check-in", json=told)).raise_for_status()
+        await answered(partial(http.post, "/v1/check-in", json=told))
     return began
+
+
+async def answered(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """Ask again until there is an answer: a busy head ends connections that have shown no key."""
+    while True:
+        with suppress(httpx.TransportError):
+            answer = await ask()
+            return answer.raise_for_status()
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def stay(http: httpx.AsyncClient, number: int) -> None:
     """Ask for the outcome again and again, as a worker does."""
     while True:
-        answer = await http.get("/v1/outcome", params={"node": f"worker-{number}"})
+        ask = partial(http.get, "/v1/outcome", params={"node": f"worker-{number}"})
+        answer = await answered(ask)
         if answer.json()["outcome"] != "running":
             return
 

@@ -15,9 +15,10 @@ def filled(holders: Sequence[str], there: Sequence[str], places: int) -> tuple[s
 
     `holders`: who had a place before. No node has two places, and no place two nodes.
     """
-    staying = [name for name in dict.fromkeys(holders) if name in there][:places]
+    present = set(there)
+    staying = dict.fromkeys([name for name in dict.fromkeys(holders) if name in present][:places])
     others = [name for name in dict.fromkeys(there) if name not in staying]
-    return tuple(staying + others[: places - len(staying)])
+    return (*staying, *others[: places - len(staying)])
 
 
 def moved(holders: Sequence[str], lost: str, to: str) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ def moved(holders: Sequence[str], lost: str, to: str) -> tuple[str, ...]:
 
 def taken(before: Iterable[str], now: Iterable[str]) -> list[tuple[str, str]]:
     """Return who took whose place, as pairs of the lost node and the node in its place."""
-    before, now = list(before), list(now)
+    before, now = dict.fromkeys(before), dict.fromkeys(now)
     lost = [name for name in before if name not in now]
     new = [name for name in now if name not in before]
     return list(zip(lost, new, strict=False))

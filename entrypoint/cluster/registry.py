@@ -154,6 +154,17 @@ class NodeRegistry:
             off = roll.OffRoll(self._refused, self._forgotten)
             return roll.roll_state(staying, self._places, now, self._began, off)
 
+    def is_spare(self, node: str) -> bool:
+        """Whether a node is there, has joined, and has no place. All polls ask: it is cheap."""
+        with self._lock:
+            entry, now = self._entries.get(node), time.monotonic()
+            if entry is None or node in self._leaving or not entry.info.joined:
+                return False
+            has_place = self._places.settled(node)
+            if has_place is None:
+                has_place = node in self._workers(now)
+            return entry.present(now) and not has_place
+
     def _workers(self, now: float) -> tuple[str, ...]:
         """Return who has a place, of the nodes that are heard and stay; with the lock held."""
         heard = [name for name in self._in_turn() if self._entries[name].present(now)]

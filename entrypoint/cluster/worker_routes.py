@@ -197,9 +197,8 @@ class WorkerRoutes:
             hung_up = await hangs_up_before(self.announced, request, QUESTION_SECONDS)
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)
-        is_spare = asked.node in self.registry.roll_state().spares
         asks = {"stacks_of": self.stacks_of, "ranks_asked": self.ranks.asked}
-        told = {"over": self.sweep.job, "spare": is_spare}
+        told = {"over": self.sweep.job, "spare": self.registry.is_spare(asked.node)}
         answer = {"outcome": "running", "job": self.jobs.shown, **asks, **told}
         if self.outcome is not None:
             self.registry.acknowledge(asked.node)

@@ -12,7 +12,8 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.roll import Places, RegisteredNode, RollState, roll_state
 
-NAMES = st.lists(st.sampled_from("abcdefgh"), max_size=8)
+NAME = st.sampled_from("abcdefgh")
+NAMES = st.lists(NAME, max_size=8)
 
 
 @given(holders=NAMES, there=NAMES, count=st.integers(0, 5))
@@ -52,6 +53,31 @@ def test_who_came_first_works_and_the_others_are_spares() -> None:
     assert str(state) == "2 of 2 workers and 1 spare are there"
     assert str(rolled("ca", Places(2, 1))) == "2 of 2 workers and 0 of 1 spares are there"
     assert rolled("ca", Places(2, 1)).complete
+
+
+@given(
+    acts=st.lists(st.tuples(st.sampled_from(["join", "start", "leave", "hang up"]), NAME)),
+    holders=st.lists(NAME, unique=True, max_size=3),
+    counted=st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()),
+)
+def test_a_poll_and_the_roll_call_the_same_nodes_spares(
+    acts: list[tuple[str, str]], holders: list[str], counted: tuple[int, int, bool]
+) -> None:
+    expected, spares, kept = counted
+    head = replace(info("head"), address="127.0.0.2")
+    registry = NodeRegistry(head, expected, "first", spares=Spares(spares, kept=kept))
+    if holders:
+        registry.hold_places(holders)
+    for act, name in acts:
+        if act == "leave":
+            registry.leaves(name)
+        elif act == "hang up":
+            if entry := registry.poll_opened(name):
+                registry.poll_closed(entry, hung_up=True)
+        else:
+            registry.check_in(info(name, joined=act == "join"), "")
+    told = {name for name in "abcdefgh" if registry.is_spare(name)}
+    assert told == set(registry.roll_state().spares)
 
 
 def test_without_spares_every_node_that_joins_works() -> None:
