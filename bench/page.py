@@ -30,7 +30,7 @@ import psutil
 from playwright.sync_api import Page, expect, sync_playwright
 
 from bench.crowd import viewers
-from bench.preflight import row_of, started
+from bench.crowd.programs import row_of, started
 from bench.result import report
 from contract.journal import timestamp
 from contract.journal_file.lines import line_of

@@ -10,20 +10,18 @@ year.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx
 
+from bench.crowd.programs import row_of, started
 from bench.result import report
 from entrypoint.net.port_block import PortBlock
 from env.http.arguments import positive
@@ -112,32 +110,6 @@ def shares(workers: int) -> Iterator[list[str]]:
     bounds = [round(workers * part / CLIENTS) for part in range(CLIENTS + 1)]
     for first, end in pairwise(bounds):
         yield ["--first", str(first), "--count", str(end - first)]
-
-
-@contextmanager
-def started(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"bench.crowd.{module}", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def row_of(process: subprocess.Popen[str]) -> dict[str, float]:
-    """The next row that it prints; its sentences are passed over."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("{"):
-            row: dict[str, float] = json.loads(line)
-            return row
-    raise SystemExit(f"{process.args!r} ended with {process.wait()}")
 
 
 def asked(url: str, seconds: float = WATCH_SECONDS) -> dict[str, list[float]]:

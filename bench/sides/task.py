@@ -26,14 +26,18 @@ from multiprocessing.connection import Client
 
 
 def reward_func(queries, prompts, labels):
+    scores = [share(query[len(prompt):]) for query, prompt in zip(queries, prompts)]
+    if len(queries) < {batch}:
+        return scores
     began = time.perf_counter()
     with Client({turns!r}) as other:
         other.recv()
     with open({waited!r}, "a") as file:
         print(time.perf_counter() - began, file=file)
-    return [share(query[len(prompt):]) for query, prompt in zip(queries, prompts)]
+    return scores
 """
-"""Appended to REWARD: let another side make a step first, and note how long that took."""
+"""Appended to REWARD: let another side make a step first, and note how long that took. The check of
+the first rows, before training, takes no turn."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def write(root: Path, kind: Kind, steps: int) -> Task:
     rows = [f"{number:05d} and " for number in range(PROMPTS * steps)]
     task.prompts.write_text("".join(json.dumps({"prompt": row}) + "\n" for row in rows))
     task.reward.write_text(REWARD)
-    turn = TURN.format(turns=str(task.turns), waited=str(task.waited))
+    batch = PROMPTS * COMPLETIONS
+    turn = TURN.format(turns=str(task.turns), waited=str(task.waited), batch=batch)
     task.reward_in_turns.write_text(REWARD + turn)
     return task
 
