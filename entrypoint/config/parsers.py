@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
 import re
 import shlex
@@ -47,14 +48,6 @@ class PreflightMode(StrEnum):
 
     STRICT = "strict"
     WARN = "warn"
-    OFF = "off"
-
-
-class HeadFailover(StrEnum):
-    """Whether a worker may take the place of a head that is lost."""
-
-    AUTO = "auto"
-    """Where the nodes share the run directory."""
     OFF = "off"
 
 
@@ -164,6 +157,22 @@ def duration(raw: str) -> float:
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ParseError("is not between zero and a year", "give a duration such as 90s, 10m or 2h")
     return seconds
+
+
+AT_ONCE = 0.0
+NEVER = math.inf
+
+
+def head_failover(raw: str) -> float:
+    """Seconds that a lost head has to come back, before a worker takes its place."""
+    named = {"auto": AT_ONCE, "off": NEVER}
+    if (seconds := named.get(raw.lower())) is not None:
+        return seconds
+    try:
+        return duration(raw)
+    except ParseError as error:
+        right = "give auto, off, or a duration such as 90s or 10m"
+        raise ParseError("is neither auto nor off, nor a duration", right) from error
 
 
 BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 2**20}

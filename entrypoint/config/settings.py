@@ -21,7 +21,6 @@ from entrypoint.config import job_parsers, runtime_env
 from entrypoint.config import parsers as parse
 from entrypoint.config.parsers import (
     DebugRay,
-    HeadFailover,
     LogFormat,
     PortRange,
     PreflightMode,
@@ -35,7 +34,6 @@ from entrypoint.config.variables import Secret, Variable, variable
 
 __all__ = [
     "DebugRay",
-    "HeadFailover",
     "LogFormat",
     "PortRange",
     "PreflightMode",
@@ -126,11 +124,14 @@ class Settings:
         " a lost one. `{node}`, `{rank}`, `{address}` and `{reason}` in it are the lost one's.",
         parse=parse.arguments,
     )
-    head_failover: HeadFailover = variable(
+    head_failover: float = variable(
         "ROLLCALL_HEAD_FAILOVER",
-        "`auto`: on a shared run directory, a worker [takes the place](recovery.md"
-        "#a-head-that-is-lost) of a lost head. `off`: the run waits for the head.",
-        default=HeadFailover.OFF,
+        "How long a lost head has to come back, before a worker [takes its place]"
+        "(recovery.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s, in which it is"
+        " known to be lost. `off`: the run waits for the head.",
+        parse=parse.head_failover,
+        default=120.0,
+        shown="2m",
     )
     stragglers: Stragglers = variable(
         "ROLLCALL_STRAGGLERS",

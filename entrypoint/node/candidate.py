@@ -12,8 +12,9 @@ from pathlib import Path
 from contract.files.fd_store import FdStore
 from contract.options import ConfigError
 from contract.run_dir import RunFiles
+from entrypoint.config.parsers import NEVER
 from entrypoint.config.role import Head
-from entrypoint.config.settings import HeadFailover, Secret, Settings
+from entrypoint.config.settings import Secret, Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.machine import address
 from entrypoint.net import sockets
@@ -130,7 +131,7 @@ class Candidate:
         """Note that a head has accepted this node at `address`, and what it told."""
         self.watch.end()
         refuses = self.settings.variable("head_failover")
-        if refuses and self.settings.head_failover is HeadFailover.OFF:
+        if refuses and self.settings.head_failover == NEVER:
             told = None
         self._heritage, self._address = told, address
 
@@ -141,6 +142,8 @@ class Candidate:
         """
         vigil = self.watch.vacancy()
         if vigil is None or self._heritage is None:
+            return None
+        if vigil.looked - vigil.since < self._heritage.patience:
             return None
         try:
             settings, role = heritage.heir(self.settings, self._heritage, self._address)

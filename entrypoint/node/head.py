@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from contract import lease as contract_lease
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
 from contract.run_dir import RunFiles
@@ -21,9 +22,10 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.serving import Listener
+from entrypoint.config.parsers import NEVER
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, bind_address, head_address
-from entrypoint.config.settings import HeadFailover, Settings
+from entrypoint.config.settings import Settings
 from entrypoint.job import command_identity, exported_model, run_identity, supervisor
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.job_loop import JobLoop
@@ -58,7 +60,7 @@ from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.journal import Journal
-from entrypoint.run.lease import HeldError, Lease
+from entrypoint.run.lease import SILENCE_SECONDS, HeldError, Lease
 from entrypoint.run.restore import TakenOverError
 from entrypoint.run.store import StoreError
 from entrypoint.run.tls import files as tls_files
@@ -66,9 +68,7 @@ from entrypoint.run.tls.files import Served
 
 log = logging.getLogger(__name__)
 
-NO_FAILOVER = (
-    "ROLLCALL_HEAD_FAILOVER=auto has no effect, and a run that loses this head waits for it: %s"
-)
+WAITS = "a run that loses this head waits for it"
 TAKES_JOBS = "Ray answers, and the cluster takes jobs: rollcall submit -- python train.py"
 PORT_TAKEN = "ROLLCALL_CONTROL_PORT=%d cannot be listened on (%s): free it, or set another port"
 
@@ -86,7 +86,7 @@ def serve(
     `findings`: as in NodeInfo; `taken`: what this node has as a worker that takes a head's place.
     """
     end = _serve(settings, role, findings, inbox, taken)
-    if end == ExitCode.RUN_DIR and settings.head_failover is HeadFailover.AUTO:
+    if end == ExitCode.RUN_DIR and settings.head_failover != NEVER:
         moved = lease.moved_to(RunFiles(settings.run_dir).leases)
         if moved and inbox.follow_successor():
             return Moved(moved)
@@ -148,7 +148,7 @@ def _serve(
         return ExitCode.USAGE
     except HeldError as error:
         moved = lease.moved_to(run.leases)
-        if moved and settings.head_failover is HeadFailover.AUTO:
+        if moved and settings.head_failover != NEVER:
             return Moved(moved)
         log.error("%s", error)
         return ExitCode.RUN_DIR
@@ -331,12 +331,19 @@ def _tell_move(journal: Journal, settings: Settings, run: RunFiles) -> None:
 
 def _say_failover(settings: Settings, role: Head) -> None:
     """Log whether a worker takes this head's place if it is lost."""
-    if settings.head_failover is HeadFailover.OFF:
+    if settings.head_failover == NEVER:
         return
     if why := heritage.why_off(settings, role.expected_workers):
-        log.warning(NO_FAILOVER, why)
+        if name := settings.variable("head_failover"):
+            log.warning("%s has no effect. %s: %s", name, WAITS, why)
+        elif role.expected_workers:
+            log.info("%s: %s", WAITS, why)
     else:
-        log.info("if this head is lost, a worker takes its place (ROLLCALL_HEAD_FAILOVER=auto)")
+        seconds = max(settings.head_failover, SILENCE_SECONDS)
+        log.info(
+            "if this head is lost for %s, a worker takes its place (ROLLCALL_HEAD_FAILOVER)",
+            duration(seconds),
+        )
 
 
 def _start_sentence(settings: Settings, role: Head) -> str:

@@ -17,9 +17,10 @@ from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences
 from entrypoint.config.check_names import CheckName
+from entrypoint.config.parsers import NEVER
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, head_address
-from entrypoint.config.settings import HeadFailover, Secret, Settings, declared
+from entrypoint.config.settings import Secret, Settings, declared
 from entrypoint.net.sockets import host_port
 from entrypoint.run import succession
 from entrypoint.run.lease import Lease
@@ -47,6 +48,8 @@ class Heritage:
     """How many heads of this run were lost for ever."""
     hosts: Sequence[str]
     """Names and addresses of the head, which addresses of its services may have."""
+    patience: float
+    """Seconds that the head has to come back."""
 
     @classmethod
     def read(cls, row: Mapping[str, Any] | None) -> Heritage | None:
@@ -74,7 +77,7 @@ class Moved:
 
 def why_off(settings: Settings, expected_workers: int) -> str:
     """Return why no worker may take this head's place; "" if one may."""
-    if settings.head_failover is HeadFailover.OFF:
+    if settings.head_failover == NEVER:
         return "ROLLCALL_HEAD_FAILOVER is off"
     if settings.ray_address is not None:
         return "Ray is another program's (ROLLCALL_RAY_ADDRESS)"
@@ -106,6 +109,7 @@ def told(settings: Settings, role: Head, address: str) -> dict[str, Any] | None:
         expected_workers=role.expected_workers,
         takeovers=role.takeovers,
         hosts=sorted({address, *([named.value] if named else [])}),
+        patience=settings.head_failover,
     )
     return asdict(heritage)
 

@@ -87,6 +87,8 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
         ("ROLLCALL_HEAD_TIMEOUT", "0", "is not between zero and a year"),
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
+        ("ROLLCALL_HEAD_FAILOVER", "on", "is neither auto nor off, nor a duration"),
+        ("ROLLCALL_HEAD_FAILOVER", "-1", "give auto, off, or a duration such as 90s"),
         (
             "ROLLCALL_RECIPE",
             "vrl",

@@ -49,15 +49,18 @@ def beat(run: RunFiles, count: int) -> None:
     (run.leases / "1").write_text(json.dumps(row))
 
 
-def standing(run: RunFiles, ports: int, **own: str) -> Candidate:
-    """A worker that the head has accepted, and that does not hear it any more."""
+def standing(run: RunFiles, ports: int, patience: str = "auto", **own: str) -> Candidate:
+    """A worker that the head has accepted, and that does not hear it any more.
+
+    `patience`: what the head's ROLLCALL_HEAD_FAILOVER says.
+    """
     of_both = {
         "ROLLCALL_RUN_DIR": str(run.root),
         "ROLLCALL_RAY_PORT": str(ports),
         "ROLLCALL_DASHBOARD_PORT": str(ports + 1),
         "ROLLCALL_CONTROL_PORT": str(ports + 2),
     }
-    on_head = {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": "auto"}
+    on_head = {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": patience}
     head = read_settings({**of_both, **on_head}, ("true",))
     of_worker = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}
     made = Candidate(read_settings({**of_both, **of_worker, **own}), Inbox())
@@ -85,6 +88,23 @@ def test_it_leads_once_the_head_is_silent_and_not_before(run: RunFiles, ports: i
         assert lease.moved_to(run.leases) == "127.0.0.1"
     assert taken.value.settings.job == ("true",)
     assert lease.moved_to(run.leases) == "", "a head that has ended is nowhere"
+
+
+def test_a_head_has_the_time_to_come_back_that_it_asks_for(run: RunFiles, ports: int) -> None:
+    found = standing(run, ports, patience=str(4 * SILENCE))
+    vacant(found)
+    found.stand()
+    assert found.watch.vacancy() is not None, "silent, and not yet lost"
+
+    def stands() -> bool:
+        try:
+            found.stand()
+        except TookOverError as taken:
+            with taken.lease:
+                return True
+        return False
+
+    eventually(stands)
 
 
 def test_a_worker_leads_with_the_token_that_the_run_has_now(run: RunFiles, ports: int) -> None:

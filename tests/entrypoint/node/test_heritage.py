@@ -114,6 +114,15 @@ def test_where_a_worker_could_not_go_on_it_is_told_nothing_and_the_reason_is_kno
     assert why in heritage.why_off(settings, decide(settings).expected_workers)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("", 120.0), ("auto", 0.0), ("10m", 600.0)])
+def test_a_worker_is_told_how_long_the_head_has_to_come_back(
+    tmp_path: Path, given: str, seconds: float
+) -> None:
+    inherited = told(head(tmp_path, ROLLCALL_HEAD_FAILOVER=given))
+    assert inherited is not None
+    assert inherited.patience == seconds
+
+
 def test_a_head_that_comes_back_joins_where_the_lease_says(tmp_path: Path) -> None:
     settings = heritage.as_worker(head(tmp_path), "10.0.0.2")
     role = decide(settings)

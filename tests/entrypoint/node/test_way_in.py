@@ -38,6 +38,7 @@ HERITAGE: dict[str, Any] = {
     "recipe": "command",
     "expected_workers": 2,
     "hosts": [],
+    "patience": 8.0,
 }
 
 
