@@ -247,6 +247,8 @@ def page_link(base: str, key: str, *, controls: bool = False) -> str:
     """Return the address of the page with its read-only key, or with the operator key.
 
     `base`: the control port's URL. Logs mask what follows `token=`, and not what follows `read=`.
-    No link has the run's token: browsers keep addresses.
+    The operator key stands behind `#`: no proxy sees it. No link has the run's token: browsers
+    keep addresses.
     """
-    return f"{base.rstrip('/')}/?{urlencode({'token' if controls else 'read': key})}"
+    named = urlencode({"token" if controls else "read": key})
+    return f"{base.rstrip('/')}/{'#' if controls else '?'}{named}"

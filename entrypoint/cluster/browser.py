@@ -19,8 +19,9 @@ from entrypoint.run import inline_code
 MOST_BYTES = 4096
 """Limit for the form's answer."""
 SOURCES = files("entrypoint.cluster") / "page"
+SIGN_IN = "sign_in.js"
 SCRIPTS = (
-    *("view.js", "nodes.js", "events.js", "curves.js", "runs.js"),
+    *(SIGN_IN, "view.js", "nodes.js", "events.js", "curves.js", "runs.js"),
     *("samples.js", "logs.js", "main.js"),
 )
 
@@ -45,7 +46,9 @@ def page_of_list(name: str) -> str:
     return PAGE.replace("<body>", f'<body data-list="{html.escape(name)}">')
 
 
-FORM = (SOURCES / "sign_in.html").read_text()
+FORM = (SOURCES / "sign_in.html").read_text() + (
+    f"<script>{(SOURCES / SIGN_IN).read_text()}</script>\n"
+)
 WRONG = '<p role="alert">That key is not of this run.</p>'
 ONWARD = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=./">'

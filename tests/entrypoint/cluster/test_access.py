@@ -76,7 +76,7 @@ def test_a_log_may_hold_the_link_whole_and_no_link_with_the_token() -> None:
     assert link == f"http://10.0.0.2:8267/?read={READ_KEY}"
     assert redact(f"the run's page: {link}", {TOKEN}) == f"the run's page: {link}"
     controls = page_link("http://10.0.0.2:8267", PAGE_KEY, controls=True)
-    assert controls == f"http://10.0.0.2:8267/?token={PAGE_KEY}"
+    assert controls == f"http://10.0.0.2:8267/#token={PAGE_KEY}"
     assert PAGE_KEY not in redact(controls)
 
 

@@ -319,7 +319,7 @@ def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
     for words, said in (
         ([], f"{url}/?read={key}"),
         (["--key"], key),
-        (["--control"], f"{url}/?token={run_token.for_page(TOKEN)}"),
+        (["--control"], f"{url}/#token={run_token.for_page(TOKEN)}"),
         (["--json"], json.dumps({"url": f"{url}/?read={key}", "read_only": True})),
     ):
         assert rollcall(of(head), "open", *words) == 0

@@ -36,7 +36,7 @@ def moved(head: Head) -> Iterator[None]:
 def test_the_page_a_browsers_key_and_open_streams_pass(tmp_path: Path) -> None:
     head = Head(tmp_path, address=NEW)
     with moved(head), httpx.Client(verify=tls(), trust_env=False) as browser:
-        link = head.link(controls=True).replace("127.0.0.1", OLD)
+        link = head.link(controls=True).replace("127.0.0.1", OLD).replace("#", "?")
         assert "refresh" in browser.get(link).text
         base = f"http://{OLD}:{head.port}"
         assert "<script>" in browser.get(f"{base}/").text  # by the cookie of the old address
