@@ -27,6 +27,12 @@ class RunFiles:
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
+    def is_there(self) -> bool:
+        """Whether the directory is one of a run, by the marks that each run leaves in it."""
+        began = self.run.exists() or self.logs.exists() or self.journal_index.exists()
+        return self.leases.exists() or (self.journal.exists() and began)
+
+    @property
     def run(self) -> Path:
         return self.root / "run.json"
 

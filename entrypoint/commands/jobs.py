@@ -138,8 +138,10 @@ def uploaded(settings: Settings, environment: dict[str, Any]) -> dict[str, Any]:
             package = working_dir.pack(environment, Path(temporary))
         except working_dir.PackError as error:
             raise NoAnswerError(str(error), ExitCode.USAGE) from None
-        path = f"/v1/packages/{package.name}"
-        with package.open("rb") as content:
+        if package.note:
+            print(package.note, file=sys.stderr)
+        path = f"/v1/packages/{package.path.name}"
+        with package.path.open("rb") as content:
             row = ask(settings, "PUT", path, content=content, timeout=UPLOAD_SECONDS)
     given = {name: value for name, value in environment.items() if name != "excludes"}
     return given | {"working_dir": row["working_dir"]}

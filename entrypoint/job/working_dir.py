@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from entrypoint.processes.process import Process, StartError
 from entrypoint.processes.programs import program
 
 PACK_SECONDS = 600.0
+MOST_SHOWN = 5
+"""Paths that a note names."""
 MOST_BYTES = 100 * 2**20 - 1
 """Limit for an archive that Ray's head is to have: its dashboard takes no larger request."""
 TOO_LARGE = (
@@ -27,6 +30,28 @@ TOO_LARGE = (
 )
 PLAIN = re.compile(r"/[\w./-]{1,180}")
 """Paths that Ray reads from a URI as they are; it also makes a file name of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A working directory as an archive."""
+
+    path: Path
+    left_out: tuple[str, ...] = ()
+    """Run directories, and files with keys, that are not in it: paths below the directory."""
+
+    @property
+    def note(self) -> str:
+        """What the archive lacks, for people; "" if it has everything."""
+        if not self.left_out:
+            return ""
+        shown = ", ".join(self.left_out[:MOST_SHOWN])
+        more = len(self.left_out) - MOST_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        return (
+            f"left out of the working directory's archive: {shown}{rest}. Run directories, and "
+            "files with keys, are never packed"
+        )
 
 
 class PackError(Exception):
@@ -70,14 +95,14 @@ def below(run_dir: Path, given: str) -> Path:
     return run_dir / expanded(given)
 
 
-def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
+def pack(runtime_env: Mapping[str, Any], into: Path) -> Package:
     """Return the archive of the local working directory, in `into` unless it is packed already.
 
     Ray's own code does it, in a process of its own: its import takes a second. Raises PackError.
     """
     given = place(runtime_env)
     if PACKAGE.fullmatch(given.name) and given.is_file():
-        return given  # the client has packed it
+        return Package(given)  # the client has packed it
     if not given.is_dir() and not (given.suffix == ".zip" and given.is_file()):
         raise PackError(f"working_dir {given} is neither a directory nor a .zip file here")
     excludes = json.dumps(runtime_env.get("excludes", []))
@@ -94,7 +119,8 @@ def pack(runtime_env: Mapping[str, Any], into: Path) -> Path:
         last = (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1]
     if code != 0:
         raise PackError(f"working_dir {given} cannot be packed: {last}")
-    return Path(last)
+    row = json.loads(last)
+    return Package(Path(row["package"]), tuple(row["left_out"]))
 
 
 def on_nodes(package: Path, *, shared: bool) -> str:

@@ -5,6 +5,7 @@ Its progress is in RUN/progress.json, or in its log (ROLLCALL_STEP_PATTERN).
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ from entrypoint.job.recipes.named_files import absent_script
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import unshadowed
 
+log = logging.getLogger(__name__)
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
     "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
@@ -147,9 +149,11 @@ def runtime_environment(settings: Settings) -> Mapping[str, Any]:
         packages.mkdir(mode=0o700, exist_ok=True)
         try:
             package = working_dir.pack(row, packages)
-            row["working_dir"] = working_dir.on_nodes(package, shared=_share_files(settings))
+            row["working_dir"] = working_dir.on_nodes(package.path, shared=_share_files(settings))
         except working_dir.PackError as error:
             raise ArgumentsError(str(error)) from None
+        if package.note:
+            log.warning("%s", package.note)
         row.pop("excludes", None)
     return row
 

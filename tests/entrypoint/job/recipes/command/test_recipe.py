@@ -50,10 +50,10 @@ def test_a_directory_keeps_its_shape_and_its_name_by_a_uri(tmp_path: Path) -> No
     code = tmp_path / "code"
     (code / "src").mkdir(parents=True)
     (code / "src" / "train.py").touch()
-    one, other = (pack(code, tmp_path, []) for _ in range(2))
+    one, other = (pack(code, tmp_path, [])[0] for _ in range(2))
     assert one == other
     assert get_top_level_dir_from_compressed_package(str(one)) is None
-    assert pack(one, tmp_path, []).name == one.name
+    assert pack(one, tmp_path, [])[0].name == one.name
 
 
 def test_an_archive_that_the_nodes_do_not_see_is_given_to_ray_which_takes_less_than_100_mib(
