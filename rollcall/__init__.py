@@ -9,7 +9,7 @@ from rollcall import own_packages
 
 if TYPE_CHECKING:
     from contract.options import ConfigError
-    from entrypoint.commands.head_client import NoAnswerError
+    from entrypoint.commands.head_client import NoAnswerError, RefusedError
     from env.episodes.environment import Environment
     from env.episodes.types import Episode, Reply, Task, Turn
     from env.types import RewardFunction, RewardRequest, Score
@@ -37,6 +37,7 @@ __all__ = [
     "Event",
     "Job",
     "NoAnswerError",
+    "RefusedError",
     "Reply",
     "Result",
     "RewardFunction",
@@ -51,7 +52,7 @@ __all__ = [
 
 _MODULES = {
     "contract.options": ("ConfigError",),
-    "entrypoint.commands.head_client": ("NoAnswerError",),
+    "entrypoint.commands.head_client": ("NoAnswerError", "RefusedError"),
     "env.episodes.environment": ("Environment",),
     "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
     "env.types": ("RewardFunction", "RewardRequest", "Score"),

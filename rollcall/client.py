@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shlex
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from contract.journal_file.lines import event_of
+from contract.options import ConfigError, Fault
 from contract.progress import Progress
-from entrypoint.commands import head_client, jobs, logs
+from entrypoint.commands import arguments, head_client, jobs, logs
 from entrypoint.commands.events import complete_lines
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -25,6 +27,8 @@ from entrypoint.job.jobs import JobState
 from entrypoint.run.log_files import JOURNAL
 
 T = TypeVar("T")
+ARGUMENTS = {"ROLLCALL_URL": "url", "ROLLCALL_TOKEN": "token"}
+"""Variables that a client takes as arguments, too."""
 POLL_SECONDS = 0.5
 
 
@@ -95,20 +99,36 @@ class Event:
 
 
 class Client:
-    """Asks a cluster. Every method raises NoAnswerError if the head does not do what is asked for.
+    """Asks a cluster.
 
-    While the head does not answer, as during its restart, methods ask again, for
-    ROLLCALL_HEAD_TIMEOUT.
+    Every method raises RefusedError if the head answers that it does not do what is asked for, and
+    NoAnswerError, of which it is one, for any other reason. While the head does not answer, as
+    during its restart, methods ask again, for ROLLCALL_HEAD_TIMEOUT. It holds no connection, and
+    `with Client() as client` is for programs that expect it.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        """`url`: of the control port, for example http://head:8267; by default ROLLCALL_URL, else
-        this machine's head. `token`: the run's token, or its read-only key; by default
-        ROLLCALL_TOKEN, else the token in ROLLCALL_RUN_DIR. Raises ConfigError.
+        """`url`: of the control port, for example http://head:8267 or head:8267; by default
+        ROLLCALL_URL, else this machine's head. `token`: the run's token, or its read-only key; by
+        default ROLLCALL_TOKEN, else the token in ROLLCALL_RUN_DIR. Raises ConfigError.
         """
-        given = {"ROLLCALL_URL": url, "ROLLCALL_TOKEN": token}
+        given = {"ROLLCALL_URL": None if url is None else _address(url), "ROLLCALL_TOKEN": token}
         named = {name: value for name, value in given.items() if value is not None}
-        self._settings: Settings = read_settings({**os.environ, **named})
+        self._arguments = {name: ARGUMENTS[name] for name in named}
+        try:
+            self._settings: Settings = read_settings({**os.environ, **named})
+        except ConfigError as error:
+            faults = [
+                replace(fault, path=self._arguments.get(fault.path, fault.path))
+                for fault in error.faults
+            ]
+            raise ConfigError(faults) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to close."""
 
     def submit(
         self,
@@ -122,9 +142,9 @@ class Client:
 
         `command`: as after `rollcall submit --`. `working_dir`: a local directory, which is
         uploaded, or one on the cluster. `runtime_env`: Ray's runtime environment. `name`: of
-        the run.
+        the run. Raises ConfigError if `command` is none.
         """
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        words = _words(command)
         environment = dict(runtime_env or {})
         if working_dir is not None:
             environment["working_dir"] = str(working_dir)
@@ -191,7 +211,12 @@ class Client:
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         ask = partial(head_client.ask, self._settings, method, path, **options)
-        return head_client.patiently(self._settings, ask)
+        try:
+            return head_client.patiently(self._settings, ask)
+        except head_client.NoAnswerError as error:
+            for variable, argument in self._arguments.items():  # what to change is in the program
+                error.args = (str(error).replace(variable, argument),)
+            raise
 
 
 class AsyncClient:
@@ -200,6 +225,12 @@ class AsyncClient:
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """As `Client`."""
         self._client = Client(url, token)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """There is nothing to close."""
 
     async def submit(
         self,
@@ -243,6 +274,30 @@ class AsyncClient:
 
     def events(self, job: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
         return _in_thread(partial(self._client.events, job, follow=follow))
+
+
+def _address(url: str) -> str:
+    """Return URLs of control ports as settings take them. Raises ConfigError."""
+    try:
+        return arguments.addresses(url)
+    except argparse.ArgumentTypeError:
+        remedy = "give http://HOST:8267, or HOST:8267"
+        raise ConfigError([Fault("url", url, "is not an address of a head", remedy)]) from None
+
+
+def _words(command: str | Sequence[str]) -> list[str]:
+    """Return the words of a command. Raises ConfigError."""
+    remedy = 'give the words of a program, as in "python train.py"'
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:  # a quote is not closed
+        problem = f"cannot be read as a shell reads it ({error})"
+        raise ConfigError([Fault("command", str(command), problem, remedy)]) from None
+    if not words:
+        raise ConfigError([Fault("command", str(command), "is empty", remedy)])
+    if not all(isinstance(word, str) for word in words):
+        raise ConfigError([Fault("command", str(command), "has a word that is no text", remedy)])
+    return words
 
 
 async def _in_thread(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:

@@ -28,6 +28,16 @@ MOST_OF_RANKS = 16 * 2**20
 MOST_SHOWN = 500
 """Characters of an error message: the name of a wrong field may have any length."""
 
+SAID = {
+    "too_short": "it is empty",
+    "too_long": "it has too many entries",
+    "missing": "it is missing",
+    "extra_forbidden": "there is no such field",
+    "string_type": "it is no text",
+    "list_type": "it is no list",
+}
+"""pydantic's kinds of errors, in words for people."""
+
 NodeName = Annotated[str, StringConstraints(pattern=f"^{NODE_NAME}$")]
 RunName = Annotated[str, StringConstraints(pattern=f"^(?:{RUN_NAME})?$")]
 Address = Annotated[str, StringConstraints(max_length=255), AfterValidator(host)]
@@ -224,5 +234,6 @@ def query(kind: type[Query], parameters: Mapping[str, str]) -> Query:
 def _describe(error: ValidationError, whole: str = "the check-in") -> str:
     rows = error.errors(include_url=False, include_context=False, include_input=False)
     places = (".".join(map(str, row["loc"])) or whole for row in rows)
-    text = "; ".join(f"{place}: {row['msg']}" for place, row in zip(places, rows, strict=True))
+    said = (SAID.get(row["type"], row["msg"]) for row in rows)
+    text = "; ".join(f"{place}: {what}" for place, what in zip(places, said, strict=True))
     return text[:MOST_SHOWN]

@@ -47,6 +47,13 @@ class NoAnswerError(Exception):
         self.exit_code = exit_code
 
 
+class RefusedError(NoAnswerError):
+    """The head answers, and refuses what is asked for; the sentence is the head's."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, ExitCode.USAGE)
+
+
 class AwayError(NoAnswerError):
     """No head does it now; one may do it later."""
 
@@ -92,7 +99,7 @@ def _answer(
         try:
             return client.command(method, path, **options), client.base
         except DeclinedError as error:
-            raise NoAnswerError(str(error), ExitCode.USAGE) from None
+            raise RefusedError(str(error)) from None
         except HeadFailedError as error:
             sentence = f"{error}: RUN/logs/head.log has the cause, and so has `rollcall logs head`"
             raise NoAnswerError(sentence, ExitCode.UNREACHABLE) from None

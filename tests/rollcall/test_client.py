@@ -1,0 +1,66 @@
+"""`Client` and `AsyncClient`: what they take, and what they raise."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollcall import AsyncClient, Client, ConfigError, NoAnswerError, RefusedError
+from tests.support.job_head import JobHead, fails
+
+
+def test_a_client_takes_host_and_port_and_is_a_context_manager(tmp_path: Path) -> None:
+    with JobHead(tmp_path, false=fails) as head:
+        address = head.environment["ROLLCALL_URL"].removeprefix("http://")
+        token = head.environment["ROLLCALL_TOKEN"]
+        with Client(address, token) as client:
+            assert client.runs() == []
+
+        async def asked() -> list[object]:
+            async with AsyncClient(address, token) as client:
+                return [*await client.runs()]
+
+        assert asyncio.run(asked()) == []
+
+
+def test_a_head_that_refuses_a_job_has_answered(tmp_path: Path) -> None:
+    with JobHead(tmp_path, false=fails) as head:
+        client = Client(head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"])
+        with pytest.raises(RefusedError, match=r"nosuch\.py"):
+            client.submit("python nosuch.py")
+        with pytest.raises(NoAnswerError, match="set token to the run's token") as caught:
+            Client(head.environment["ROLLCALL_URL"], "x" * 40).runs()
+        assert not isinstance(caught.value, RefusedError)
+        assert "ROLLCALL_TOKEN" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("", "is empty"),
+        ([], "is empty"),
+        ("python 'a", "cannot be read as a shell reads it"),
+        (["python", 3], "has a word that is no text"),
+    ],
+)
+def test_a_command_that_is_none_is_refused_before_a_head_is_asked(
+    command: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Client("http://127.0.0.1:9", "x" * 40).submit(command)
+
+
+def test_a_fault_of_an_argument_names_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("127.0.0.1", "ftp://head:8267", ""):
+        with pytest.raises(ConfigError) as caught:
+            Client(url)
+        assert [fault.path for fault in caught.value.faults] == ["url"]
+    with pytest.raises(ConfigError) as caught:
+        Client("head:8267", "short\n")
+    assert [fault.path for fault in caught.value.faults] == ["token"]
+    monkeypatch.setenv("ROLLCALL_URL", "head")
+    with pytest.raises(ConfigError) as caught:
+        Client()
+    assert [fault.path for fault in caught.value.faults] == ["ROLLCALL_URL"]
