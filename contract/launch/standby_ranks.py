@@ -11,7 +11,7 @@ LABEL = "rollcall/standby-ranks"
 VARIABLE = "ROLLCALL_STANDBY_RANK"
 """Is set in the processes of ranks: they import what ranks need as soon as they start."""
 RANK_BYTES = 400 * 10**6
-"""CPU memory of a standby rank: about 320 MB, and 30 MB more once a job has taken it."""
+"""CPU memory of a standby rank that is no fork: about 320 MB, and 30 MB more once a job has it."""
 MEMORY_SHARE = 0.1
 """Of a node's memory that standby ranks may take."""
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 
-from contract.launch import standby_ranks
+from contract.launch import standby_ranks, warm
 from contract.launch.programs import Program
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.inventory import offered_cpus
 from entrypoint.net.sockets import host_port, is_ipv6
+from entrypoint.processes import warm_process
 from entrypoint.processes.programs import program
 
 
 def ray_command() -> tuple[str, ...]:
     """Return the words of Ray's program."""
     return program(Program.RAY_START)
+
+
+def workers_python(settings: Settings) -> list[str]:
+    """Return the option that names the Python of Ray's workers, if the node forks them."""
+    python = warm_process.python(settings)
+    return [f"{warm.OF_WORKERS}{python}"] if python else []
 
 
 def head_arguments(settings: Settings, address: str) -> list[str]:

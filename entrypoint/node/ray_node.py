@@ -77,7 +77,9 @@ class RayNode:
         process.raise_open_files_limit()
         gpus = int(me.inventory.get("gpus", 0))
         self._argv = [
-            *(*ray_command_line.ray_command(), "start"),
+            *ray_command_line.ray_command(),
+            *ray_command_line.workers_python(settings),
+            "start",
             *arguments,
             *ray_command_line.common_arguments(settings, me.address, gpus),
             *ray_command_line.standby_arguments(settings, int(me.inventory.get("memory_bytes", 0))),

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import psutil
 
+from contract.launch import warm
 from entrypoint.config.settings import Settings
 from entrypoint.processes import process
 
@@ -75,14 +76,14 @@ def _marked(settings: Settings) -> Iterator[psutil.Process]:
 
 
 def _is_rays(found: psutil.Process) -> bool:
-    """Return whether it is Ray's daemon, or has it as an ancestor."""
+    """Return whether it is Ray's daemon, or has it or the node's warm process as an ancestor."""
     try:
         line = [found, *found.parents()]
     except psutil.Error:
         return True
     for one in line:
         with suppress(psutil.Error, OSError):
-            if one.name() == DAEMON:
+            if one.name() in (DAEMON, warm.NAME):
                 return True
     return False
 

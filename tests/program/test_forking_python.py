@@ -14,20 +14,21 @@ import pytest
 
 from entrypoint.processes.process import NODE_MARK
 from tests.support.fork_server.forking_python import forking_python
-from tests.support.fork_server.shim import WORKER
+from trainer.cluster.warm.shim import WORKER
 
 pytestmark = pytest.mark.slow
 
 TELL = """
 import json, os, sys, psutil
 from pathlib import Path
+from contract.launch import warm
 from ray._raylet import setproctitle
 me = psutil.Process()
 told = {
     "forked": "torch" in PRELOADED, "argv": sys.argv[1:], "input": sys.stdin.read(),
     "directory": os.getcwd(), "variables": dict(os.environ),
     "shown": me.environ(), "line": [word for word in me.cmdline() if word],
-    "ancestor": "raylet" in [one.name() for one in me.parents()],
+    "ancestor": warm.NAME in [one.name() for one in me.parents()],
 }
 setproctitle("ray::IDLE, for a long time")
 setproctitle("ray::policy-0")
@@ -46,7 +47,7 @@ def worker(directory: Path, program: str) -> list[str]:
 
 def test_a_fork_sees_what_a_started_process_would_and_shows_it_to_others(tmp_path: Path) -> None:
     of_ray = {"RAY_CLIENT_MODE": "0", "RAY_JOB_ID": "7", "SPT_NOENV": "1"}
-    own = {**of_ray, NODE_MARK: "a node", "HOSTNAME": "changed"}
+    own = {**of_ray, NODE_MARK: "a node", "HOSTNAME": "changed", "PWD": str(tmp_path)}
     env = {name: text for name, text in os.environ.items() if name != "USER"} | own
     command = worker(tmp_path, TELL)
     done = subprocess.run(

@@ -103,7 +103,7 @@ class Cluster(Watch):
         """What the node has started, and what that started in turn."""
         env = self.environment(number)
         mark = f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
-        return [p for part in ("", "/service") for p in find_marked(mark + part)]
+        return [p for part in ("", "/service", "/warm") for p in find_marked(mark + part)]
 
     def kill(self, number: int) -> None:
         """SIGKILL to everything on the node at once, as when its machine loses power."""

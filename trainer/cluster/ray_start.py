@@ -4,6 +4,7 @@
   aiohttp: a second of CPU time at each start of a node, and memory for as long as the node runs. It
   goes on without a group that cannot be imported.
 - The head's dashboard runs in `ray_dashboard`.
+- Ray's workers are started by the Python that `--python=` names.
 - Before a worker starts its daemons, it waits until the head has started its own. Ray asks every
   2 s, and gives up after 40 s, which the head of a busy machine may need.
 """
@@ -15,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from contract.launch import warm
 from contract.launch.programs import Program
 
 DASHBOARD = "dashboard.py"
@@ -28,6 +30,8 @@ LEFT_OUT = ("ray.serve.scripts", "ray.util.state.state_cli", "ray.dashboard.modu
 
 def main() -> None:
     """Run the command that `sys.argv` names, and end the process as Ray ends it."""
+    if sys.argv[1].startswith(warm.OF_WORKERS):
+        sys.executable = sys.argv.pop(1).removeprefix(warm.OF_WORKERS)
     for name in LEFT_OUT:
         sys.modules[name] = None  # type: ignore[assignment]
     from ray.scripts import scripts

@@ -8,43 +8,38 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.support.fork_server import server, shim
+from contract.launch import warm
+from contract.launch.programs import Program
 from tests.support.repository import ROOT
+from trainer.cluster import rank_imports
+from trainer.cluster.warm import server, shim
 
-PRELOADED = [
-    *("aiohttp", "google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests"),
-    *("uvloop", "yaml", "trainer.models.hub", "trainer.rollout.prompts"),
-    *("trainer.workers.policy", "trainer.workers.critic", "trainer.workers.reference"),
-    *("trainer.workers.ddp", "trainer.workers.reward", "trainer.rollout.hf_engine.engine"),
-    *(
-        "trainer.checkpoint.replica_store",
-        "trainer.checkpoint.writer",
-        "trainer.cluster.rendezvous",
-    ),
-    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3")),
-]
+PRELOADED = [*server.OF_RAY, *server.OF_DRIVER, *rank_imports.MODULES]
 """Not what imports Ray: its library reads a worker's job when it is loaded."""
 OF_SERVER = {
     "PYTHONPATH": str(ROOT),
     "OPENBLAS_NUM_THREADS": "1",  # its threads start with the import
     "PYTHONUNBUFFERED": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch looks for a GPU without opening it
 }
+OF_DASHBOARD = f"""case "$1" in
+  */ray/dashboard/dashboard.py) set -- -P -m {Program.RAY_DASHBOARD} "$@" ;;
+esac
+"""
+"""Ray's dashboard runs as in a node of ours."""
 FIRST = {"SPT_NOENV": "1"}
 """Stays as it is in every fork: from the first variable Ray finds where titles go."""
-ROOM_BYTES, TITLE_BYTES = 2**14, 2**12
-"""For the variables and for the command line that the system shows of a fork."""
 
 
 @contextmanager
@@ -67,14 +62,12 @@ def forking_python() -> str:
     home = Path(tempfile.mkdtemp(prefix="rollcall-fork-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     python = environment(home)
-    with socket.socket(socket.AF_UNIX) as listener, (home / "log").open("wb") as log:
-        listener.bind(str(home / "socket"))
-        listener.listen(128)
-        arguments = (str(listener.fileno()), ",".join(PRELOADED), "." * TITLE_BYTES)
+    padding = {warm.PADDING: "." * warm.PADDING_BYTES}
+    with (home / "log").open("wb") as log:
         process = subprocess.Popen(
-            [python, "-P", server.__file__, *arguments],
-            env=FIRST | dict(os.environ) | OF_SERVER | {server.PADDING: "." * ROOM_BYTES},
-            pass_fds=[listener.fileno()],
+            [python, "-P", "-m", Program.WARM, str(home), "." * warm.TITLE_BYTES],
+            executable=sys.executable,  # a shell would change the order of the variables
+            env=FIRST | dict(os.environ) | OF_SERVER | padding,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -82,6 +75,8 @@ def forking_python() -> str:
         )
     atexit.register(process.wait)
     atexit.register(process.kill)
+    while server.READY not in (home / "log").read_text() and process.poll() is None:
+        time.sleep(0.05)
     return python
 
 
@@ -99,7 +94,8 @@ def environment(home: Path) -> str:
         if not program.name.startswith("python") and program.name != "ray":
             (home / "bin" / program.name).symlink_to(program)
     python, ray = home / "bin/python", home / "bin/ray"
-    python.write_text(f"#!{sys.executable} -IS\n{Path(shim.__file__).read_text()}")
+    stand_in = shlex.join([sys.executable, "-IS", shim.__file__, str(home), str(python)])
+    python.write_text(f'#!/bin/sh\n{OF_DASHBOARD}exec {stand_in} "$@"\n')
     ray.write_text(f'#!/bin/sh\nexec {python} -P -m ray.scripts.scripts "$@"\n')
     for program in (python, ray):
         program.chmod(0o755)

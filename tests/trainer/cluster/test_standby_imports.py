@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from contract.launch.standby_ranks import VARIABLE
-from trainer.cluster import standby_imports
+from trainer.cluster import rank_imports, standby_imports
 
 
 class Context:
@@ -45,11 +45,11 @@ def test_a_worker_imports_ahead_if_it_is_for_a_rank_and_for_no_job_yet(
 def test_imports_that_open_a_gpu_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert standby_imports.open_gpu() == ""
+    assert rank_imports.open_gpu() == ""
     device = tmp_path / "nvidia-uvm"
-    monkeypatch.setattr(standby_imports, "DEVICES", (str(device),))
+    monkeypatch.setattr(rank_imports, "DEVICES", (str(device),))
     opened = os.open(device, os.O_CREAT)
     try:
-        assert standby_imports.open_gpu() == str(device)
+        assert rank_imports.open_gpu() == str(device)
     finally:
         os.close(opened)

@@ -29,6 +29,7 @@ from entrypoint.job.recipes.base import (
 )
 from entrypoint.job.recipes.builtin.faults import error_of, sentences
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
+from entrypoint.processes import warm_process
 from entrypoint.processes.programs import program
 from entrypoint.run import kept_layouts, restore
 from trainer.config.schema import OVER
@@ -185,7 +186,8 @@ class Builtin(Recipe):
         )
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
-        return JobCommand(program(Program.TRAINER, *_arguments(settings)))
+        python, *words = program(Program.TRAINER, *_arguments(settings))
+        return JobCommand((str(warm_process.python(settings) or python), *words))
 
     def begins_at(self, settings: Settings) -> int | None:
         return _parsed(settings).load_step or None

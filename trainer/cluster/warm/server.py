@@ -1,7 +1,9 @@
-"""Forks ready processes: `python server.py LISTENER MODULE,MODULE… PADDING` imports the modules.
+"""Forks ready processes: `python -m trainer.cluster.warm.server HOME PADDING` imports for all.
 
 Each process has a keeper, a fork too, which passes on the shim's signals and tells the shim how the
-process has ended. If its shim, its keeper or the server ends, the process is killed.
+process has ended. If its shim or its keeper ends, the process is killed. They outlive the server.
+
+It imports nothing of Ray's library, which reads a worker's job when it is loaded.
 """
 
 from __future__ import annotations
@@ -14,19 +16,28 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PADDING = "ROLLCALL_ROOM"
-"""A variable, the last in the environment, whose text a fork overwrites with its own variables."""
+from contract.launch import warm
+from trainer.cluster import rank_imports
+
+OF_RAY = (
+    *("aiohttp", "google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests"),
+    *("uvloop", "yaml"),
+)
+"""What Ray itself imports in each worker."""
+OF_DRIVER = ("trainer.models.hub", "trainer.rollout.prompts")
 READ_AT_IMPORT = (
-    *("HF_", "HOME", "HUGGINGFACE_", "LD_", "PYTHONHASHSEED", "PYTHONPATH", "TMPDIR", "TORCH_"),
-    *("TRANSFORMERS_", "XDG_"),
+    *("ACCELERATE_", "DS_", "HF_", "HOME", "HUGGINGFACE_", "LD_", "PYTHONHASHSEED", "PYTHONPATH"),
+    *("PYTORCH_", "TMPDIR", "TORCH_", "TRANSFORMERS_", "USE_", "XDG_"),
 )
 """How names of variables begin with which a process is forked only if they are the server's."""
+READY = "all is imported"
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 """Options of prctl(2)."""
 ARGUMENTS_AT = 48
@@ -34,14 +45,19 @@ ARGUMENTS_AT = 48
 
 
 def main() -> None:
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    end_with_parent()
-    for name in sys.argv[2].split(","):
-        import_module(name)
-    assert "ray._raylet" not in sys.modules, "it reads a worker's job when it is loaded"
+    set_end_with_parent(signal.SIGKILL)
+    call_itself(warm.NAME)
+    # From here on shims wait for an answer, rather than import for themselves.
+    listener = listening(warm.socket(Path(sys.argv[1])))
+    for name in (*OF_RAY, *OF_DRIVER):
+        with suppress(ImportError):  # a fork that needs it says so
+            import_module(name)
+    rank_imports.import_all()
+    if "ray._raylet" in sys.modules:
+        sys.exit("no warm process: a module of Ray is imported")
     gc.collect()
     gc.freeze()  # else the first collection of every fork would copy it all
-    call_itself("raylet")  # a node takes a process below a raylet for one of Ray's own
+    print(READY, flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         shim, _ = listener.accept()
@@ -51,8 +67,18 @@ def main() -> None:
         shim.close()
 
 
-def end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def listening(path: Path) -> socket.socket:
+    listener, begun = socket.socket(socket.AF_UNIX), path.with_suffix(".begun")
+    begun.unlink(missing_ok=True)
+    listener.bind(str(begun))
+    listener.listen(128)
+    begun.replace(path)
+    return listener
+
+
+def set_end_with_parent(number: int) -> None:
+    """Have the kernel send the signal if the parent ends; none if it is 0."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def call_itself(name: str) -> None:
@@ -61,19 +87,23 @@ def call_itself(name: str) -> None:
 
 def keep(shim: socket.socket) -> None:
     """Make the process that a shim asks for, and end after it. Returns in the process alone."""
-    end_with_parent()
+    set_end_with_parent(0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _, (*files, file), _, _ = socket.recv_fds(shim, 1, 4)
-    request = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    os.close(file)
-    if unlike := differing(request["environ"]):
-        print(f"not forked, as {', '.join(unlike)} may be read by an import", flush=True)
+    try:
+        _, (*files, file), _, _ = socket.recv_fds(shim, 1, 4)
+        request = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+        os.close(file)
+        if unlike := differing(request["environ"]):
+            print(f"not forked, as {', '.join(unlike)} may be read by an import", flush=True)
+            os._exit(0)
+        shim.sendall(b"y")
+    except (OSError, ValueError):  # the shim waits no longer
         os._exit(0)
-    shim.sendall(b"y")
+    number, *_ = struct.unpack("3i", shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     pid = os.fork()
     if pid == 0:
         shim.close()
-        return become(request, files)
+        return become(request, files, number)
     for file in files:
         os.close(file)
     process = os.pidfd_open(pid)
@@ -88,15 +118,17 @@ def keep(shim: socket.socket) -> None:
 def differing(environ: dict[str, str]) -> list[str]:
     """Names of variables that an import may have read, and that are not the server's."""
     given = {name: text for name, text in environ.items() if text}
-    asked = {"PYTHONPATH": os.environ["PYTHONPATH"]} | given
+    asked = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | given
     names = (name for name in {*os.environ, *asked} if name.startswith(READ_AT_IMPORT))
     return sorted(name for name in names if os.environ.get(name, "") != asked.get(name, ""))
 
 
-def become(request: dict[str, Any], files: list[int]) -> None:
+def become(request: dict[str, Any], files: list[int], shim: int) -> None:
     """Run the program that the shim was started for; SystemExit passes."""
-    end_with_parent()
+    set_end_with_parent(signal.SIGKILL)
     os.setsid()
+    with suppress(OSError):  # Ray asks the kernel to end its workers before itself
+        Path("/proc/self/oom_score_adj").write_text(Path(f"/proc/{shim}/oom_score_adj").read_text())
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -109,6 +141,8 @@ def become(request: dict[str, Any], files: list[int]) -> None:
         del os.environ[name]
     os.environ.update(new)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "numpy" in sys.modules:  # its numbers are other ones than those of the other forks
+        sys.modules["numpy"].random.seed()
     argv: list[str] = request["argv"]
     call_itself("python")
     show_arguments([sys.executable, *argv])
@@ -128,10 +162,10 @@ def show_variables(environ: dict[str, str]) -> None:
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
-    address = getenv(PADDING.encode())
-    size = len(PADDING) + 1 + len(os.environ[PADDING])
+    address = getenv(warm.PADDING.encode())
+    size = len(warm.PADDING) + 1 + len(os.environ[warm.PADDING])
     pairs = (os.fsencode(f"{name}={value}") for name, value in environ.items())
-    write(address - len(PADDING) - 1, size, b"\0".join(pairs))
+    write(address - len(warm.PADDING) - 1, size, b"\0".join(pairs))
 
 
 def show_arguments(argv: list[str]) -> None:
