@@ -60,6 +60,11 @@ class WriteEvent(Protocol):
     def __call__(self, kind: str, sentence: str, **details: Any) -> None: ...
 
 
+def has_head() -> bool:
+    """Return whether a head has started this program, and so has checked the job before."""
+    return "ROLLCALL_ATTEMPT" in os.environ
+
+
 def attempt_number() -> int:
     return int(os.environ.get("ROLLCALL_ATTEMPT", "1"))
 

@@ -117,9 +117,9 @@ class Fault:
             return self.problem
         if self.path.isidentifier():  # a variable, as a shell assigns it
             subject = self.path if self.value is None else f"{self.path}={self.value!r}"
-            return f"{subject} {self.problem}: {self.remedy}."
+            return ended(f"{subject} {self.problem}: {self.remedy}")
         given = f" (given: {redact(self.value)})" if self.value else ""
-        return f"{self.path}: {self.problem}{given}. {self.remedy}"
+        return f"{ended(f'{self.path}: {self.problem}{given}')} {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class MissingFile(Fault):
         except (OSError, ValueError):
             return said
         near = nearest(path.name, beside, cutoff=MISTYPED)
-        return f"{said}. In {path.parent} there is {near}" if near else said
+        return f"{ended(said)} In {path.parent} there is {near}" if near else said
 
 
 class UnknownName(Fault):
@@ -151,6 +151,12 @@ class ConfigError(ValueError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = tuple(faults)
+
+
+def ended(sentence: str) -> str:
+    """Return a sentence with its full stop, unless it has an end of its own, such as a question."""
+    text = sentence.rstrip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 class ParseError(ValueError):

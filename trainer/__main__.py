@@ -7,28 +7,30 @@ from collections.abc import Sequence
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
-from contract.options import ConfigError, fail
+from contract.options import fail
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.imports import without_collections
-from trainer.config.job_checks import missing_packages, start_faults
-from trainer.config.parse import parse
+from trainer.config.job_checks import missing_packages
+from trainer.config.parse import parse_all
+from trainer.config.whole_job import start_faults, try_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    parsed = parse_all(words)
+    config = parsed.config
     try:
-        config = parse(sys.argv[1:] if argv is None else argv)
-    except ConfigError as error:
-        return fail(error)
-    for warning in config.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    try:
-        faults = start_faults(config)
+        faults = start_faults(parsed)
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
         return fail("\n".join(faults))
+    for warning in config.warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     if why := missing_packages():
         return fail(why)
+    if refused := try_code(config, words):
+        return fail("\n".join(refused))
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     with without_collections():
         from trainer.training import run

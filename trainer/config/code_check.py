@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.launch.programs import Program
+from contract.options import ended
 from contract.redaction import redact, secret_texts
 from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
@@ -74,7 +75,7 @@ class Trouble:
 
     def __str__(self) -> str:
         said = f"{self.flag}: {self.problem}"
-        return f"{said}. Correct {self.place or 'the code'}" if self.refuses else said
+        return f"{ended(said)} Correct {self.place or 'the code'}" if self.refuses else said
 
 
 Found = Tried | Trouble

@@ -11,6 +11,7 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
+from contract.options import ended
 from contract.progress import Progress
 from env.data.prompts import PromptError, ReadSettings, load_prompts
 from env.types import Prompt
@@ -18,14 +19,11 @@ from trainer.config import architecture, images, label_check, model_files, rewar
 from trainer.config.config import Config
 from trainer.config.vocabulary import unreadable_tokens
 
+FIRST_ROWS = label_check.SCORED
+"""Rows that show whether a data set can be read at all."""
 DATA_FLAGS = ("--prompt_data", "--eval_dataset")
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "safetensors", "ray")
 """Without one of these no attempt begins."""
-
-
-def start_faults(config: Config) -> list[str]:
-    """One sentence for each thing that lets an attempt not begin. Raises OSError."""
-    return [*engine_faults(config), *model_faults(config), *beginning_faults(config)]
 
 
 def missing_packages() -> str | None:
@@ -39,15 +37,29 @@ def missing_packages() -> str | None:
     )
 
 
-def data_faults(config: Config) -> list[str]:
-    """One sentence for each data set on this disk that is empty or broken: flag, file, line."""
+def reward_faults(config: Config) -> list[str]:
+    """Why a name of a reward, or its options, are none, in one sentence; no user's code is run."""
+    from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
+
+    try:
+        pure_reward(config.reward_spec)
+    except RewardSpecError as error:
+        return [f"{config.reward_flag}: {error}"]
+    return []
+
+
+def data_faults(config: Config, rows: int | None = None) -> list[str]:
+    """One sentence for each data set on this disk that is empty or broken: flag, file, line.
+
+    `rows`: how many of its rows are read; None: all.
+    """
     faults = []
     for flag, path in _on_disk(config):
         try:
-            prompts = _read(config, flag, path)
+            prompts = _read(config, flag, path, rows)
         except PromptError as error:
             keys = [config.input_key, *([config.label_key] if config.label_key else [])]
-            faults.append(f"{flag}: {error}. Every row has {' and '.join(keys)}")
+            faults.append(f"{ended(f'{flag}: {error}')} Every row has {' and '.join(keys)}")
             continue
         if fault := label_check.without_tokens(config, path, prompts):
             faults.append(f"{flag}: {fault}")
@@ -66,10 +78,13 @@ def data_warnings(config: Config) -> Iterator[str]:
 
 
 def model_warnings(config: Config) -> Iterator[str]:
-    """Yield what the models' configurations on this disk leave without effect."""
+    """Yield what the models' names and configurations on this disk may not mean."""
+    critic = config.critic_pretrain if config.has_critic else ""
+    for flag, model in (("--pretrain", config.pretrain), ("--critic_pretrain", critic)):
+        if model and (said := model_files.misspelt(model)):
+            yield f"{flag} {model}: {said}"
     if not config.packing_samples:
         return
-    critic = config.critic_pretrain if config.has_critic else ""
     for flag, model in (("--pretrain", config.pretrain), ("--critic_pretrain", critic)):
         shape = model_files.known_shape(model) if model else {}
         if fault := architecture.packing_fault(shape, config.attn_implementation):
@@ -121,8 +136,8 @@ def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | No
 
     try:
         reward = pure_reward(config.reward_spec)
-    except RewardSpecError as error:
-        return f"{config.reward_flag}: {error}"
+    except RewardSpecError:  # `reward_faults` says it
+        return None
     fault = label_check.unscored(config, reward, path, prompts) if reward else None
     return label_check.blamed_on_labels(config, fault, prompts[0].label) if fault else None
 
@@ -204,8 +219,7 @@ def beginning_faults(config: Config) -> list[str]:
         )
         step = f"--load_step {config.load_step}"
         return [f"{step}: {wanted} is not a complete checkpoint: {fault}. {have}"]
-    told = Progress.read(config.files.progress)
-    finished = max(told.step if told else 0, *on_disk, 0)
+    finished = max(finished_steps(config), *on_disk, 0)
     if config.load_checkpoint or not finished:
         return []
     return [
@@ -213,6 +227,12 @@ def beginning_faults(config: Config) -> list[str]:
         "Leave it out to resume from the newest complete checkpoint, name one by --load_step, or "
         "give another run directory"
     ]
+
+
+def finished_steps(config: Config) -> int:
+    """Return the steps that the run in the run directory has finished; 0 if none is there."""
+    told = Progress.read(config.files.progress)
+    return told.step if told else 0
 
 
 def engine_faults(config: Config) -> list[str]:

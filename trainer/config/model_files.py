@@ -21,6 +21,7 @@ from typing import Any
 
 from contract.files.hf_cache import cached
 from contract.files.os_errors import NOT_THERE, can_be_path, with_errno, with_path
+from contract.options import MISTYPED, nearest
 from env import model_code
 from env.images import git_lfs
 from trainer.config.vocabulary import unreadable_tokens
@@ -70,6 +71,16 @@ def shape_of(directory: Path) -> dict[str, Any]:
 def known_shape(model: str) -> dict[str, Any]:
     """Return the same of a directory, or of a model of the hub that is in the cache here."""
     return shape_of(Path(model)) or shape_of(cached(model))
+
+
+def misspelt(model: str) -> str:
+    """Return a clause if a name on the hub is like that of a directory here; "" if it is not."""
+    path = Path(model)
+    if path.exists() or cached(model).exists() or not path.parent.name:
+        return ""
+    beside = [one.parent.name for one in path.parent.glob("*/config.json")]
+    near = nearest(path.name, beside, cutoff=MISTYPED)
+    return f"it is looked for on the hub; here there is {path.parent / near}" if near else ""
 
 
 def faults(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.files.os_errors import why_absent
-from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile, nearest
 from trainer.config import layout, values
 from trainer.config.config import Config
 from trainer.config.help import help_text
@@ -49,15 +49,34 @@ def parse(argv: Sequence[str], *, incomplete: bool = False, absent: bool = False
     that were given and have no effect. `incomplete`: the layout is still to be chosen, so faults
     that the choice may mend are left out. `absent`: named files may be missing.
     """
+    parsed = parse_all(argv, incomplete=incomplete, absent=absent)
+    if parsed.faults:
+        raise ConfigError(parsed.faults)
+    return parsed.config
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A command line with all that is wrong with it."""
+
+    config: Config
+    """A flag at fault has its default, unless it is wrong only beside another flag."""
+    faults: tuple[Fault, ...]
+    unsure: frozenset[str]
+    """Flags whose value is not what the user meant: those at fault, and those misspelt."""
+
+
+def parse_all(argv: Sequence[str], *, incomplete: bool = False, absent: bool = False) -> Parsed:
+    """Return what `parse` returns or raises, so that what flags name can be looked at, too."""
     reading = read(Config, argv, PROG, DESCRIPTION)
     config = _settled(reading.config, reading.given)
     open_flags = {
         flag for flag, other in LEFT_OPEN.items() if incomplete and other not in reading.given
     }
-    between = (fault for fault in faults_between(config) if fault.path not in open_flags)
-    reading.check(between, absent=absent)
+    between = [fault for fault in faults_between(config) if fault.path not in open_flags]
+    faults = reading.all_faults(between, absent=absent)
     warnings = (*reading.warnings, *warnings_between(config, reading.given))
-    return replace(config, warnings=warnings)
+    return Parsed(replace(config, warnings=warnings), faults, reading.unsure(Config))
 
 
 def unchecked(argv: Sequence[str]) -> Config:
@@ -127,8 +146,8 @@ class Reading(Generic[T]):
     warnings: tuple[str, ...]
     """One sentence for each flag that was given and has no effect."""
 
-    def check(self, between: Iterable[Fault], *, absent: bool) -> None:
-        """Raise ConfigError if there is a fault of one flag, or one `between` flags.
+    def all_faults(self, between: Iterable[Fault], *, absent: bool) -> tuple[Fault, ...]:
+        """Return the faults of one flag, and those `between` flags.
 
         Between flags, those that are at fault by themselves are left out. `absent`: named files
         may be missing.
@@ -139,8 +158,17 @@ class Reading(Generic[T]):
             if fault.path.removeprefix("--") not in self.at_fault
             and not (absent and isinstance(fault, MissingFile))
         ]
-        if faults := [*self.faults, *more]:
-            raise ConfigError(faults)
+        return (*self.faults, *more)
+
+    def unsure(self, config: type[T]) -> frozenset[str]:
+        """Return the flags at fault by themselves, and those that a wrong spelling is nearest to.
+
+        `config`: the class of the flags.
+        """
+        known = aliases(config)
+        spellings = (fault.path.removeprefix("--").rpartition(": ")[2] for fault in self.faults)
+        meant = (one if one in known else nearest(one, known) for one in spellings)
+        return self.at_fault.union(*(known[one] for one in meant if one))
 
 
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:

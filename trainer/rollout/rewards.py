@@ -15,6 +15,7 @@ import numpy as np
 
 from contract.background import in_background
 from contract.files import umask
+from contract.options import ended
 from env.images.rows import texts_of
 from env.types import Prompt, RewardFunction, RewardPart, RewardRequest, Score
 from env.user_code import Cause, same_fault
@@ -131,7 +132,8 @@ def require_one(samples: Sequence[Sample]) -> None:
     raised = same_fault([sample.score.raised for sample in samples])
     none = f"none of {len(samples)} completions could be scored"
     if raised is not None and raised.cause is Cause.BUG:
-        raise UserCodeError(f"{none}: each time {raised}. Correct {raised.place or 'the code'}")
+        said = ended(f"{none}: each time {raised}")
+        raise UserCodeError(f"{said} Correct {raised.place or 'the code'}")
     raise TrainingError(f"{none}: {samples[0].score.error}")
 
 

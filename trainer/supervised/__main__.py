@@ -15,7 +15,7 @@ from contract.files.os_errors import to_a_reader
 from contract.options import ConfigError, fail
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.metrics.sinks import finish_limit
-from trainer.supervised.parse import content_faults, parse
+from trainer.supervised.parse import check
 from trainer.supervised.stages import DESCRIPTIONS, STAGES
 
 
@@ -29,9 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"{stage or 'nothing'}: no such command. Known: {words}")
     run_dir = os.environ.get("ROLLCALL_RUN_DIR")
     try:
-        command = parse(stage, rest, Path(run_dir) if run_dir else None)
-        if faults := list(content_faults(command.flags)):
-            raise ConfigError(faults)
+        command = check(stage, rest, Path(run_dir) if run_dir else None)
     except ConfigError as error:
         return fail(error)
     except BrokenPipeError:  # the reader of the help has left

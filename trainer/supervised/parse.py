@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files.os_errors import why_absent
-from contract.options import Fault, MissingFile
+from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
 from trainer.config import data_sets, model_files
@@ -37,6 +37,8 @@ from trainer.supervised.stages import (
 PROG = "rollcall"
 UNDER_ZERO = ("adam_offload", "overlap_comm", "grad_accum_dtype", "zpg")
 OF_LORA = ("lora_alpha", "lora_dropout", "target_modules")
+OF_ROWS = {"dataset", "prompt_key", "output_key", "apply_chat_template", "multiturn"}
+"""Flags beside the columns that say how rows are read: with another value they may be right."""
 MARGIN = "margin"
 """Column of the lead of the better answer."""
 
@@ -49,6 +51,8 @@ class Command:
     flags: StageFlags
     warnings: tuple[str, ...] = ()
     """One sentence for each flag that was given and has no effect."""
+    unsure: frozenset[str] = frozenset()
+    """Flags whose value is not what the user meant: those at fault, and those misspelt."""
 
 
 def parse(
@@ -59,10 +63,35 @@ def parse(
     `run_dir`: the run directory if the flags name none; `absent`: named files may be missing.
     Prints the help and exits if `argv` asks for it.
     """
-    reading = read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
+    command, faults = _parsed(stage, argv, run_dir, absent=absent)
+    if faults:
+        raise ConfigError(faults)
+    return command
+
+
+def check(stage: str, argv: Sequence[str], run_dir: Path | None = None) -> Command:
+    """Return the command line as `parse` does, after a look into the files that it names.
+
+    Raises ConfigError with every fault of flags and of files, OSError if the disk fails.
+    """
+    command, of_flags = _parsed(stage, argv, run_dir)
+    found = list(of_flags)
+    if not (of_flags and all(isinstance(fault, UnfinishedFile) for fault in of_flags)):
+        found += content_faults(command.flags, command.unsure)
+    if found:
+        raise ConfigError(found)
+    return command
+
+
+def _parsed(
+    stage: str, argv: Sequence[str], run_dir: Path | None, *, absent: bool = False
+) -> tuple[Command, tuple[Fault, ...]]:
+    kind = STAGES[stage]
+    reading = read(kind, argv, f"{PROG} {stage}", DESCRIPTIONS[stage])
     flags = _settled(reading.config, reading.given, run_dir)
-    reading.check(_faults(flags, reading.given), absent=absent)
-    return Command(stage, flags, (*reading.warnings, *_warnings(flags, reading.given)))
+    faults = reading.all_faults(_faults(flags, reading.given), absent=absent)
+    warnings = (*reading.warnings, *_warnings(flags, reading.given))
+    return Command(stage, flags, warnings, reading.unsure(kind)), faults
 
 
 def unchecked(stage: str, argv: Sequence[str], run_dir: Path) -> StageFlags:
@@ -114,11 +143,20 @@ def misfit(prompt: Any, answers: Sequence[Any]) -> str:
     return ""
 
 
-def content_faults(flags: StageFlags) -> Iterator[Fault]:
+def content_faults(flags: StageFlags, unsure: Collection[str] = ()) -> Iterator[Fault]:
     """Yield what is wrong inside the files of model and data on this disk.
 
+    `unsure`: flags whose value is not what the user meant; what depends on them is left out.
     Raises OSError if the disk fails.
     """
+    known = columns(flags)
+    of_rows = {one.removeprefix("--") for one in known} | OF_ROWS
+    for fault in _content_faults(flags, read_data=of_rows.isdisjoint(unsure)):
+        if fault.path.removeprefix("--") not in unsure:
+            yield fault
+
+
+def _content_faults(flags: StageFlags, *, read_data: bool) -> Iterator[Fault]:
     models = {"--pretrain": flags.pretrain}
     if isinstance(flags, DPOFlags) and flags.ref_pretrain:
         models["--ref_pretrain"] = flags.ref_pretrain
@@ -135,9 +173,9 @@ def content_faults(flags: StageFlags) -> Iterator[Fault]:
     if isinstance(flags, RewardFlags):
         yield from output_faults("--pretrain", Path(flags.pretrain))
     yield from _attention_faults(flags)
-    for flag in ("--dataset", "--eval_dataset"):
+    for flag in ("--dataset", "--eval_dataset") if read_data else ():
         for name in datasets_of(getattr(flags, flag.removeprefix("--"))):
-            if not is_hub_name(name):
+            if not is_hub_name(name) and why_absent(Path(name)) is None:  # `parse` names it
                 yield from data_faults(flags, flag, name)
 
 

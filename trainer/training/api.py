@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
 from trainer.config.config import Config
-from trainer.config.job_checks import missing_packages, start_faults
-from trainer.config.parse import parse
+from trainer.config.job_checks import missing_packages
+from trainer.config.parse import parse_all
 from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
 from trainer.config.values import most
+from trainer.config.whole_job import start_faults, try_code
 from trainer.metrics.callbacks import Callback, CallbackError, check
 
 if TYPE_CHECKING:
@@ -125,15 +127,22 @@ def train(
     if why := missing_packages():
         raise RunError(why, ExitCode.USAGE)
     with ExitStack() as stack:
-        config = parse(to_words(flags | _named(stack, reward, environment)))
-        for warning in config.warnings:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
+        words = to_words(flags | _named(stack, reward, environment))
+        parsed = parse_all(words)
+        config = parsed.config
         try:
-            faults = start_faults(config)
+            faults = start_faults(parsed)
         except OSError as error:
             raise _of_disk(error) from error
+        if parsed.faults:
+            named = [Fault("", None, sentence, "") for sentence in faults[len(parsed.faults) :]]
+            raise ConfigError([*parsed.faults, *named])
         if faults:
             raise RunError("\n".join(faults), ExitCode.USAGE)
+        for warning in config.warnings:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+        if refused := try_code(config, words):
+            raise RunError("\n".join(refused), ExitCode.USAGE)
         from trainer.training import run  # imports torch
 
         stack.enter_context(_ray_as_before())

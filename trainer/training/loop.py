@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from contract.exit_codes import ExitCode
 from contract.journal import journal_writer
 from contract.manifest import checkpoint_path, fault_of
+from contract.options import ended
 from trainer.algorithms import advantages, batching
 from trainer.algorithms.own_functions import OwnFunction
 from trainer.checkpoint import head_file_store, resume
@@ -268,7 +269,8 @@ class _Run:
         except TrainingError as error:
             kept = sample_files.save_failed(self.config.files.root, step, samples)
             kind = UserFormulaError if isinstance(error, UserFormulaError) else TrainingError
-            raise kind(f"Step {step}: {error}. Its samples are in {kept}") from error
+            said = ended(f"Step {step}: {error}")
+            raise kind(f"{said} Its samples are in {kept}") from error
         awake = not self._sleeps
         return LoopState(run=run, published=True, awake=awake, held=False, saved=False)
 

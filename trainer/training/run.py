@@ -17,6 +17,7 @@ from contract.journal import append_event, attempt_number, journal_writer
 from contract.launch.model_digests import ModelDigests, OtherModelError
 from contract.lease import SupersededError
 from contract.manifest import lineage_of, newest_checkpoint
+from contract.options import ended
 from contract.progress import Phase, PhaseFile, Progress
 from contract.run_dir import write_atomically
 from env.data.prompts import PromptError
@@ -160,7 +161,7 @@ def push(config: Config, state: RunState, stop: StopRequest) -> None:
     except (hub_push.PushError, OSError) as error:
         tell(
             "push-failed",
-            f"The model is not on the hub: {error}. It is whole in {config.exported}: "
+            f"{ended(f'The model is not on the hub: {error}')} It is whole in {config.exported}: "
             f"`hf upload {repository} {config.exported}` pushes it by hand.",
         )
     finally:
@@ -203,7 +204,7 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
         ("--eval_dataset", config.eval_dataset, prompts.held_out),
     ):
         if said := label_check.with_answers(flag, path, rows):
-            tell("first-rows", f"{said}.")
+            tell("first-rows", ended(said))
     if reward is None:
         return
     first, pure = prompts.stream.prompts, pure_reward(config.reward_spec)
@@ -214,9 +215,9 @@ def _check_first_rows(config: Config, reward: RewardFunction | None, prompts: da
         label = first[0].label
         if pure or label_check.parts(label):
             raise PromptError(label_check.blamed_on_labels(config, fault, label))
-        tell("first-rows", f"{fault}. The run begins nevertheless.")
+        tell("first-rows", f"{ended(str(fault))} The run begins nevertheless.")
     elif pure and (said := label_check.unreadable(config, pure, config.prompt_data, first)):
-        tell("first-rows", f"{said}. Samples of such rows are left out of the training.")
+        tell("first-rows", f"{ended(said)} Samples of such rows are left out of the training.")
 
 
 def _check_first_images(config: Config, episodes: EpisodeSetup | None, prompts: data.Data) -> None:

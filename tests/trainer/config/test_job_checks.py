@@ -16,7 +16,8 @@ from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config import model_files
 from trainer.config.job_checks import data_faults, engine_faults, model_warnings
-from trainer.config.parse import parse
+from trainer.config.parse import parse, parse_all
+from trainer.config.whole_job import start_faults
 
 
 @pytest.fixture
@@ -160,3 +161,43 @@ def test_packing_that_a_model_does_not_allow_is_named(
         "layer of mamba2 has a state, which goes on from sample to sample"
     ]
     assert [*model_warnings(config)] == (said if asked else [])
+
+
+def test_faults_of_flags_rewards_and_data_are_told_at_once(
+    tiny: Tiny, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {
+        **tiny.needed(run_dir),
+        "input_key": "promt",
+        "remote_rm_url": "arithmatic",
+        "learning_rate": "x",
+        "train_batch_size": 7,
+    }
+    assert main(to_argv(flags)) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    for flag in ("--learning_rate", "--train_batch_size", "--remote_rm_url", "--prompt_data"):
+        assert re.search(rf"^{flag}\b", told, re.MULTILINE), flag
+    assert "did you mean 'prompt'? Every row has promt" in told
+
+
+@pytest.mark.parametrize("wrong", [{"inputkey": "prompt"}, {"max_samples": "x"}])
+def test_data_are_not_judged_by_a_column_that_nobody_named(
+    tiny: Tiny, run_dir: Path, wrong: dict[str, Any]
+) -> None:
+    """The flag is at fault: whether its column is there is not known."""
+    needed = {key: value for key, value in tiny.needed(run_dir).items() if key != "input_key"}
+    faults = start_faults(parse_all(to_argv(needed | wrong)))
+    assert faults
+    assert not any("--prompt_data" in one for one in faults)
+
+
+def test_a_name_on_the_hub_like_a_directory_here_is_warned_of(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "model").symlink_to(tiny.model)
+    monkeypatch.chdir(tmp_path)
+    assert "here there is data/model" in str(
+        [*model_warnings(tiny.config(run_dir, pretrain="data/modl"))]
+    )
+    assert not [*model_warnings(tiny.config(run_dir, pretrain="other/modl"))]

@@ -14,7 +14,7 @@ import pytest
 from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.config.schema import flags_of
-from trainer.supervised.parse import Command, content_faults, parse
+from trainer.supervised.parse import Command, check, content_faults, parse
 from trainer.supervised.stages import STAGES, DPOFlags
 
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -188,3 +188,15 @@ def test_a_command_is_checked_without_torch() -> None:
     )
     argv = ["--pretrain", "org/model", "--dataset", "org/data", "--save_path", "/out"]
     subprocess.run([sys.executable, "-c", script, *argv], check=True)
+
+
+def test_faults_of_flags_and_of_columns_are_told_at_once(tmp_path: Path) -> None:
+    rows = tmp_path / "pairs.jsonl"
+    rows.write_text('{"chosen": "a", "rejected": "b"}\n')
+    words = ["--pretrain", "org/model", "--save_path", "/out", "--dataset", str(rows)]
+    with pytest.raises(ConfigError) as caught:
+        check("dpo", [*words, "--rejected_key", "bad", "--learning_rate", "x"])
+    assert [fault.path for fault in caught.value.faults] == ["--learning_rate", "--rejected_key"]
+    with pytest.raises(ConfigError) as caught:  # which column is meant is not known
+        check("dpo", [*words, "--rejectedkey", "rejected", "--learning_rate", "x"])
+    assert [fault.path for fault in caught.value.faults] == ["--rejectedkey", "--learning_rate"]

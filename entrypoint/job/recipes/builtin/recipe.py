@@ -37,6 +37,7 @@ from trainer.config.schema import OVER
 if TYPE_CHECKING:
     from trainer.cluster.auto_layout.api import LayoutChoice
     from trainer.config.config import Config
+    from trainer.config.parse import Parsed
 
 
 KEPT: Mapping[tuple[str, ...], str] = {
@@ -80,34 +81,27 @@ class Builtin(Recipe):
         return Match.SURE if typed.words[0].startswith("-") else Match.NONE
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.job_checks import (
-            assumed_faults,
-            data_faults,
-            engine_faults,
-            model_faults,
-        )
+        from trainer.config.job_checks import assumed_faults
+        from trainer.config.whole_job import content_faults
 
         asked = next((word for word in settings.job if word in HELP), "")
         if asked and settings.waits_for_jobs:
             return (f"{asked} trains nothing: `python -m trainer --help` lists the flags",)
+        parsed = self._planned(settings)
+        config, of_flags = parsed.config, parsed.faults
+        if of_flags and all(isinstance(fault, UnfinishedFile) for fault in of_flags):
+            return ()  # the head waits for the file, as for one that is gone
         try:
-            config = self._planned(settings)
-        except ConfigError as error:
-            if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
-                return ()  # the head waits for the file, as for one that is gone
-            return sentences(error.faults)
-        try:
-            return [
+            named = [
                 *_run_dir_faults(settings),
-                *_store_faults(settings, config),
-                *engine_faults(config),
-                *model_faults(config),
-                *data_faults(config),
-                *assumed_faults(config, self._columns),
-                *_beginning_faults(settings, config),
+                *(() if of_flags else _store_faults(settings, config)),
+                *content_faults(config, parsed.unsure),
+                *(() if parsed.unsure else assumed_faults(config, self._columns)),
+                *(() if of_flags else _beginning_faults(settings, config)),
             ]
         except OSError as error:
-            return [f"{error.filename}: {error.strerror or error}"]
+            named = [f"{error.filename}: {error.strerror or error}"]
+        return list(dict.fromkeys([*sentences(of_flags), *named]))
 
     def warnings(self, settings: Settings) -> Sequence[str]:
         from trainer.config.job_checks import assumed_warnings, data_warnings, model_warnings
@@ -117,28 +111,26 @@ class Builtin(Recipe):
         unseen = assumed_warnings(config, self._columns)
         return [*config.warnings, *unseen, *data_warnings(config), *model_warnings(config)]
 
-    def _planned(self, settings: Settings) -> Config:
-        """Return the job's configuration. Raises ConfigError."""
+    def _planned(self, settings: Settings) -> Parsed:
+        """Return the job's configuration and faults. Data may be away if columns are assumed."""
         from trainer.config.job_checks import DATA_FLAGS
-        from trainer.config.parse import parse
+        from trainer.config.parse import parse_all
 
-        try:
-            return parse(_arguments(settings), incomplete=True)
-        except ConfigError as error:
-            away = [isinstance(one, MissingFile) and one.path in DATA_FLAGS for one in error.faults]
-            if not (self._columns and all(away)):
-                raise
-        return parse(_arguments(settings), incomplete=True, absent=True)
+        parsed = parse_all(_arguments(settings), incomplete=True)
+        if not self._columns:
+            return parsed
+        away = [one for one in parsed.faults if isinstance(one, MissingFile)]
+        away = [one for one in away if one.path in DATA_FLAGS]
+        return replace(parsed, faults=tuple(one for one in parsed.faults if one not in away))
 
     def try_code(self, settings: Settings) -> TriedCode:
         from trainer.config import code_check
 
         words = _arguments(settings)
-        try:
-            config = self._planned(settings)
-        except ConfigError:
+        parsed = self._planned(settings)
+        if parsed.faults:
             return TriedCode()  # the head waits for a file
-        found = code_check.in_process(config, words)
+        found = code_check.in_process(parsed.config, words)
         hide = settings.secrets
         return TriedCode(
             lines=tuple(redact(one, hide) for one in found.lines),
@@ -305,11 +297,11 @@ def _parsed(settings: Settings, *, incomplete: bool = True, absent: bool = False
 
 def _run_dir_faults(settings: Settings) -> Iterator[str]:
     """Yield a fault if --run_dir differs from ROLLCALL_RUN_DIR, which would override it."""
-    from trainer.config.parse import named_in, parse
+    from trainer.config.parse import named_in, unchecked
 
     if "run_dir" in named_in(settings.job):
-        given = parse(settings.job, incomplete=True).run_dir
-        if given != settings.run_dir.absolute():
+        given = unchecked(settings.job).run_dir
+        if given and given.absolute() != settings.run_dir.absolute():
             yield (
                 f"--run_dir {given} is not ROLLCALL_RUN_DIR={settings.run_dir}, which counts. Set "
                 "ROLLCALL_RUN_DIR, and leave --run_dir out"

@@ -50,7 +50,7 @@ class Supervised(TorchRun):
         return Match.SURE if typed.words[0] in STAGES else Match.NONE
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from entrypoint.job.recipes.builtin.stages import content_faults
+        from entrypoint.job.recipes.builtin.stages import check, unchecked
 
         if not settings.job:
             return (NO_JOB,)
@@ -61,16 +61,16 @@ class Supervised(TorchRun):
         if find_spec("trl") is None:
             return (NOT_HERE,)
         try:
-            command = _parsed(settings)
-            found = [str(fault) for fault in content_faults(command.flags)]
-            found += _start_faults(settings, command)
+            command = check(stage, settings.job[1:], settings.run_dir)
+            found = _start_faults(settings, command)
         except ConfigError as error:
             if all(isinstance(fault, UnfinishedFile) for fault in error.faults):
                 return ()  # the head waits for the file, as for one that is gone
-            return sentences(error.faults)
+            found = sentences(error.faults)
         except OSError as error:
             return [f"{error.filename}: {error.strerror or error}"]
-        if (run_dir := command.flags.run_dir) != settings.run_dir:
+        run_dir = unchecked(stage, settings.job[1:], settings.run_dir).run_dir
+        if run_dir != settings.run_dir:
             found.append(
                 f"--run_dir {run_dir} is not ROLLCALL_RUN_DIR={settings.run_dir}, which "
                 "counts. Set ROLLCALL_RUN_DIR, and leave --run_dir out"

@@ -1,0 +1,68 @@
+"""All that is wrong with a job at once: its flags, and what they name. Torch-free."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+from contract.journal import has_head
+from trainer.config import code_check, job_checks
+from trainer.config.config import Config
+from trainer.config.parse import Parsed
+
+OF_THE_DATA = frozenset(
+    {
+        *("prompt_data", "prompt_split", "input_key", "label_key", "input_template"),
+        *("eval_dataset", "eval_split", "apply_chat_template", "max_samples"),
+    }
+)
+"""Flags that say how rows are read: with another value each row may be right."""
+
+
+def content_faults(
+    config: Config, unsure: Collection[str] = (), *, rows: int | None = None
+) -> list[str]:
+    """Return a sentence for each fault in what the flags of a job name: rewards, models, data.
+
+    `unsure`: flags whose value is not the one that the user meant; what depends on them is left
+    out. `rows`: how many rows of each data set are read; None: all. Raises OSError if the disk
+    fails.
+    """
+    found = chain(
+        job_checks.reward_faults(config),
+        job_checks.engine_faults(config),
+        job_checks.model_faults(config) if "pretrain" not in unsure else (),
+        job_checks.data_faults(config, rows) if OF_THE_DATA.isdisjoint(unsure) else (),
+    )
+    return [one for one in found if not _mentioned(one).intersection(unsure)]
+
+
+def start_faults(parsed: Parsed) -> list[str]:
+    """Return each fault that lets an attempt not begin, before Ray and torch are there.
+
+    The trainer reads all rows itself, so a few of them are read here. Raises OSError.
+    """
+    told = [str(fault) for fault in parsed.faults]
+    found = content_faults(parsed.config, parsed.unsure, rows=job_checks.FIRST_ROWS)
+    beginning = () if told else job_checks.beginning_faults(parsed.config)
+    return list(dict.fromkeys([*told, *found, *beginning]))
+
+
+def try_code(config: Config, words: Sequence[str]) -> list[str]:
+    """Run the user's code on a few rows, unless a head or an earlier step has; return its faults.
+
+    `words`: the flags of `config`. Warnings are printed. It takes seconds, and only if there is
+    such code.
+    """
+    if has_head() or job_checks.finished_steps(config):
+        return []
+    tried = code_check.in_process(config, words)
+    for warning in tried.warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    return tried.faults
+
+
+def _mentioned(sentence: str) -> set[str]:
+    return set(re.findall(r"--(\w+)", sentence))
