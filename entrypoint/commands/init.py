@@ -8,25 +8,33 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from contract.options import did_you_mean
+from entrypoint.commands import init_answers
 from entrypoint.commands.arguments import Parser, fail
-from entrypoint.commands.init_platforms import PLATFORMS, Cluster, NoSourcesError, written
+from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
+from entrypoint.commands.init_platforms import (
+    PLATFORMS,
+    Cluster,
+    NoSourcesError,
+    start_of,
+    written,
+)
 from entrypoint.processes.programs import as_typed
+from entrypoint.run import errors
 
-OWN = "own"
-"""The reward that is written for the run."""
-PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")
-ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label", "target", "output")
 CHAT_NAME = re.compile(r"instruct|chat|-it\b|qwen3", re.IGNORECASE)
+LONG_ANSWER = 80
+"""Characters of an answer that no completion is likely to end with."""
 SAMPLES = 8
 """Samples of a prompt."""
 IMAGE = "registry.example.com/team/rollcall:cuda"
 
+RUN_FILE = "run.yaml"
 RUN = """\
 # A run of Rollcall. `rollcall plan --config run.yaml` shows what it would do, and starts nothing.
 # docs/flags.md has every flag; a flag of the command line beats this file.
@@ -34,8 +42,7 @@ RUN = """\
 pretrain: {model}
 prompt_data: {data}
 input_key: {input_key}
-label_key: {label_key}
-apply_chat_template: {chat}
+{label}apply_chat_template: {chat}
 remote_rm_url: {reward}
 
 advantage_estimator: group_norm   # GRPO: the samples of a prompt are compared with each other
@@ -63,8 +70,13 @@ from typing import Any
 
 
 def score(completion: str, answer: Any) -> float:
-    """Return 1 if the completion ends with the row's answer, else 0. Change this to your task."""
-    return float(completion.strip().endswith(str(answer).strip()))
+    """Return 1 if the completion ends with the row's answer, else 0. Change this to your task.
+
+    Of an answer with its working, as GSM8K's, what follows `####` counts.
+    """
+    wanted = str(answer).rpartition("####")[2].split()
+    said = completion.split()
+    return float(bool(wanted) and said[-len(wanted) :] == wanted)
 
 
 def reward(completions: list[Any], {column}: list[Any], **columns: Any) -> list[float]:
@@ -85,6 +97,11 @@ from reward import reward, score
 def test_the_rows_answer_scores_one_and_another_zero():
     assert score("It is 42", "42") == 1.0
     assert score("It is 41", "42") == 0.0
+    assert score("It is 142", "42") == 0.0
+
+
+def test_of_a_worked_answer_the_end_counts():
+    assert score("It is 42", "40 + 2 = 42\\n#### 42") == 1.0
 
 
 def test_each_completion_of_a_batch_has_its_own_reward():
@@ -104,10 +121,6 @@ class Question:
     @property
     def name(self) -> str:
         return self.flag.removeprefix("--").replace("-", "_")
-
-
-class WrongColumnError(ValueError):
-    """A column that no function can take; the sentence says what to do."""
 
 
 QUESTIONS = (
@@ -143,130 +156,227 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
     own = parser()
     options = own.parse(words)
     asks = sys.stdin.isatty() and not options.yes
-    for one in QUESTIONS:
-        if getattr(options, one.name) is None:
-            setattr(options, one.name, _answer(one, ask) if asks else one.default)
-    if options.platform not in PLATFORMS:
-        of = f"it is one of {', '.join(PLATFORMS)}"
-        own.error(f"--platform {options.platform}: {did_you_mean(options.platform, PLATFORMS, of)}")
-    for flag, least in (("nodes", 1), ("gpus", 0)):
-        text = getattr(options, flag)
-        if not text.isdecimal() or int(text) < least:
-            own.error(f"--{flag} {text}: it is a whole number from {least}")
+    if (options.dir / RUN_FILE).exists():  # before anything is asked
+        return _refused([RUN_FILE], options.dir)
     try:
-        files = _files(options)
-    except WrongColumnError as error:
+        _settle(options, ask if asks else None)
+        run = _NewRun.of(options)
+        files = run.files()
+    except AnswerError as error:
         own.error(str(error))
+    except EOFError:
+        own.error("no answer, and nothing was written: --yes takes the defaults")
     except NoSourcesError as error:
         return fail(str(error), ExitCode.UNFIT, as_json=False)
     there = [name for name in files if (options.dir / name).exists()]
     if there:
-        sentence = (
-            f"{', '.join(there)}: there already, in {options.dir.absolute()}. Nothing was written"
-        )
-        return fail(f"{sentence}: move them, or give another --dir", ExitCode.USAGE, as_json=False)
-    for name, content in files.items():
-        path = options.dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-        print(f"wrote {path}")
-    _say_next(options, files)
+        return _refused(there, options.dir)
+    try:
+        for name, content in files.items():
+            path = options.dir / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            print(f"wrote {path}")
+    except OSError as error:
+        sentence = f"--dir {options.dir}: {errors.explain(error)}"
+        return fail(f"{sentence}. Give another --dir", ExitCode.USAGE, as_json=False)
+    for note in run.notes():
+        print(f"note:  {note}", file=sys.stderr)
+    run.say_next()
     return ExitCode.FINISHED
 
 
-def _answer(question: Question, ask: Callable[[str], str]) -> str:
-    return ask(f"{question.help} [{question.default}]: ").strip() or question.default
+def _refused(there: Sequence[str], directory: Path) -> int:
+    found = f"{', '.join(there)}: there already, in {directory.absolute()}"
+    sentence = f"{found}. Nothing was written: move them, or give another --dir"
+    return fail(sentence, ExitCode.USAGE, as_json=False)
 
 
-def _files(options: argparse.Namespace) -> dict[str, str]:
-    """Map the names of the run's files to their contents.
+def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> None:
+    """Give each option a value that is possible: the user's own, an answer or the default.
 
-    Raises NoSourcesError and WrongColumnError.
+    Raises AnswerError for an argument, and for a default if nobody is asked.
     """
-    columns = _columns(options.dir / options.data)
-    input_key = options.input_key or _first(PROMPT_COLUMNS, columns)
-    label_key = options.label_key or _first(ANSWER_COLUMNS, columns)
-    reward = "reward.py:reward" if options.reward == OWN else options.reward
-    ranks = max(1, int(options.nodes) * int(options.gpus))
-    batch = SAMPLES * ranks * max(1, 32 // ranks)
-    files = {
-        "run.yaml": RUN.format(
-            model=json.dumps(options.model),
-            data=json.dumps(options.data),
-            input_key=input_key,
-            label_key=label_key,
-            chat=json.dumps(_has_chat(options.model, options.dir / options.model)),
-            reward=json.dumps(reward),
-            samples=SAMPLES,
-            batch=batch,
-            prompts=2 * batch // SAMPLES,
-        )
-    }
-    if options.reward == OWN:
-        column = label_key.partition(".")[0]
-        if not column.isidentifier() or keyword.iskeyword(column):
-            raise WrongColumnError(
-                f"--label-key {label_key}: reward.py takes it as a parameter, and it is no name in "
-                "Python. Rename the column, or give another --reward"
-            )
-        files |= {"reward.py": REWARD.format(column=column), "test_reward.py": TEST}
-    shared = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name}"
-    cluster = Cluster(
-        nodes=int(options.nodes),
-        gpus=int(options.gpus),
-        job=_job(options, shared.rstrip("/"), reward),
-        shared=shared.rstrip("/"),
-        image=options.image,
-    )
-    return files | written(options.platform, cluster)
-
-
-def _job(options: argparse.Namespace, shared: str, reward: str) -> tuple[str, ...]:
-    """Return the job's words: run.yaml and the files that it names lie in `shared`."""
-    words = [f"--config={shared}/run.yaml"]
-    for flag, value, is_file in (
-        ("pretrain", options.model, (options.dir / options.model).is_dir()),
-        ("prompt_data", options.data, (options.dir / options.data).exists()),
-        ("remote_rm_url", reward, ".py" in reward and "://" not in reward),
+    for one in QUESTIONS:
+        if (given := getattr(options, one.name)) is not None:
+            init_answers.check(one.flag, given, options.dir)
+    for one in QUESTIONS:
+        if getattr(options, one.name) is None:
+            text = f"{one.help} [{one.default}]: "
+            check = partial(init_answers.check, one.flag, directory=options.dir)
+            answer = _answer(text, one.default, check, ask) if ask else one.default
+            check(answer)
+            setattr(options, one.name, answer)
+    data = init_answers.data(options.data, options.dir)
+    needed = options.reward == OWN
+    for name, choose in (
+        ("input_key", data.input_key),
+        ("label_key", partial(data.label_key, needed=needed)),
     ):
-        if is_file and not Path(value).is_absolute():
-            words.append(f"--{flag}={shared}/{value}")
-    return tuple(words)
+        try:
+            found = choose(getattr(options, name))
+        except AnswerError as error:
+            if ask is None or getattr(options, name) is not None:
+                raise
+            found = _answer(f"{str(error).partition(': ')[2]}: ", "", choose, ask)
+        setattr(options, name, found)
 
 
-def _columns(data: Path) -> Sequence[str]:
-    """Return the columns of a JSONL file; () for what is not here, or is another format."""
-    if data.suffix not in (".jsonl", ".json") or not data.is_file():
-        return ()
-    try:
-        with data.open() as lines:
-            row = json.loads(lines.readline())
-    except ValueError:
-        return ()
-    return tuple(row) if isinstance(row, Mapping) else ()
+def _answer(
+    text: str, default: str, check: Callable[[str], object], ask: Callable[[str], str]
+) -> str:
+    """Return the first answer that is possible: the question is asked again after any other."""
+    while True:
+        answer = ask(text).strip() or default
+        try:
+            check(answer)
+        except AnswerError as error:
+            print(error, file=sys.stderr)
+        else:
+            return answer
 
 
-def _first(names: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the first of the usual names that the data have; the usual one if none is known."""
-    return next((name for name in names if name in columns), names[0])
+@dataclass(frozen=True, slots=True)
+class _NewRun:
+    """What is written: each option is settled."""
+
+    options: argparse.Namespace
+    data: Data
+    model: Place | None
+    """None: it is on the hub."""
+    reward: Place | None
+    """The user's file; None: the reward has none, or it is written."""
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> _NewRun:
+        return cls(
+            options,
+            init_answers.data(options.data, options.dir),
+            init_answers.model(options.model, options.dir),
+            init_answers.reward_file(options.reward, options.dir),
+        )
+
+    @property
+    def nodes(self) -> int:
+        return int(self.options.nodes)
+
+    @property
+    def shared(self) -> str:
+        """The directory of the run's files on the nodes."""
+        options = self.options
+        named = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name}"
+        return str(named).rstrip("/")
+
+    def files(self) -> dict[str, str]:
+        """Map the names of the run's files to their contents.
+
+        Raises NoSourcesError and AnswerError.
+        """
+        options = self.options
+        ranks = max(1, self.nodes * int(options.gpus))
+        batch = SAMPLES * ranks * max(1, 32 // ranks)
+        label = options.label_key
+        files = {
+            RUN_FILE: RUN.format(
+                model=json.dumps(self.model.spelled if self.model else options.model),
+                data=json.dumps(self.data.place.spelled),
+                input_key=json.dumps(options.input_key),
+                label=f"label_key: {json.dumps(label)}\n" if label else "",
+                chat=json.dumps(_has_chat(options.model, self.model.path if self.model else None)),
+                reward=json.dumps(self._reward(self.reward.spelled if self.reward else "")),
+                samples=SAMPLES,
+                batch=batch,
+                prompts=2 * batch // SAMPLES,
+            )
+        }
+        if options.reward == OWN:
+            column = label if label in self.data.columns else label.partition(".")[0]
+            if not column.isidentifier() or keyword.iskeyword(column):
+                raise AnswerError(
+                    f"--label-key {label}: reward.py takes it as a parameter, and it is no name in "
+                    "Python. Rename the column, or give another --reward"
+                )
+            files |= {"reward.py": REWARD.format(column=column), "test_reward.py": TEST}
+        cluster = Cluster(
+            nodes=self.nodes,
+            gpus=int(options.gpus),
+            job=tuple(self._job()),
+            shared=self.shared,
+            image=options.image,
+        )
+        return files | written(options.platform, cluster)
+
+    def _reward(self, file: str) -> str:
+        """Return the reward with its file at another path."""
+        given: str = self.options.reward
+        if self.reward is not None:
+            return file + given.removeprefix(self.reward.name)
+        return f"{file or 'reward.py'}:reward" if given == OWN else given
+
+    def _job(self) -> Iterator[str]:
+        """Yield the job's words: run.yaml and the files that it names lie in `shared`."""
+        shared = Path(self.shared)
+        yield f"--config={shared}/run.yaml"
+        if self.model is not None:
+            yield f"--pretrain={shared / self.model.beside}"
+        if self.data.is_file:
+            yield f"--prompt_data={shared / self.data.place.beside}"
+        if self.reward is not None or self.options.reward == OWN:
+            file = self.reward.beside if self.reward else "reward.py"
+            yield f"--remote_rm_url={self._reward(str(shared / file))}"
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was not seen, and what the answers of the data ask of the reward."""
+        options, data = self.options, self.data
+        if data.unseen:
+            yield (
+                f"--data {options.data}: {data.unseen}. Its columns were not seen; run.yaml names "
+                f"{options.input_key} and {options.label_key}"
+            )
+        for flag, place in (("--model", self.model), ("--reward", self.reward)):
+            if place is not None and place.path is None:
+                yield f"{flag} {place.name}: it is not on this machine, and was not looked at"
+        answers = [str(row.get(options.label_key, "")) for row in data.rows]
+        if options.reward != OWN or not answers:
+            return
+        if all("####" in answer for answer in answers):
+            yield (
+                "the answers have their working, as GSM8K's. reward.py compares what follows "
+                "####; --reward gsm8k reads numbers in more spellings"
+            )
+        elif min(map(len, answers)) > LONG_ANSWER:
+            yield (
+                f"the answers in {options.label_key} are long texts. reward.py gives 1 only for a "
+                "completion that ends with the whole text: change `score`, or give --reward math"
+            )
+
+    def say_next(self) -> None:
+        options = self.options
+        where = f"cd {shlex.quote(str(options.dir))} && " if options.dir != Path() else ""
+        typed = as_typed()
+        sizes = f"--nodes {options.nodes} --gpus {options.gpus} --gpu-memory 80GB"
+        print(f"\nlook:  {where}{typed} plan {sizes} --config run.yaml")
+        if options.platform != "none":
+            places = (self.data.place, self.model, self.reward)
+            away = [str(one.path) for one in places if one and one.spelled not in ("", one.name)]
+            what = " and ".join(["the files", *away])
+            print(f"copy:  {what} to {self.shared}, on storage that all nodes see")
+            print(f"start: {start_of(options.platform, options.name, where)}")
+            return
+        run_dir = 'ROLLCALL_RUN_DIR="$PWD/run"'
+        head = f"mkdir -p run && EXPECTED_WORKERS={self.nodes - 1} {run_dir} {typed} up"
+        print(f"start: {where}{head} --config run.yaml")
+        if self.nodes > 1:
+            worker = f"RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD {run_dir} {typed} up"
+            print(f"on each of the {self.nodes - 1} others, HEAD being the first node's address:")
+            print(f"       {where}{worker}")
+            print("       the directory lies on storage that all nodes see")
 
 
-def _has_chat(model: str, directory: Path) -> bool:
-    """Return whether a model has a chat template; of the hub's, by its name."""
-    if not directory.is_dir():
+def _has_chat(model: str, directory: Path | None) -> bool:
+    """Return whether a model has a chat template; of one that is not here, by its name."""
+    if directory is None:
         return bool(CHAT_NAME.search(model))
     config = directory / "tokenizer_config.json"
     own = config.is_file() and "chat_template" in json.loads(config.read_text())
     return own or (directory / "chat_template.jinja").is_file()
-
-
-def _say_next(options: argparse.Namespace, files: Mapping[str, str]) -> None:
-    where = f"cd {shlex.quote(str(options.dir))} && " if options.dir != Path() else ""
-    typed = as_typed()
-    sizes = f"--nodes {options.nodes} --gpus {options.gpus} --gpu-memory 80GB"
-    print(f"\nlook:  {where}{typed} plan {sizes} --config run.yaml")
-    if options.platform != "none":
-        shared = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name}"
-        print(f"copy:  the files to {shared}, on storage that all nodes see")
-    start = PLATFORMS[options.platform].start or f"{where}{typed} up --config run.yaml"
-    print(f"start: {start}")

@@ -92,6 +92,10 @@ def _slurm(text: str, cluster: Cluster) -> str:
         (r"^#   sbatch --nodes 3 .*$", "#   sbatch rollcall.sbatch"),
         (r"^#SBATCH --nodes=\d+$", f"#SBATCH --nodes={cluster.nodes}"),
         (r"^#SBATCH --gpus-per-node=\d+$", f"#SBATCH --gpus-per-node={cluster.gpus}"),
+        (
+            r"^# The run directory is SHARED/rollcall/JOB_ID, or ROLLCALL_RUN_DIR\.",
+            f"# The run directory is {cluster.run_dir}, or ROLLCALL_RUN_DIR.",
+        ),
         (r"^set -euo pipefail$", f'set -euo pipefail\n\n# The job.\nset -- {job} "$@"'),
         (
             r"^export ROLLCALL_RUN_DIR=.*$",
@@ -180,7 +184,9 @@ def _runpod_worker(text: str, cluster: Cluster) -> str:
 class PlatformFiles:
     files: tuple[PlatformFile, ...] = ()
     start: str = ""
-    """How the run is started; "": by `rollcall up`, where its files are."""
+    """The command that starts the run, typed where its files are."""
+    note: str = ""
+    """What the command does not say."""
     storage: str = "/shared"
     """Where the platform's files mount the storage that all nodes share."""
 
@@ -193,7 +199,7 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
     ),
     "kubernetes": PlatformFiles(
         (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes),),
-        "helm install NAME compose/kubernetes/chart --values values.yaml",
+        "helm install {name} {chart} --values values.yaml",
     ),
     "dstack": PlatformFiles(
         (PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack),),
@@ -208,15 +214,25 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
             PlatformFile("cuda.yaml", "compose.yaml", _compose),
             PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is),
         ),
-        "docker compose up, on each machine: compose.yaml says with which variables",
+        "docker compose up",
+        "on each machine: compose.yaml says with which variables",
     ),
     "runpod": PlatformFiles(
         (
             PlatformFile("runpod/head.json", "head.json", _runpod_head),
             PlatformFile("runpod/worker.json", "worker.json", _runpod_worker),
         ),
-        "create the templates head.json and worker.json (docs/platforms/runpod.md)",
-        "/workspace",
+        note="create the templates head.json and worker.json (docs/platforms/runpod.md)",
+        storage="/workspace",
     ),
 }
 """Platform → its files. `none`: the run's own files alone."""
+
+
+def start_of(platform: str, name: str, where: str) -> str:
+    """Return how a run of a name is started. `where`: `cd DIRECTORY && `, or ""."""
+    files = PLATFORMS[platform]
+    chart = shlex.quote(str(_sources() / "kubernetes/chart"))
+    command = files.start.format(name=name, chart=chart)
+    typed = f"{where}{command}" if command else ""
+    return "    # ".join(filter(None, (typed, files.note)))

@@ -363,4 +363,6 @@ def _start_sentence(settings: Settings, role: Head) -> str:
     noun = "worker" if role.expected_workers == 1 else "workers"
     spares = role.spare_workers
     besides = f", and has {spares} {'spare' if spares == 1 else 'spares'} besides" if spares else ""
-    return f"this is the head; it waits for {role.expected_workers} {noun}{jobs}{besides}"
+    assumed = settings.expected_workers is None and settings.platform.nodes is None
+    alone = " (the default: EXPECTED_WORKERS=0 is a cluster of this node alone)" if assumed else ""
+    return f"this is the head; it waits for {role.expected_workers} {noun}{alone}{jobs}{besides}"

@@ -55,8 +55,12 @@ def run_dir(context: Context) -> Finding:
             what = "is not a directory" if path.exists() else f"does not exist{unmade}"
             whose = "all nodes share" if settings.shares_run_dir else "outlives the head"
             remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
-            if not path.exists() and _is_alone(context) and not unmade:
-                remedy = f"mkdir -p {shlex.quote(str(path))}; in a container, mount it from outside"
+            if not path.exists() and not unmade:
+                made = f"mkdir -p {shlex.quote(str(path))}"
+                if _is_alone(context):
+                    remedy = f"{made}; in a container, mount it from outside"
+                elif settings.expected_workers is None and settings.platform.nodes is None:
+                    remedy += f". For this machine alone: EXPECTED_WORKERS=0, and {made}"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
     except OSError as error:
         evidence = f"{path} cannot be looked into: {error.strerror}"

@@ -104,7 +104,7 @@ def test_the_columns_are_those_of_the_data_and_the_reward_has_a_test_that_passes
         capture_output=True,
         text=True,
     )
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_a_reward_of_this_package_needs_no_file(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,13 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
         (["--platform", "lsf"], "--platform lsf: it is one of none, slurm, kubernetes"),
         (["--nodes", "0"], "--nodes 0: it is a whole number from 1"),
         (["--gpus", "many"], "--gpus many: it is a whole number from 0"),
-        (["--label-key", "the answer"], "--label-key the answer: .* Rename the column"),
+        (["--data", "hub/rows", "--label-key", "the answer"], "the answer: .* Rename the column"),
+        (["--label-key", "nope"], "--label-key nope: no such column. .* has 'question', 'sol"),
+        (["--input-key", "questoin"], "no such column.*did you mean question?"),
+        (["--model", ""], "--model '': no directory and no name of a model"),
+        (["--model", "."], "is no model: it has no config.json"),
+        (["--data", "y"], "--data y: no such file"),
+        (["--reward", "gsm8"], "--reward gsm8: .*did you mean 'gsm8k'"),
         (["--platform", "slrum"], "--platform slrum: did you mean slurm?"),
         (["--modle", "x"], "unknown argument --modle.*did you mean --model"),
     ],
@@ -177,4 +183,127 @@ def test_the_printed_command_works_as_it_is_typed(
     done = subprocess.run(["sh", "-c", look], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     if platform == "none":
-        assert printed["start"].startswith(look.split(" plan ")[0])
+        start = printed["start"].strip().replace(" up ", " plan ")
+        done = subprocess.run(["sh", "-c", start], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^expected workers +0 ", done.stdout, re.MULTILINE)
+        assert f"{run}/run" in done.stdout
+        assert (run / "run").is_dir()
+
+
+def test_more_nodes_without_a_platform_have_the_workers_line(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(run, "--nodes", "3") == 0
+    said = capsys.readouterr().out
+    assert "EXPECTED_WORKERS=2 " in said
+    assert re.search("each of the 2 others.*\n.* RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD ", said)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.jsonl", "", "it has no rows"),
+        ("broken.jsonl", '{"prompt": ', "not JSON"),
+        ("rows.csv", "prompt,answer\n1,2\n", "unknown kind of file"),
+        ("list.jsonl", "[1]\n2\n", "where an object is wanted"),
+        ("own.jsonl", '{"Text": "a", "Sol.": "1"}\n', "--input-key: which column .*'Text', 'Sol.'"),
+        ("own.jsonl", '{"Problem text": "a", "Sol.": "1"}\n', "--label-key: which column"),
+        ("mine.py:foo", "def reward(completions): ...", "no function foo; it defines reward"),
+        ("mine.py", "def reward(completions): ...", "no function reward_func; it defines reward"),
+        ("mine.py:foo", "def (", "not readable as Python"),
+    ],
+)
+def test_a_file_that_no_run_can_use_is_refused(
+    run: Path, name: str, content: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / name.partition(":")[0]).write_text(content)
+    with pytest.raises(SystemExit) as caught:
+        written(run, "--reward" if ".py" in name else "--data", name)
+    assert caught.value.code == ExitCode.USAGE
+    assert re.search(said, capsys.readouterr().err)
+    assert not (run / "run.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ({"id": "7", "Problem text": "a", "Answer": "1"}, ("Problem text", "Answer")),
+        ({"messages": [{"role": "user", "content": "a"}], "label": "1"}, ("messages", "label")),
+        ({"text": "a", "answer": 3}, ("text", "answer")),
+    ],
+)
+def test_columns_of_other_names_are_found(
+    run: Path, row: dict[str, Any], keys: tuple[str, str]
+) -> None:
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert written(run) == 0
+    flags = yaml.safe_load((run / "run.yaml").read_text())
+    assert (flags["input_key"], flags["label_key"]) == keys
+
+
+def test_what_lies_only_on_the_cluster_is_possible_and_said(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--data", "far.jsonl", "--model", "/models/m", "--reward", "far.py:mine")
+    assert written(run, *words, "--platform", "slurm") == 0
+    said = capsys.readouterr().err
+    for flag in ("--data far.jsonl", "--model /models/m", "--reward far.py"):
+        assert f"{flag}: it is not on this machine" in said
+    assert job_of("slurm", run) == [
+        f"--config={run}/run.yaml",
+        "--pretrain=/models/m",
+        f"--prompt_data={run}/far.jsonl",
+        f"--remote_rm_url={run}/far.py:mine",
+    ]
+
+
+def test_files_of_the_current_directory_are_found_from_the_runs(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run)
+    words = ("--yes", "--model", "model", "--data", "train.jsonl", "--platform", "slurm")
+    assert init.main([*words, "--gpus", "0", "--dir", "made"]) == 0
+    said = capsys.readouterr().out
+    flags = yaml.safe_load(Path("made/run.yaml").read_text())
+    assert flags["input_key"] == "question"
+    assert f"copy:  the files and {run}/train.jsonl and {run}/model to /shared/rollcall-run" in said
+    assert "start: cd made && sbatch rollcall.sbatch" in said
+    assert "--prompt_data=/shared/rollcall-run/train.jsonl" in job_of("slurm", run / "made")
+    assert planned(run / "made", monkeypatch, "--gpus", "0", "--config", "run.yaml")["faults"] == []
+
+
+def test_gsm8ks_answers_score_by_their_last_number(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"question": "40 + 2", "answer": "40 + 2 = 42\n#### 42"}
+    (run / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert written(run) == 0
+    assert "--reward gsm8k" in capsys.readouterr().err
+    code: dict[str, Any] = {}
+    exec((run / "reward.py").read_text(), code)
+    assert code["reward"](["It is 42", "It is 142"], [row["answer"]] * 2) == [1.0, 0.0]
+
+
+def test_a_directory_that_cannot_be_made_is_said(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--yes", "--data", str(run / "train.jsonl"), "--dir", "/proc/x"]
+    assert init.main(words) is ExitCode.USAGE
+    assert "--dir /proc/x: " in capsys.readouterr().err
+
+
+def test_a_question_is_asked_until_its_answer_is_possible(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "own.jsonl").write_text('{"Text": "a", "Sol.": "1", "key": "2"}\n')
+    data = ("nope", "own.jsonl")
+    columns = ("text", "Text", "Sol", "key")
+    others = ("reward.py:foo?", "own", "0", "1", "abc", "0", "lsf", "")
+    answers = iter(("", *data, *others, *columns))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert init.main(["--dir", str(run)], lambda _: next(answers)) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 7
+    flags = yaml.safe_load((run / "run.yaml").read_text())
+    assert (flags["input_key"], flags["label_key"]) == ("Text", "key")

@@ -1,0 +1,197 @@
+"""What `init` is told: whether it is possible, and where the files lie that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.options import did_you_mean
+from entrypoint.commands.init_platforms import PLATFORMS
+
+OWN = "own"
+"""The reward that is written for the run."""
+PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")
+ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label", "target", "output")
+ROW_FILES = (".jsonl", ".json", ".parquet")
+MODEL_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+class AnswerError(ValueError):
+    """An answer that no run can have; the sentence says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory that an answer names."""
+
+    name: str
+    """As it was given."""
+    directory: Path
+    """Of the run."""
+
+    @property
+    def path(self) -> Path | None:
+        """Return where it is: seen from the run's directory, else from the current one."""
+        paths = (Path(os.path.normpath(base / self.name)) for base in (self._run, Path.cwd()))
+        return next((path for path in paths if path.exists()), None)
+
+    @property
+    def spelled(self) -> str:
+        """Return how run.yaml names it: by its whole path, if the run's directory lacks it."""
+        away = self.path not in (None, Path(os.path.normpath(self._run / self.name)))
+        return str(self.path) if away else self.name
+
+    @property
+    def beside(self) -> str:
+        """Return where it lies, seen from the directory of the run, after all is copied there."""
+        path = Path(self.name)
+        return path.name if ".." in path.parts or self.spelled != self.name else self.name
+
+    @property
+    def _run(self) -> Path:
+        return self.directory.absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The prompts, as far as they can be seen here."""
+
+    place: Place
+    rows: Sequence[Mapping[str, Any]]
+    """The first ones; none if the data are not here."""
+    unseen: str = ""
+    """Why there are none."""
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether it is no data set of the hub."""
+        from trainer.config import new_run
+
+        name = self.place.name
+        return self.place.path is not None or not new_run.is_hub_name(name) or _is_rows(name)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return tuple(self.rows[0]) if self.rows else ()
+
+    def input_key(self, given: str | None) -> str:
+        """Return the column of the prompts. Raises AnswerError."""
+        from trainer.config import new_run
+
+        if found := self._column("--input-key", given, PROMPT_COLUMNS):
+            return found
+        row = self.rows[0]
+        chats = [name for name in row if new_run.is_chat(row[name])]
+        texts = [name for name in row if isinstance(row[name], str)]
+        if chats or len(texts) == 1:
+            return (chats or texts)[0]
+        raise AnswerError(f"--input-key: {self._which('prompts')}")
+
+    def label_key(self, given: str | None, *, needed: bool) -> str:
+        """Return the column of the answers; "" if there is none. Raises AnswerError if `needed`."""
+        found = self._column("--label-key", given, ANSWER_COLUMNS)
+        if needed and not found:
+            raise AnswerError(f"--label-key: {self._which('answers')}")
+        return found
+
+    def _column(self, flag: str, given: str | None, usual: Sequence[str]) -> str:
+        from trainer.config import new_run
+
+        if not self.rows:
+            return given or usual[0]
+        if given is None:
+            words = {
+                name: re.findall(r"[a-z]+", name.lower().replace("_", "")) for name in self.columns
+            }
+            wanted = (name.replace("_", "") for name in usual)
+            return next((name for one in wanted for name in words if one in words[name]), "")
+        if new_run.column_of(given, self.columns) is None:
+            near = did_you_mean(given, self.columns, begin="; ")
+            raise AnswerError(f"{flag} {given}: no such column. {self._have}{near}")
+        return given
+
+    def _which(self, what: str) -> str:
+        return f"which column has the {what}? {self._have}"
+
+    @property
+    def _have(self) -> str:
+        return f"{self.place.name} has {', '.join(map(repr, self.columns))}"
+
+
+def _is_rows(name: str) -> bool:
+    return name.endswith(ROW_FILES)
+
+
+def data(name: str, directory: Path) -> Data:
+    """Return what is seen of the data. Raises AnswerError for what cannot be data."""
+    from trainer.config import new_run
+
+    place = Place(name, directory)
+    if place.path is None:
+        if not (_is_rows(name) or name.startswith(("/", ".")) or new_run.is_hub_name(name)):
+            raise AnswerError(
+                f"--data {name}: no such file or directory, and no OWNER/NAME of the hub. A file "
+                f"of rows ends in {', '.join(ROW_FILES)}"
+            )
+        return Data(place, (), "it is not on this machine")
+    try:
+        return Data(place, new_run.first_rows(place.path))
+    except ImportError as error:
+        return Data(place, (), f"{error.name} is not installed here")
+    except (ValueError, OSError) as error:
+        raise AnswerError(f"--data {name}: {error}") from error
+
+
+def reward_file(reward: str, directory: Path) -> Place | None:
+    """Return where a reward's own code lies; None if it has none. Raises AnswerError."""
+    from trainer.config import new_run
+
+    if reward == OWN:
+        return None
+    try:
+        named = new_run.own_file(reward)
+    except ValueError as error:
+        raise AnswerError(f"--reward {reward}: {error}; {OWN} writes reward.py") from error
+    if named is None:
+        return None
+    place = Place(named[0], directory)
+    if place.path is not None and (fault := new_run.defined_fault(place.path, named[1])):
+        raise AnswerError(f"--reward {reward}: {fault}")
+    return place
+
+
+def model(name: str, directory: Path) -> Place | None:
+    """Return where a model's directory lies; None for one of the hub. Raises AnswerError."""
+    place = Place(name, directory)
+    if name.strip() and place.path is not None:
+        if not (place.path / "config.json").is_file():
+            raise AnswerError(f"--model {name}: {place.path} is no model: it has no config.json")
+        return place
+    if name.startswith(("/", "./", "../")):
+        return place
+    if not MODEL_NAME.fullmatch(name):
+        wanted = "give a directory, or OWNER/NAME of the hub"
+        raise AnswerError(f"--model {name!r}: no directory and no name of a model: {wanted}")
+    return None
+
+
+def check(flag: str, value: str, directory: Path) -> None:
+    """Raise AnswerError if an answer to the question of a flag is not possible."""
+    if flag == "--model":
+        model(value, directory)
+    elif flag == "--data":
+        data(value, directory)
+    elif flag == "--reward":
+        reward_file(value, directory)
+    elif flag == "--platform":
+        if value not in PLATFORMS:
+            of = f"it is one of {', '.join(PLATFORMS)}"
+            raise AnswerError(f"{flag} {value}: {did_you_mean(value, PLATFORMS, of)}")
+    else:
+        least = 1 if flag == "--nodes" else 0
+        if not (value.isascii() and value.isdecimal()) or int(value) < least:
+            raise AnswerError(f"{flag} {value}: it is a whole number from {least}")

@@ -1,0 +1,71 @@
+"""What a run that is not written yet can know of its data and its reward. Torch-free."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from env.data.rows import column_of, is_chat, read_rows
+from env.registry import FUNCTION, Kind, parts
+from env.rewards.python_file import NAME
+from trainer.config.data_sets import HUB_NAME
+
+ROWS = 4
+"""Rows of the data that are looked at."""
+
+__all__ = ["column_of", "defined_fault", "first_rows", "is_chat", "is_hub_name", "own_file"]
+
+
+def first_rows(data: Path) -> Sequence[Mapping[str, Any]]:
+    """Return the first rows with all their columns. Raises ValueError and ImportError."""
+    rows = [row.fields for row in islice(read_rows(data, (), whole=True), ROWS)]
+    if not rows:
+        raise ValueError(f"{data}: it has no rows")
+    return rows
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a name can be that of a data set on the hub."""
+    return HUB_NAME.fullmatch(name) is not None
+
+
+def own_file(reward: str) -> tuple[str, str] | None:
+    """Return file and function of a reward that is a user's code; None for any other.
+
+    Raises ValueError for what is no reward.
+    """
+    if Kind.CODE not in parts(reward).values():
+        return None
+    named = FUNCTION.fullmatch(reward)
+    return (named["file"], named["name"]) if named else (reward, NAME)
+
+
+def defined_fault(file: Path, name: str) -> str:
+    """Return why a file defines no function of a name, without running it; "" if it does."""
+    try:
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{file}: not readable as Python: {error}"
+    names = list(_top_names(tree))
+    if name in names or "*" in names:
+        return ""
+    defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef)]
+    has = f"it defines {', '.join(defined)}" if defined else "it defines no function"
+    return f"{file} defines no function {name}; {has}: give FILE.py:NAME"
+
+
+def _top_names(tree: ast.Module) -> Sequence[str]:
+    """Return the names that a module's statements may bind."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.append(node.name)
+            case ast.Name(ctx=ast.Store()):
+                names.append(node.id)
+            case ast.alias():
+                names.append(node.asname or node.name)
+    return names
