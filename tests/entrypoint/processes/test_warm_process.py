@@ -19,7 +19,12 @@ from entrypoint.processes.warm_process import WarmProcess
 from tests.support.waiting import eventually
 from trainer.cluster.warm.shim import WORKER
 
-TELL = "import os, sys\nprint('torch' in sys.modules, os.environ['A'], sys.executable)"
+TELL = """
+import os, sys, threading
+threads = ",".join(sorted(one.name for one in threading.enumerate()))
+print("torch" in sys.modules, os.environ["A"], sys.executable, threads)
+"""
+NOT_FORKED = ["False", "b", sys.executable, "MainThread"]
 
 
 @pytest.fixture
@@ -41,7 +46,8 @@ def asked(settings: Settings, worker: Path, **variables: str) -> list[str]:
     """What a worker says that Ray starts with these variables."""
     python = warm_process.python(settings)
     assert python is not None
-    command, env = [str(python), str(worker)], {**os.environ, "A": "b", **variables}
+    command = [str(python), str(worker)]
+    env = {**os.environ, **process.marks(settings.node_mark), "A": "b", **variables}
     said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
     return said.stdout.split()
 
@@ -56,14 +62,15 @@ def test_it_starts_once_a_standby_rank_asks_and_ends_with_the_node(
     settings: Settings, worker: Path
 ) -> None:
     with WarmProcess(settings, os.environ, at_once=False):
-        assert asked(settings, worker) == ["False", "b", sys.executable]
+        assert asked(settings, worker) == NOT_FORKED
         assert not process.find_marked(warm_process.mark(settings))
         assert log_of(settings) == ""
         asked(settings, worker, **{VARIABLE: "1"})  # a slow machine answers it too late
         eventually(lambda: log_of(settings) != "", seconds=120)
-        assert asked(settings, worker) == ["True", "b", sys.executable]
+        # It answers for where it stands, as each process with torch does.
+        assert asked(settings, worker) == ["True", "b", sys.executable, "MainThread,standing"]
         of_other_home = asked(settings, worker, HOME="/nowhere")
-        assert of_other_home == ["False", "b", sys.executable]
+        assert of_other_home == NOT_FORKED
         assert "not forked, as HOME may be read by an import" in log_of(settings)
     assert not process.find_marked(warm_process.mark(settings))
     assert warm_process.python(settings) is None
@@ -79,4 +86,4 @@ def test_one_that_cannot_import_is_not_started_again(
     with WarmProcess(settings, env, at_once=True):
         eventually(lambda: "no disk" in caplog.text)
         assert not warm.wanted(warm_process.home(settings)).exists()
-        assert asked(settings, worker) == ["False", "b", sys.executable]
+        assert asked(settings, worker) == NOT_FORKED

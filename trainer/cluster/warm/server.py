@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contract.launch import warm
+from contract.launch import rank_standing, warm
 from trainer.cluster import rank_imports
 
 OF_RAY = (
@@ -38,6 +38,7 @@ READ_AT_IMPORT = (
 )
 """How names of variables begin with which a process is forked only if they are the server's."""
 READY = "all is imported"
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 """Options of prctl(2)."""
 ARGUMENTS_AT = 48
@@ -47,6 +48,8 @@ ARGUMENTS_AT = 48
 def main() -> None:
     set_end_with_parent(signal.SIGKILL)
     call_itself(warm.NAME)
+    # With it, torch would start a thread here that no fork has.
+    os.environ.pop(rank_standing.MARK, None)
     # From here on shims wait for an answer, rather than import for themselves.
     listener = listening(warm.socket(Path(sys.argv[1])))
     for name in (*OF_RAY, *OF_DRIVER):
@@ -143,6 +146,8 @@ def become(request: dict[str, Any], files: list[int], shim: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "numpy" in sys.modules:  # its numbers are other ones than those of the other forks
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules and environ.get(AUTOLOAD) != "0":
+        rank_standing.serve()  # as `rollcall_torch` does at the end of torch's import
     argv: list[str] = request["argv"]
     call_itself("python")
     show_arguments([sys.executable, *argv])
