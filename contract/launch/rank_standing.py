@@ -26,6 +26,13 @@ BINDINGS = "torch._C._distributed_c10d"
 GROUPS = "torch.distributed.distributed_c10d"
 RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Of gloo, which has no record of tensors on GPUs, and of NCCL. They list what is not done, too."""
+RECORD_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Begin the name of the file that NCCL's watchdog writes at a timeout; torch adds the rank.
+The second is the older name: of two that are set, torch takes the first."""
+RECORD_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORD_SIZE = "2000"
+"""Collectives; newer versions of torch have the same default, older ones record none."""
+ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 LIBRARIES = ("site-packages", "dist-packages", "lib/python")
 """Parts of the paths of code that is no program's own."""
 UCRED = "3i"
@@ -37,21 +44,65 @@ def address(mark: str, process: int) -> str:
     return f"\0rollcall-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-{process}"
 
 
+def records_of(mark: str) -> Path:
+    """Return where the ranks of the node with this mark leave their records at a timeout."""
+    return Path(mark.partition("@")[2]) / "flight"
+
+
+def record_file(mark: str, process: int) -> Path:
+    """Return the beginning of the path of a process's record; torch adds its rank."""
+    return records_of(mark) / f"{process}-rank_"
+
+
 def serve() -> None:
-    """Answer this process's node from a thread. Outside of Rollcall's nodes it does nothing."""
+    """Answer this process's node from a thread. Outside of Rollcall's nodes it does nothing.
+
+    A forked child answers, too, once it is a rank of its own: vLLM forks its workers.
+    """
     if not (mark := os.environ.get(MARK)):
         return
+    listener = _listen(mark, None)
+
+    def in_child() -> None:  # which has none of its parent's threads
+        nonlocal listener
+        listener.close()
+        listener = _listen(mark, _group())
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _leave_record(mark: str) -> None:
+    """Have NCCL's watchdog leave this process's record, unless the user says where."""
+    folder = records_of(mark)
+    given = [os.environ[name] for name in RECORD_FILES if name in os.environ]
+    if any(Path(one).parent != folder for one in given):
+        return
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name in RECORD_FILES:  # a parent's value would have two processes write one file
+            os.environ[name] = str(record_file(mark, os.getpid()))
+        if not any(name in os.environ for name in RECORD_SIZES):
+            os.environ[RECORD_SIZES[1]] = RECORD_SIZE
+        os.environ.setdefault(ON_TIMEOUT, "1")
+
+
+def _listen(mark: str, inherited: Any) -> socket.socket:
+    """Answer from a thread. `inherited`: the parent's process group, of which this is no rank."""
+    _leave_record(mark)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address(mark, os.getpid()))
         listener.listen()
-        os.register_at_fork(after_in_child=listener.close)  # a child has no thread that answers
-        threading.Thread(target=_answer, args=(listener,), name="standing", daemon=True).start()
+        answer = threading.Thread(
+            target=_answer, args=(listener, inherited), name="standing", daemon=True
+        )
+        answer.start()
     except (
         OSError,
         RuntimeError,
     ):  # such as too many threads: the program goes on
         listener.close()
+    return listener
 
 
 def is_of(peer: socket.socket, users: tuple[int, ...]) -> bool:
@@ -60,14 +111,16 @@ def is_of(peer: socket.socket, users: tuple[int, ...]) -> bool:
     return struct.unpack(UCRED, content)[1] in users
 
 
-def _answer(listener: socket.socket) -> None:
+def _answer(listener: socket.socket, inherited: Any) -> None:
     users = (0, os.getuid())
     while True:
         peer, _ = listener.accept()
         with suppress(OSError), peer:
             peer.settimeout(5.0)
             if is_of(peer, users):
-                peer.sendall(json.dumps(told(threading.main_thread().ident)).encode())
+                own = _group() is not inherited
+                found = told(threading.main_thread().ident) if own else {}
+                peer.sendall(json.dumps(found).encode())
 
 
 def told(thread: int | None) -> dict[str, Any]:
@@ -105,6 +158,13 @@ def place(thread: int | None) -> str:
         return ""
     code = frame.f_code
     return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+
+
+def _group() -> Any:
+    """Return the process group of all ranks; None before the ranks have met."""
+    groups = sys.modules.get(GROUPS)
+    met = groups is not None and groups.is_initialized()
+    return groups._get_default_group() if groups is not None and met else None
 
 
 def _meeting(store: Any) -> str:

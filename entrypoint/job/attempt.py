@@ -42,6 +42,7 @@ from entrypoint.machine.oom_kills import OomWatch
 from entrypoint.net import wait
 from entrypoint.processes import leftovers, process, stacks
 from entrypoint.processes.inbox import ENDED, JobEnded, RayEnded, StopAsked, WorkerLeaves
+from entrypoint.run.failure_classes import FailureClass
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,7 @@ class Attempt:
         if info.status != "SUCCEEDED":
             run.control.hear_all(HEAR_SECONDS)
             self._look_for_kills()
+            self._look_for_late_ranks(step)
         unfinished = self._unfinished(lacking_at_end) if info.status == "SUCCEEDED" else ""
         if info.error_type in BEFORE_THE_DRIVER:
             self._evidence.read_ray_message(redact(info.message, run.settings.secrets))
@@ -172,6 +174,12 @@ class Attempt:
         end = self._told.end(self._progress(), kinds)
         lacking = lacking_at_end(end)
         return job_end.sentence(end, lacking) if lacking else ""
+
+    def _look_for_late_ranks(self, step: int) -> None:
+        """Tell which rank the others waited for, by the records that a timeout of NCCL leaves."""
+        found = {one.failure for one in self._evidence.at(step)}
+        if FailureClass.COLLECTIVE in found and not self.run.recipe.tells_phases:
+            self._ranks.of_end()
 
     def _end_leftovers(self, whose: str, patience: float = 0.0) -> None:
         """End the processes that outlive a job on this node; record them, and those of workers.
@@ -259,7 +267,7 @@ class Attempt:
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End the attempt if it hangs, began at a wrong step, or can get more workers."""
         if hung := self.hang.look(progress, self._phase(), self._lines):
-            hung = "; ".join(filter(None, (hung, self._ranks.of_hang())))
+            hung = "; ".join(filter(None, (hung, self._ranks.of_end())))
             stacks_in = stacks.path_of(self.run.files, self.plan.number)
             self.run.control.ask_for_stacks(self.plan.number)
             count = stacks.collect(self.run.settings, stacks_in)

@@ -71,11 +71,18 @@ class Told:
 
 
 def worlds(of_nodes: OfNodes) -> list[World]:
-    """Return the worlds of these ranks. A rank that does not answer is in the one that lacks it."""
+    """Return the worlds of these ranks. A rank that does not answer is in the one that lacks it.
+
+    Records of ranks that have ended count once all ranks have ended.
+    """
+    if all(one.ended for processes in of_nodes.values() for one in processes):
+        return _ended(of_nodes)
     answered: dict[tuple[str, int], dict[int, Place]] = {}
     silent: list[Place] = []
     for node, processes in of_nodes.items():
         for one in processes:
+            if one.ended:
+                continue
             if one.standing is not None and one.rank is not None:
                 met = answered.setdefault((one.meeting, one.world), {})
                 met[one.rank] = Place(node, one)
@@ -86,6 +93,20 @@ def worlds(of_nodes: OfNodes) -> list[World]:
     if len(gaps) == len(silent) == 1:
         return [World(one.size, one.answered, {gaps[0][1]: silent[0]}) for one in found]
     return [World(one.size, one.answered, _given(one, silent)) for one in found]
+
+
+def _ended(of_nodes: OfNodes) -> list[World]:
+    """Return the worlds of ranks that have left their records, which do not say where they met.
+
+    Of two worlds of one size, such as two models, the records cannot be told apart: none is there.
+    """
+    found: dict[int, list[tuple[int, Place]]] = {}
+    for node, processes in of_nodes.items():
+        for one in processes:
+            if one.rank is not None:
+                found.setdefault(one.world, []).append((one.rank, Place(node, one)))
+    alone = {size: dict(of) for size, of in found.items() if len(dict(of)) == len(of)}
+    return [World(size or max(of) + 1, of) for size, of in alone.items()]
 
 
 def _given(world: World, silent: Sequence[Place]) -> dict[int, Place]:
@@ -157,8 +178,8 @@ class RanksBehind:
             self._looked = now
             self._tell(behind(self.ask(), BEHIND_SECONDS))
 
-    def of_hang(self) -> str:
-        """Return which ranks the others wait for now, in a sentence; "" if none."""
+    def of_end(self) -> str:
+        """Return which ranks the others wait for, or waited for as they ended; "" if none."""
         found = behind(self.ask())
         self._tell(found)
         return "; ".join(one.sentence for one in found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from entrypoint.processes import stacks
 
 ANSWER_SECONDS = 3.0
 AT_ONCE = 32
+FRESH_SECONDS = 120.0
+"""Age up to which a record is one of the attempt that ends: NCCL waits longer for a timeout."""
 CHUNK_BYTES, MOST_BYTES = 2**16, 2**26
 RAY_TITLE = "ray::"
 
@@ -40,14 +43,35 @@ class RankProcess:
     """Where the ranks of its program have met; "" if it does not answer."""
     standing: Standing | None = None
     """None: it does not answer."""
+    ended: bool = False
+    """It has ended at a timeout of NCCL, and left its record."""
 
 
 def of_node(settings: Settings) -> list[RankProcess]:
-    """Return the processes of this node that are ranks, or do not say. It takes ANSWER_SECONDS."""
+    """Return the processes of this node that are ranks, or do not say. It takes ANSWER_SECONDS.
+
+    Ranks that have ended at a timeout of NCCL are among them for FRESH_SECONDS.
+    """
     processes = sorted(stacks.of_the_job(settings), key=lambda one: one.pid)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(lambda one: _asked(settings.node_mark, one), processes)
-        return [one for one in found if one is not None]
+        living = [one for one in found if one is not None]
+    running = {one.pid for one in processes}
+    return [*living, *(one for one in _ended(settings.node_mark) if one.pid not in running)]
+
+
+def _ended(mark: str) -> Iterator[RankProcess]:
+    """Yield the ranks whose records NCCL's watchdog has left a moment ago."""
+    for path in sorted(rank_standing.records_of(mark).glob("*-rank_*")):
+        pid, _, rank = path.name.partition("-rank_")
+        with suppress(OSError, ValueError):
+            status = path.lstat()
+            fresh = time.time() - status.st_mtime < FRESH_SECONDS
+            if not fresh or not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                continue
+            standing = collectives.joint([path.read_bytes()], status.st_mtime)
+            world = max((len(group.ranks) for group in standing.groups.values()), default=0)
+            yield RankProcess(int(pid), "", int(rank), world, "", standing, ended=True)
 
 
 def _asked(mark: str, running: psutil.Process) -> RankProcess | None:

@@ -69,7 +69,7 @@ def test_a_rank_is_told_of_once_until_the_job_goes_on() -> None:
     for silent in (600.0, 660.0):
         looks.look(silent)
         looks._looked = -1e9
-    assert looks.of_hang() == told[0].sentence
+    assert looks.of_end() == told[0].sentence
     assert len(told) == 1
     looks.look(silent=1.0)
     looks._looked = -1e9

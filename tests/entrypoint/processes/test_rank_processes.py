@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ RANKS = 3
 PROGRAM = """
 import os
 import sys
+import threading
+import time
 import torch
 from torch import distributed
 
@@ -35,6 +38,15 @@ def loops():
 
 place = f"file://{sys.argv[2]}"
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def leave_record():  # as NCCL's watchdog at a timeout: its writer adds the rank to the name
+    while not os.path.exists(sys.argv[3]):
+        time.sleep(0.05)
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank), "wb") as file:
+        file.write(torch._C._distributed_c10d._dump_fr_trace())
+    os._exit(134)
+
+threading.Thread(target=leave_record, daemon=True).start()
 distributed.init_process_group("gloo", place, rank=rank, world_size=world)
 for _ in range(3):
     distributed.all_reduce(torch.ones(4))
@@ -45,25 +57,55 @@ distributed.all_reduce(torch.ones(4))
 """
 
 
+FORKS = """
+import os
+import sys
+import time
+import torch
+from torch import distributed
+
+for rank in range(2):
+    if os.fork():
+        continue
+    distributed.init_process_group("gloo", f"file://{sys.argv[1]}", rank=rank, world_size=2)
+    if rank == 0:
+        if os.fork() == 0:  # as the workers of a DataLoader, which are no ranks
+            open(f"{sys.argv[1]}-no-rank", "w").write(str(os.getpid()))
+            time.sleep(300)
+        distributed.all_reduce(torch.ones(4))
+    time.sleep(300)
+print("has forked", flush=True)
+time.sleep(300)
+"""
+
+
+@contextmanager
+def node(root: Path) -> Iterator[Settings]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # Ray allows 37 characters
+        yield read_settings(
+            {
+                "ROLLCALL_RUN_DIR": str(root),
+                "ROLLCALL_NODE_NAME": f"node-{os.getpid()}",
+                "ROLLCALL_RAY_TEMP_DIR": short,
+            }
+        )
+
+
 @contextmanager
 def ranks(root: Path, behind: int) -> Iterator[tuple[Settings, list[Process]]]:
     """A node with the ranks of a program, of which one does not enter the fourth collective."""
-    settings = read_settings(
-        {
-            "ROLLCALL_RUN_DIR": str(root),
-            "ROLLCALL_NODE_NAME": f"node-{os.getpid()}",
-            "ROLLCALL_RAY_TEMP_DIR": "/tmp/ranks",
-        }
-    )
     program = root / "program.py"
     program.write_text(PROGRAM)
     with ExitStack() as stack:
+        settings = stack.enter_context(node(root))
         started = []
         for rank in range(RANKS):
             own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
             env = {**os.environ, process.NODE_MARK: settings.node_mark, **own}
-            argv = [sys.executable, str(program), str(behind), str(root / "meeting")]
-            child = Process(f"rank {rank}", argv, env=env, log_to=root / f"said-{rank}")
+            files = [str(root / name) for name in ("meeting", "timeout")]
+            argv = [sys.executable, str(program), str(behind), *files]
+            said = root / f"said-{rank}"
+            child = Process(f"rank {rank}", argv, env=env, log_to=said)
             stack.callback(child.stop, grace=0.1)
             started.append(child)
         eventually(lambda: "is behind" in started[behind].tail(), seconds=120)
@@ -109,3 +151,31 @@ def test_a_process_that_is_no_rank_is_none(tmp_path: Path) -> None:
         finally:
             other.stop(grace=0.1)
     assert found == {one.pid for one in started}
+
+
+def test_ranks_that_a_timeout_has_ended_are_told_of_by_their_records(tmp_path: Path) -> None:
+    with ranks(tmp_path, behind=1) as (settings, started):
+        eventually(lambda: "2 others" in "".join(one.sentence for one in told(settings)))
+        (tmp_path / "timeout").touch()
+        eventually(lambda: all(not child.running for child in started))
+        (found,) = told(settings)
+    named = rf"rank 1 on worker-1 \(process {started[1].pid}\) has not entered all-reduce 4; "
+    assert re.match(named + "2 others wait in all-reduce 4 since ", found.sentence)
+
+
+def test_a_forked_rank_answers_and_a_fork_of_a_rank_is_none(tmp_path: Path) -> None:
+    program, meeting = tmp_path / "forks.py", tmp_path / "meeting"
+    program.write_text(FORKS)
+    with node(tmp_path) as settings:
+        env = {**os.environ, process.NODE_MARK: settings.node_mark}
+        argv = [sys.executable, str(program), str(meeting)]
+        parent = Process("forks", argv, env=env, log_to=tmp_path / "said")
+        try:
+            eventually(lambda: bool(told(settings)), seconds=120)
+            (found,) = told(settings)
+            answered = {one.pid: one.rank for one in rank_processes.of_node(settings)}
+        finally:
+            parent.stop(grace=0.1)
+    assert found.sentence.startswith("rank 1 on worker-1")
+    assert sorted(rank for rank in answered.values() if rank is not None) == [0, 1]
+    assert int((tmp_path / "meeting-no-rank").read_text()) not in answered
