@@ -33,6 +33,8 @@ RECORD_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORD_SIZE = "2000"
 """Collectives; newer versions of torch have the same default, older ones record none."""
 ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+SET_HERE = frozenset({*RECORD_FILES, *RECORD_SIZES, ON_TIMEOUT})
+"""Variables that a process may have from its parent. No import reads them."""
 LIBRARIES = ("site-packages", "dist-packages", "lib/python")
 """Parts of the paths of code that is no program's own."""
 UCRED = "3i"
