@@ -29,7 +29,7 @@ from trainer.checkpoint.writer import DriverState, RunState
 from trainer.cluster.worker_group import build
 from trainer.config.config import Config
 from trainer.training.recovery import ReplicasInMemory
-from trainer.types import LostWorkerError, NoSeatError, SnapshotLostError
+from trainer.types import BeyondRepairError, LostWorkerError, NoSeatError, SnapshotLostError
 from trainer.workers.groups import WorkerGroups
 
 
@@ -249,6 +249,28 @@ def test_a_step_that_its_lost_rank_had_given_away_is_journaled_before_the_recove
     assert [(event["kind"], event["details"]["step"]) for event in found] == [
         *(("step", 1), ("step", 2), ("step", 3), ("rank-replaced", 3), ("step", 4), ("step", 5)),
     ]
+
+
+def test_a_step_on_nodes_that_are_out_of_reach_is_left_to_the_next_attempt(
+    tiny: Tiny, run_dir: Path, memory: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes start their Ray again: an older checkpoint is whole, and would lose the step."""
+
+    flags = {**LEAN, "max_steps": 5, "save_steps": 2, "load_checkpoint": True}
+    config = tiny.config(run_dir, **flags)
+    monkeypatch.setattr(LocalWorkerGroup, "restart", lambda group, workers: None)
+    with monkeypatch.context() as away:
+
+        def unanswered() -> None:
+            if memory.complete == 3:
+                away.setattr(memory, "newest", lambda at_most=None: None)
+                raise LostWorkerError("policy-0 is lost", "policy", "its node was lost")
+
+        away.setattr(memory, "wait", unanswered)
+        with pytest.raises(BeyondRepairError, match="hold step 3 in memory cannot be reached"):
+            train(config, peers=memory)
+    train(config, peers=memory)
+    assert [event["details"]["step"] for event in events(config, "restore")] == [3]
 
 
 @dataclass

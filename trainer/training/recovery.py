@@ -43,6 +43,10 @@ class StateStore(Protocol):
     def restore(self, workers: WorkerGroups, step: int) -> None:
         """Restore all ranks of all learners. Raises SnapshotLostError if the state is gone."""
 
+    @property
+    def complete(self) -> int | None:
+        """The newest step that nodes are known to hold, also while they are out of reach."""
+
     def __str__(self) -> str:
         """Returns the store's name, for use after "from"."""
 
@@ -74,6 +78,10 @@ class CheckpointsOnDisk:
                 raise
             raise SnapshotLostError(f"{directory}: {fault}") from None
 
+    @property
+    def complete(self) -> None:
+        """Unknown before each is read: what is whole on the disk is there."""
+
     def __str__(self) -> str:
         return "the checkpoint"
 
@@ -95,6 +103,10 @@ class ReplicasInMemory:
             raise SnapshotLostError(f"there is no snapshot of step {step}")
         restore_learners(workers.learners, self._found)
         self.peers.adopt(self._found)  # its copies are not overwritten by the step after it
+
+    @property
+    def complete(self) -> int | None:
+        return self.peers.complete
 
     def __str__(self) -> str:
         return "the nodes' memory"
@@ -194,6 +206,8 @@ class Recovery:
         newest, tried = [state.step for _ in self.stores], False
         while True:
             point = self._newest(loss, newest, state, oldest)
+            if not tried:
+                self._refuse_older(loss, point, state)
             if point.store is None:
                 # A restore that failed may have changed those that have started, too.
                 fresh = () if tried else restarted
@@ -208,6 +222,17 @@ class Recovery:
                 return replace(point, roles=restarted)
             except SnapshotLostError:  # try the other store, or an older step
                 newest[self.stores.index(point.store)] = point.run.step - 1
+
+    def _refuse_older(self, loss: LostWorkerError, point: RecoveryPoint, state: RunState) -> None:
+        """Raises BeyondRepairError if nodes hold a newer step, and none of them can be reached.
+
+        That is so if all of them start their Ray again. The next attempt waits for them.
+        """
+        held = max((store.complete or 0 for store in self.stores), default=0)
+        if point.run.step < held <= state.step:
+            raise BeyondRepairError(
+                f"{loss}. The nodes that hold step {held} in memory cannot be reached now"
+            ) from None
 
     def _newest(
         self, loss: LostWorkerError, newest: Sequence[int], state: RunState, oldest: int

@@ -36,6 +36,8 @@ LONGEST_PAUSE = 4.0
 """Seconds of training before a blow, at most."""
 DEADLINE = 400.0
 """Seconds from a blow to a step that was never finished before, on a busy machine."""
+START_SECONDS = 150
+"""An attempt's start may take so long there. What stops for ever is found by other limits."""
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -46,6 +48,7 @@ class Unattended(Stage):
         super().__init__(root, data, reward, workers=WORKERS)
         spares = {"ROLLCALL_SPARE_WORKERS": str(SPARES)}
         self._env |= {"ROLLCALL_HEAD_FAILOVER": "auto", **spares}
+        self._env["ROLLCALL_HANG_TIMEOUT"] = str(START_SECONDS)
         for number in range(1 + WORKERS + SPARES):
             self.own[number] = {"ROLLCALL_BIND": f"127.0.0.{2 + number}"}
 
