@@ -115,7 +115,7 @@ class Fault:
     def __str__(self) -> str:
         if not self.remedy:
             return self.problem
-        if self.path.isidentifier():  # a variable, as a shell assigns it
+        if self.path.isidentifier() and self.path.isupper():  # a variable, as a shell assigns it
             subject = self.path if self.value is None else f"{self.path}={self.value!r}"
             return ended(f"{subject} {self.problem}: {self.remedy}")
         given = f" (given: {redact(self.value)})" if self.value else ""

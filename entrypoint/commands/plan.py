@@ -98,7 +98,7 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     except FilesGoneError as gone:  # a file that is still being written
         return _row(faults=(Fault("job", None, str(gone), ""),), warnings=warnings, **given)
     return _row(
-        faults=_layout_faults(placed),
+        faults=_layout_faults(placed, other),
         layout=placed.layout,
         warnings=[*warnings, *of_job],
         **given,
@@ -161,12 +161,14 @@ def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[Node
     return nodes
 
 
-def _layout_faults(placed: PlacedJob) -> tuple[Fault, ...]:
-    less = recipes.load(placed.settings.recipe).less_placement
-    remedy = (
-        f"{less}; every node is taken to be like this one, with ROLLCALL_NUM_GPUS GPUs (plan "
-        "--nodes 3 --gpus 8 --gpu-memory 80GB --memory 1000GB)"
-    )
+def _layout_faults(placed: PlacedJob, other: PlannedNodes) -> tuple[Fault, ...]:
+    settings = placed.settings
+    remedy = recipes.load(settings.recipe).less_placement
+    if other == LIKE_THIS_ONE and settings.num_gpus is None:
+        remedy += (
+            "; every node is taken to be like this one. For other nodes: plan --nodes 3 --gpus 8 "
+            "--gpu-memory 80GB --memory 1000GB"
+        )
     return tuple(Fault("layout", None, sentence, remedy) for sentence in placed.lacking)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,8 @@ PASSED_ON = (
 """How names begin of variables that the job's libraries read, no shell between."""
 ISSUED_KEYS = ("HF_", "HUGGING_FACE_", "WANDB_")
 """How names begin of variables whose secrets others have issued: no word is such a secret."""
+HARMLESS = re.compile(r"[\d.,:+-]{1,15}|[a-z][a-z_]{0,11}|(?:~|\.\.?)?/.*")
+"""Matches a number, a short word and a path: no issuer's secret is one."""
 QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
 """`docker --env-file` and manifests keep the quotes that a shell would take away."""
 
@@ -182,14 +185,19 @@ class Reader:
             meant = nearest(name.upper(), unset, cutoff=MISSPELT)
             if meant and name not in known:
                 remedy = f"spell it as {meant}, or rename it if it is another program's"
-                self.fault(name, "is not a setting", remedy, secret=True)
+                self.fault(
+                    name, "is not a setting", remedy, secret=self._may_be_secret(name, meant)
+                )
                 continue
             if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):
                 continue
-            remedy = f"remove it, or spell it as {_alike(name, known)}"
-            self.fault(name, "is not a setting", remedy, secret=True)
+            alike = _alike(name, known)
+            secret = self._may_be_secret(name, *alike.split(" or "))
+            self.fault(
+                name, "is not a setting", f"remove it, or spell it as {alike}", secret=secret
+            )
 
     def check_platform(self, facts: Facts) -> None:
         """Report the platform's own faults, unless an explicit variable replaces the fact."""
@@ -207,6 +215,11 @@ class Reader:
             problem = f"is not set, and this host's name {name!r} {error.problem}"
             self.fault("ROLLCALL_NODE_NAME", problem, error.remedy)
             return name
+
+    def _may_be_secret(self, name: str, *meant: str) -> bool:
+        """Whether a variable that nobody declares may hold a secret, by all that is like it."""
+        secret = any(SECRET_NAME.search(one) or _is_secret(one) for one in (name, *meant))
+        return secret or not HARMLESS.fullmatch(self._given(name) or "")
 
     def _is_quoted(self, name: str) -> bool:
         return is_quoted(self._given(name) or "", shell_like=False)
@@ -257,6 +270,10 @@ def is_quoted(text: str, *, shell_like: bool) -> bool:
     if shell_like and len(inner.split()) < 2:
         return False
     return quote not in inner or inner.startswith("{")  # a JSON object has quotes of its own
+
+
+def _is_secret(name: str) -> bool:
+    return any(one.about.secret for one in declared().values() if one.name == name)
 
 
 def _alike(name: str, known: Sequence[str]) -> str:

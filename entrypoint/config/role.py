@@ -221,12 +221,14 @@ def _worker_faults(settings: Settings) -> Iterator[Fault]:
             platform.remedies.get("head_address", REMEDIES["head_address"]),
         )
     elif head is None:
-        yield Fault(
-            "HEAD_POD_ID",
-            None,
-            f"is not set, and this node is a worker ({_why(settings)})",
-            "set HEAD_POD_ID to the head's RunPod id, or ROLLCALL_HEAD_ADDRESS to its address",
-        )
+        on_runpod = bool(settings.environ.get("RUNPOD_POD_ID", "").strip())
+        ways = {
+            "ROLLCALL_HEAD_ADDRESS": "set ROLLCALL_HEAD_ADDRESS to the head's address",
+            "HEAD_POD_ID": "set HEAD_POD_ID to the head's RunPod id",
+        }
+        first, other = sorted(ways, reverse=not on_runpod)
+        lacking = f"is not set, and this node is a worker ({_why(settings)})"
+        yield Fault(first, None, lacking, f"{ways[first]}, or {ways[other].removeprefix('set ')}")
     elif platform.is_head and head.source == platform.sources.get("head_address"):
         yield Fault(
             "RAY_WORKER",

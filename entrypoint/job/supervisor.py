@@ -259,10 +259,11 @@ class Supervisor:
             classes.error_of_code(reason, failure),
             progressed=progressed or failure in BY_US,
         )
+        at = f" ({reason.place})" if failure is FailureClass.CODE else ""
         if failure not in NO_FAILURE:
             self.run.journal.record(
                 "failure",
-                f"{failure}: {reason.sentence}",
+                f"{failure}: {reason.sentence}{at}",
                 failure=failure,
                 exit_code=result.exit_code,
                 status=result.status,

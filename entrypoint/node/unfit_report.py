@@ -38,8 +38,10 @@ def report(settings: Settings, sentences: tuple[str, ...]) -> None:
                 unfit=[" ".join(sentence.split())[:LONGEST_SENTENCE] for sentence in sentences],
             )
         )
-    except (wait.NotYetError, WrongTokenError, RefusedError) as error:
-        log.info("told the head: %s", error)
+    except RefusedError as answer:  # that is how a head says that it has been told
+        log.info("told the head: %s", answer)
+    except (wait.NotYetError, WrongTokenError) as error:
+        log.info("the head is not told: %s", error)
 
 
 def report_tls(error: UntrustedError, client: ControlClient, info: NodeInfo) -> None:

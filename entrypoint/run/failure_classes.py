@@ -27,6 +27,7 @@ class FailureClass(StrEnum):
     SERVICE = "service"
     HANG = "hang"
     STORAGE = "storage"
+    CODE = "code"
     PREEMPTED = "preempted"
     SCALED_UP = "scaled_up"
     """No failure: an attempt with fewer workers was ended, so that the next one uses all."""
@@ -244,6 +245,18 @@ FAILURES: Mapping[FailureClass, Failure] = {
         ),
         remedy="Have the job resume from the checkpoint that Rollcall names.",
         is_final=True,
+    ),
+    FailureClass.CODE: Failure(
+        evidence=(
+            "an error of Python, such as `KeyError`, at a line of your own code. The message names "
+            "the line"
+        ),
+        answer=(
+            "wait, then resume. Stop at the same error at one line twice in a row, also after new "
+            "steps"
+        ),
+        reason="the user's code failed",
+        remedy=f"Correct the line that the message names. {RESUMES}",
     ),
     FailureClass.UNKNOWN: Failure(
         evidence="anything else",

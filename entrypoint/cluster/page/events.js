@@ -67,7 +67,7 @@ function endAfter(events, at) {
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
   const end = {...last.details, resume: resumption(events), remedy: "rollcall report says what to do."};
   const {failure: kind, evidence, place} = failure?.details ?? {};
-  const cause = kind === "unknown" && evidence || failure?.sentence;
+  const cause = ["unknown", "code"].includes(kind) && evidence || failure?.sentence;
   return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;
 }
 

@@ -134,6 +134,8 @@ def classify(result: AttemptResult) -> FailureClass:
     error if the run has finished a step, or if the job's files are gone.
     """
     failure = _by_the_first_rule(result)
+    if failure is FailureClass.UNKNOWN and (error_of_code(explain(result, failure), failure).place):
+        return FailureClass.CODE
     return FailureClass.STORAGE if failure is FailureClass.USAGE and result.files_gone else failure
 
 
@@ -180,6 +182,8 @@ OF_CODE = re.compile(
 """Errors of Python that a second run of the same code and data repeats."""
 ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 """Of an object, in its own words: another one in each process."""
+NUMBER = re.compile(r"\b0x[0-9a-f]+|\d+")
+"""In an error at a known line: of a row, or of a value, of which the line may fail for many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,8 @@ class Reason:
 
 def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     """Return the best evidence for this class, and its place in the user's own code."""
+    if failure is FailureClass.CODE:  # found among the unknown
+        failure = FailureClass.UNKNOWN
     match result.cause:
         case WorkerLeaving(sentence) | WrongStart(sentence):
             return Reason(sentence)
@@ -225,13 +231,27 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     return Reason(_last_words(result))
 
 
-def error_of_code(reason: Reason, failure: FailureClass) -> tuple[str, str] | None:
+@dataclass(frozen=True, slots=True)
+class CodeError:
+    """What identifies an error that the job's own code makes again."""
+
+    what: str = ""
+    """Its sentence, without what differs each time; "" if it is none."""
+    place: str = ""
+    """`path:line` in the user's own code; "" if it is not known."""
+
+
+def error_of_code(reason: Reason, failure: FailureClass) -> CodeError:
     """Return what identifies an error that the job's own code makes at the same place each time.
 
-    None for one that the machine, the network or a peer may have caused.
+    An empty one for an error that the machine, the network or a peer may have caused.
     """
-    is_code = failure is FailureClass.UNKNOWN and OF_CODE.match(reason.sentence)
-    return (ADDRESS.sub("0x", reason.sentence), reason.place) if is_code else None
+    if failure not in (FailureClass.CODE, FailureClass.UNKNOWN):
+        return CodeError()
+    if not OF_CODE.match(reason.sentence):
+        return CodeError()
+    differs = NUMBER if reason.place else ADDRESS
+    return CodeError(differs.sub("0", reason.sentence), reason.place)
 
 
 def _seen_in(found: Evidence) -> Reason:

@@ -9,7 +9,10 @@ from contract.durations import duration
 from contract.exit_codes import ExitCode
 from entrypoint.cluster.slow_nodes import OUT_SECONDS
 from entrypoint.job import collective
+from entrypoint.job.failures.classes import CodeError
 from entrypoint.run.failure_classes import FAILURES, FailureClass
+
+NO_ERROR = CodeError()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,10 @@ class History:
     """Attempts in a row that ended in the same failure class as the last one."""
     max_restarts: int
     same_error: int = 1
-    """Attempts in a row that finished no new step and ended with the same error of the code."""
+    """Attempts in a row that ended with the same error of the code. Unless its line is known, they
+    count if they finished no new step."""
+    error: CodeError = NO_ERROR
+    """The error of the code that ended the last attempt, if one did."""
 
 
 @dataclass(slots=True)
@@ -34,23 +40,23 @@ class RestartBudget:
     _same_class: int = 0
     _last: FailureClass | None = None
     _same_error: int = 0
-    _error: tuple[str, str] | None = None
+    _error: CodeError = NO_ERROR
 
     def after(
-        self, failure: FailureClass, error: tuple[str, str] | None = None, *, progressed: bool
+        self, failure: FailureClass, error: CodeError = NO_ERROR, *, progressed: bool
     ) -> History:
         """Count one more attempt. `progressed`: the attempt finished a new step.
 
-        `error`: the sentence and the place of an error of the job's code, if such a one ended it.
+        `error`: that of the job's code, if such a one ended it.
         """
         self.attempts_without_progress = 0 if progressed else self.attempts_without_progress + 1
         self._same_class = self._same_class + 1 if failure is self._last else 1
         self._last = failure
-        again = error is not None and error == self._error and not progressed
+        again = error == self._error and bool(error.place or (error.what and not progressed))
         self._same_error = self._same_error + 1 if again else 1
         self._error = error
         counts = self.attempts_without_progress, self._same_class
-        return History(*counts, self.max_restarts, self._same_error)
+        return History(*counts, self.max_restarts, self._same_error, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,9 @@ def decide(
     if failure in OUT_OF_MEMORY:
         return _once_more(failure, history, where, node)
     if history.same_error > 1:
-        why = "the code failed with the same error twice in a row, and without a new step"
+        place = history.error.place
+        circumstance = f"at {place}" if place else "and without a new step"
+        why = f"the code failed with the same error twice in a row, {circumstance}"
         return Stop("failed", about.exit_code, f"{why}: another try would end the same way")
     in_vain = history.attempts_without_progress
     if in_vain > history.max_restarts:

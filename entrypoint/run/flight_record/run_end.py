@@ -136,8 +136,8 @@ def read(run: RunFiles) -> Ended | None:
 def _cause(failure: Mapping[str, Any]) -> str:
     """Return the evidence of a failure, with its class if that says something."""
     details, sentence = failure["details"], str(failure["sentence"])
-    is_unknown = details["failure"] == FailureClass.UNKNOWN
-    return evidence_of(details, sentence) if is_unknown else sentence
+    says_all = details["failure"] in (FailureClass.UNKNOWN, FailureClass.CODE)
+    return evidence_of(details, sentence) if says_all else sentence
 
 
 def _place(failure: Mapping[str, Any]) -> str:

@@ -219,3 +219,15 @@ def test_slow_nodes_may_be_replaced_by_spares_or_by_nodes_that_a_program_brings(
 
 def test_a_worker_leaves_the_policy_of_slow_nodes_to_the_head() -> None:
     assert isinstance(decided(WORKER | REPLACES), Worker)
+
+
+def test_a_worker_without_a_head_is_told_the_way_of_its_platform_first() -> None:
+    for environ, first in (
+        ({}, "ROLLCALL_HEAD_ADDRESS"),
+        ({"RUNPOD_POD_ID": "xyz789"}, "HEAD_POD_ID"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            decide(read_settings({"RAY_WORKER": "1", **environ}))
+        (fault,) = caught.value.faults
+        assert fault.path == first
+        assert f"set {first}" in fault.remedy

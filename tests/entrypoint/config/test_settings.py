@@ -413,3 +413,21 @@ def test_a_key_of_the_page_starts_no_node(capsys: pytest.CaptureFixture[str]) ->
     assert (
         "is a key that a run derived from its token, and starts no node" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({"EXPECTED_WORKER": "2"}, "EXPECTED_WORKER='2'"),
+        ({"ROLLCALL_RUN_DIRECTORY": "/shared/run"}, "ROLLCALL_RUN_DIRECTORY='/shared/run'"),
+        ({"ROLLCALL_TOKN": "2"}, "ROLLCALL_TOKN='********'"),
+        ({"ROLLCALL_SOMETHING": "a1B2c3D4e5F6"}, "ROLLCALL_SOMETHING='********'"),
+        ({"ROLLCALL_MY_PASSWORD": "word"}, "ROLLCALL_MY_PASSWORD='********'"),
+    ],
+)
+def test_the_value_of_an_unknown_variable_is_shown_unless_it_may_be_a_secret(
+    environ: dict[str, str], shown: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings(environ)
+    assert f"{shown} is not a setting" in str(caught.value)

@@ -158,8 +158,8 @@ def _fault(search: LayoutSearch, best: Candidate) -> str:
         ways = _or([_lower(best), *_shared_samples(search, best), *smaller, _more_gpus(best)])
         short = f"a GPU needs {_gib(use.need)} and has {_gib(use.memory)}: {ways}"
     return (
-        f"no layout fits: by the estimate {short}. A layout by flags, such as "
-        "--actor_num_gpus_per_node, is not refused for its memory"
+        f"no layout fits: by the estimate {short}. A layout that you give by flags, such as "
+        "--actor_num_gpus_per_node, starts whatever this estimate says"
     )
 
 

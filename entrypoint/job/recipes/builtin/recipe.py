@@ -168,7 +168,8 @@ class Builtin(Recipe):
         return PlacedJob(
             settings=completed,
             lacking=tuple(lacking),
-            layout=found | {"chosen": chosen, "shortfalls": [*lacking]},
+            # What does not fit has no layout: that of the flags alone is none that would start.
+            layout=None if choice.faults else found | {"chosen": chosen, "shortfalls": [*lacking]},
             key=key,
             warnings=(
                 *warnings(choice.words, named_in(settings.job)),

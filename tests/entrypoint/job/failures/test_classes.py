@@ -15,6 +15,7 @@ from entrypoint.job.failures import tracebacks
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
     AttemptResult,
+    CodeError,
     Evidence,
     Hung,
     Reason,
@@ -294,8 +295,10 @@ def test_the_cause_and_its_place_are_found_in_each_form_of_a_traceback(
 ) -> None:
     result = result_of(printed)
     failure = classify(result)
-    assert failure is F.UNKNOWN
-    assert explain(result, failure) == Reason(printed["error"], printed["place"])
+    reason = Reason(printed["error"], printed["place"])
+    assert explain(result, failure) == reason
+    of_code = bool(error_of_code(reason, failure).place)
+    assert failure is (F.CODE if of_code else F.UNKNOWN)
 
 
 def test_an_error_that_peers_share_does_not_hide_the_collective_that_failed() -> None:
@@ -321,9 +324,19 @@ def test_an_error_that_peers_share_does_not_hide_the_collective_that_failed() ->
     ],
 )
 def test_which_errors_the_code_itself_repeats(sentence: str, *, is_code: bool) -> None:
-    found = error_of_code(Reason(sentence, "data.py:3"), F.UNKNOWN)
-    assert found == ((sentence, "data.py:3") if is_code else None)
-    assert error_of_code(Reason(sentence), F.SERVICE) is None
+    found = error_of_code(Reason(sentence, "data.py:3"), F.CODE)
+    assert (found.place, bool(found.what)) == (("data.py:3", True) if is_code else ("", False))
+    assert error_of_code(Reason(sentence), F.UNKNOWN) == CodeError(sentence if is_code else "")
+    assert error_of_code(Reason(sentence), F.SERVICE) == CodeError()
+
+
+def test_an_error_at_one_line_is_the_same_for_another_row() -> None:
+    one, other = (
+        error_of_code(Reason(f"KeyError: 'row {row}'", place), F.CODE)
+        for row, place in ((17, "data.py:3"), (40, "data.py:3"))
+    )
+    assert one == other
+    assert error_of_code(Reason("KeyError: 'row 17'"), F.UNKNOWN).what == "KeyError: 'row 17'"
 
 
 def test_an_error_is_the_same_wherever_its_object_lies_in_memory() -> None:

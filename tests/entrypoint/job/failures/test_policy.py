@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.exit_codes import ExitCode
+from entrypoint.job.failures.classes import CodeError
 from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
 from entrypoint.run.failure_classes import FailureClass as F
 
@@ -37,26 +38,26 @@ def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row
 
 
 def test_the_same_error_of_the_code_twice_in_a_row_ends_the_run() -> None:
-    budget, bug = RestartBudget(max_restarts=3), ("KeyError: 'x'", "data.py:7")
-    first = budget.after(F.UNKNOWN, bug, progressed=True)
-    assert isinstance(decide(F.UNKNOWN, first, from_step=4), Resume)
-    other = budget.after(F.UNKNOWN, ("KeyError: 'x'", "data.py:9"), progressed=False)
-    assert isinstance(decide(F.UNKNOWN, other, from_step=4), Resume)
-    again = budget.after(F.UNKNOWN, ("KeyError: 'x'", "data.py:9"), progressed=False)
-    decision = decide(F.UNKNOWN, again, from_step=4)
-    assert isinstance(decision, Stop)
+    budget, bug = RestartBudget(max_restarts=3), CodeError("KeyError", "data.py:7")
+    first = budget.after(F.CODE, bug, progressed=True)
+    assert isinstance(decide(F.CODE, first, from_step=4), Resume)
+    other = budget.after(F.CODE, CodeError("KeyError", "data.py:9"), progressed=False)
+    assert isinstance(decide(F.CODE, other, from_step=4), Resume)
+    again = budget.after(F.CODE, CodeError("KeyError", "data.py:9"), progressed=True)
+    decision = decide(F.CODE, again, from_step=4)
+    assert isinstance(decision, Stop), "new steps between do not correct the line"
     assert decision.exit_code == ExitCode.JOB_FAILED
-    assert "same error twice in a row" in decision.sentence
+    assert "same error twice in a row, at data.py:9" in decision.sentence
 
 
 @pytest.mark.parametrize(
     ("between", "progressed"),
-    [(None, False), (("KeyError: 'x'", "data.py:9"), True)],
+    [(CodeError(), False), (CodeError("KeyError: 'x'"), True)],
 )
-def test_another_end_or_a_new_step_between_two_errors_of_the_code_gives_another_try(
-    between: tuple[str, str] | None, *, progressed: bool
+def test_another_end_or_a_new_step_between_two_errors_of_no_known_line_gives_another_try(
+    between: CodeError, *, progressed: bool
 ) -> None:
-    budget, bug = RestartBudget(max_restarts=3), ("KeyError: 'x'", "data.py:9")
+    budget, bug = RestartBudget(max_restarts=3), CodeError("KeyError: 'x'")
     budget.after(F.UNKNOWN, bug, progressed=False)
     last = budget.after(F.UNKNOWN, between, progressed=progressed)
     if not progressed:
