@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import httpx
 
+from entrypoint.cluster.client import ANSWER_TIMEOUT_SECONDS
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.processes.process import raise_open_files_limit
 
@@ -37,9 +39,8 @@ def main() -> int:
 async def crowd(options: argparse.Namespace) -> int:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {options.token}"}
-    async with httpx.AsyncClient(
-        base_url=options.url, headers=headers, limits=limits, timeout=60.0, trust_env=False
-    ) as http:
+    own: dict[str, Any] = {"headers": headers, "limits": limits, "timeout": ANSWER_TIMEOUT_SECONDS}
+    async with httpx.AsyncClient(base_url=options.url, trust_env=False, **own) as http:
         numbers = range(options.first, options.first + options.count)
         stays: list[asyncio.Task[None]] = []
 
@@ -66,8 +67,12 @@ async def arrive(http: httpx.AsyncClient, number: int, spread: float) -> float:
         environment={"NCCL_IB_HCA": "mlx5", "NCCL_SOCKET_IFNAME": "ens"},
     )
     for joined in (False, True):
-        told = asdict(replace(info, joined=joined, clock=time.time()))
-        await answered(partial(http.post, "/v1/check-in", json=told))
+
+        def check_in(joined: bool = joined) -> Awaitable[httpx.Response]:
+            told = asdict(replace(info, joined=joined, clock=time.time()))
+            return http.post("/v1/check-in", json=told)
+
+        await answered(check_in)
     return began
 
 
