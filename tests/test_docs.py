@@ -61,7 +61,7 @@ def run(body: str, directory: Path, **env: str) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for line in filter(None, body.splitlines()):
         done = subprocess.run(
-            shlex.split(line),
+            shlex.split(line.replace("$PWD", str(directory))),
             cwd=directory,
             env=os.environ | {"PATH": path} | env,
             capture_output=True,
@@ -183,7 +183,7 @@ def test_the_reference_has_the_files_of_a_run() -> None:
 def of_a_run(run: RunFiles) -> list[Path]:
     """All paths that `run` has."""
     properties = [name for name, of in vars(RunFiles).items() if isinstance(of, property)]
-    return [getattr(run, name) for name in properties]
+    return [path for name in properties if isinstance(path := getattr(run, name), Path)]
 
 
 def test_the_reference_has_the_tables_of_settings_and_exit_codes() -> None:
