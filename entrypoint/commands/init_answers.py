@@ -14,8 +14,6 @@ from entrypoint.commands.init_platforms import PLATFORMS
 
 OWN = "own"
 """The reward that is written for the run."""
-PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")
-ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label", "target", "output")
 ROW_FILES = (".jsonl", ".json", ".parquet")
 MODEL_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -82,7 +80,7 @@ class Data:
         """Return the column of the prompts. Raises AnswerError."""
         from trainer.config import new_run
 
-        if found := self._column("--input-key", given, PROMPT_COLUMNS):
+        if found := self._column("--input-key", given, new_run.PROMPT_COLUMNS):
             return found
         row = self.rows[0]
         chats = [name for name in row if new_run.is_chat(row[name])]
@@ -93,7 +91,9 @@ class Data:
 
     def label_key(self, given: str | None, *, needed: bool) -> str:
         """Return the column of the answers; "" if there is none. Raises AnswerError if `needed`."""
-        found = self._column("--label-key", given, ANSWER_COLUMNS)
+        from trainer.config import new_run
+
+        found = self._column("--label-key", given, new_run.ANSWER_COLUMNS)
         if needed and not found:
             raise AnswerError(f"--label-key: {self._which('answers')}")
         return found

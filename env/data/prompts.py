@@ -12,12 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from env.data.prompt_rows import Render, RowReader, check_template
-from env.data.rows import TRAIN, PromptError, read_rows
+from env.data.rows import TRAIN, MissingKeyError, PromptError, read_rows
 from env.images.rows import ImageColumn, references
 from env.images.types import EMBEDDED
 from env.types import Prompt
 
-__all__ = ["PromptError", "PromptStream", "ReadSettings", "Render", "load_prompts", "mixed"]
+__all__ = [
+    "MissingKeyError",
+    "PromptError",
+    "PromptStream",
+    "ReadSettings",
+    "Render",
+    "load_prompts",
+    "mixed",
+]
 
 EMBEDDED_BYTES = 4 << 30
 """Most bytes of images that a data set's rows themselves have. All stay in the driver's memory."""

@@ -28,6 +28,15 @@ class PromptError(ValueError):
     """Data that cannot be used; the message names file, line and what would be right."""
 
 
+class MissingKeyError(PromptError):
+    """A row that lacks a key."""
+
+    def __init__(self, sentence: str, key: str, present: Sequence[str]) -> None:
+        super().__init__(sentence)
+        self.key, self.present = key, present
+        """The row's own keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     where: str
@@ -263,7 +272,7 @@ def _require(keys: Sequence[str], present: Iterable[str], where: str) -> None:
     present = list(present)
     for key in keys:
         if column_of(key, present) is None:
-            raise PromptError(_missing(where, key, present, "its keys"))
+            raise MissingKeyError(_missing(where, key, present, "its keys"), key, present)
 
 
 def _missing(where: str, key: str, present: Iterable[str], whose: str) -> str:

@@ -94,7 +94,10 @@ def read_answer(answer: object, count: int) -> list[Score]:
     fields = answer if isinstance(answer, Mapping) else {"rewards": answer}
     rewards = _column(fields.get("rewards"))
     if not isinstance(rewards, list):
-        raise AnswerError(f"no list of rewards in {brief(fields.get('rewards', answer))}")
+        given = brief(fields.get("rewards", answer))
+        raise AnswerError(
+            f"no list of rewards in {given}: each completion needs a number in a list"
+        )
     if len(rewards) != count:
         raise AnswerError(f"{len(rewards)} rewards for {count} completions")
     metrics = _metrics(fields, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def guard(reward: RewardFunction) -> RewardFunction:
             return [Score.failed(reason, raised)] * len(requests)
         return scores
 
-    return guarded
+    return functools.update_wrapper(guarded, reward, assigned=(), updated=())
 
 
 def _plain(score: Score) -> Score:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Number
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
-from env.types import RewardRequest, Score, finite
+from env.types import RewardRequest, Score, brief, finite
 from env.user_code import Raised, check_signature, offered
 
 NAME = "reward_func"
@@ -37,7 +37,8 @@ class FileReward:
         body = write_request(requests)
         arguments = (body["query"], body["prompts"], body["labels"])
         check_signature(self.code, arguments, {})
-        return read_answer(plain(self.code(*arguments)), len(requests))
+        answer = self.code(*arguments)
+        return [*with_reasons(answer, read_answer(plain(answer), len(requests)))]
 
 
 def load_reward_file(path: Path) -> FileReward:
@@ -98,6 +99,18 @@ def look_beside(path: Path) -> None:
     for directory in (str(path.resolve().parent), str(Path.cwd())):
         if directory not in sys.path:
             sys.path.append(directory)
+
+
+def with_reasons(answer: Any, scores: Sequence[Score]) -> Iterator[Score]:
+    """Yield the scores of a function's answer, each that failed without a reason with one."""
+    rewards: Any = answer["rewards"] if isinstance(answer, Mapping) else answer
+    has_own = isinstance(answer, Mapping) and answer.get("errors") is not None
+    each = rewards.tolist() if hasattr(rewards, "tolist") else list(rewards)
+    for reward, score in zip(each, scores, strict=True):
+        if score.ok or has_own:
+            yield score
+        else:
+            yield replace(score, error=f"the reward is {brief(reward)}")
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from env import coroutines
 from env.http.protocol import read_answer
-from env.rewards.python_file import load_callable, plain
+from env.rewards.python_file import load_callable, plain, with_reasons
 from env.types import RewardRequest, Score
 from env.user_code import check_signature
 
@@ -77,7 +77,7 @@ class Asked:
         Raises AnswerError for another number of rewards.
         """
         fields = {"rewards": plain(answer), "extra_logs": plain(self.logged)}
-        return read_answer(fields, len(self.prompts))
+        return [*with_reasons(answer, read_answer(fields, len(self.prompts)))]
 
     def _log_extra(self, column: str, values: Sequence[Any]) -> None:
         self.logged[column] = list(values)

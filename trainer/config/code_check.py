@@ -6,15 +6,17 @@ or end its process. What it finds is a `Tried` for each completion and a `Troubl
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,12 +37,20 @@ ROWS = 4
 """Rows of the data that are tried."""
 SECONDS = 30.0
 """Longest time for all of a user's code."""
+TOLD_SECONDS = 5.0
+"""Time after which it is told that the code still runs."""
+PRINTED = 3
+"""Lines of the code's own output that are shown."""
 GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
 NONSENSE = "qwertz 0x7 qwertz"
 """A completion that answers nothing."""
-ANSWER_COLUMNS = ("answer", "solution", "ground_truth", "label", "target", "completion", "response")
-"""Columns whose text is tried as a completion if no --label_key is given."""
+PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")
+"""Usual names of the prompts' column, the most usual first."""
+ANSWER_COLUMNS = (
+    *("answer", "solution", "ground_truth", "label", "target", "output", "completion", "response"),
+)
+"""Usual names of the answers'. Their text is tried as a completion if no --label_key is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,8 @@ class CodeCheck:
 
     tried: tuple[Tried, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    printed: tuple[str, ...] = ()
+    """The first lines that the code itself printed."""
 
     @property
     def lines(self) -> list[str]:
@@ -94,7 +106,8 @@ class CodeCheck:
         rows: dict[tuple[str, int], list[str]] = {}
         for one in self.tried:
             rows.setdefault((one.what, one.row), []).append(one.scored)
-        return [f"{what}, row {row}: {', '.join(each)}" for (what, row), each in rows.items()]
+        scores = [f"{what}, row {row}: {', '.join(each)}" for (what, row), each in rows.items()]
+        return [*scores, *(f"it printed: {line}" for line in self.printed)]
 
     @property
     def faults(self) -> list[str]:
@@ -138,12 +151,28 @@ def rewards_of(config: Config) -> list[str]:
     return [text for text, kind in parts(config.reward_spec).items() if kind is Kind.CODE]
 
 
+def is_in_python(config: Config) -> bool:
+    """Return whether reward or environment is an object of this process."""
+    return IN_PYTHON in (*rewards_of(config), config.episodes.environment)
+
+
+def here(config: Config, prompts: Sequence[Prompt]) -> CodeCheck:
+    """Return what the rewards give that are functions of this process."""
+    logger = logging.getLogger("env.rewards.guard")  # which writes each exception's stack
+    logger.disabled = True
+    try:
+        return of([*try_rewards(config, prompts)])
+    finally:
+        logger.disabled = False
+
+
 def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
     """Yield what a user's reward functions give for the first rows. Without rows: load them."""
     from env.registry import RewardSpecError, reward_function
 
     for spec in rewards_of(config):
         flag = f"{'--reward' if config.rewards else '--remote_rm_url'} {spec}"
+        flag = "the function of reward=" if spec == IN_PYTHON else flag
         try:
             reward = reward_function(spec)
         except RewardSpecError as error:
@@ -224,6 +253,7 @@ def _scored(
 ) -> Iterator[Found]:
     """Yield the scores of each row's answer and of nonsense, and what is wrong with them."""
     errors: list[str] = []
+    scored: list[float | None] = []
     rows = f"the first {len(prompts)} rows"
     for completions, named in (
         ([answer_of(prompt) for prompt in prompts], "with the row's answer"),
@@ -250,16 +280,32 @@ def _scored(
         for prompt, text, score in zip(prompts, completions, scores, strict=True):
             value = score.reward if score.ok else None
             yield Tried(spec, prompt.index + 1, shown(text), value)
+            scored.append(value)
             errors += [score.error] if not (score.ok or score.raised) else []
     if prompts and len(errors) == 2 * len(prompts):
-        yield Trouble(flag, f"it scores none of {rows}: {shown(errors[0])}", refuses=False)
+        file, line = defined_at(getattr(inspect.unwrap(reward), "code", None))
+        place = f" ({file}:{line})" if file else ""
+        problem = f"it scores none of {rows}: {shown(errors[0])}{place}"
+        yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses=False)
+    elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
+        problem = (
+            f"it gives {scored[0]:g} for each row's answer and for {NONSENSE!r} alike. If it gives "
+            "every completion the same, the policy learns nothing"
+        )
+        yield Trouble(flag, problem, refuses=False)
 
 
-def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -> CodeCheck:
+def in_process(
+    config: Config,
+    words: Sequence[str],
+    seconds: float = SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> CodeCheck:
     """Run a user's rewards, environment, loss and estimator in a process of their own.
 
     `words`: the flags of `config`. A run without such code starts no process. Code that has not
-    ended after `seconds` is a warning, which names its line.
+    ended after `seconds` is a warning, which names its line. `tell` gets a sentence before, if it
+    takes long.
     """
     environment = environment_of(config)
     own_reward = config.reward_flag if rewards_of(config) else ""
@@ -271,23 +317,40 @@ def in_process(config: Config, words: Sequence[str], seconds: float = SECONDS) -
         return of([Trouble(flag, not_tried, refuses=False)])
     with tempfile.TemporaryDirectory(prefix="rollcall-code-") as made:
         results, output = Path(made) / "found.jsonl", Path(made) / "output"
+        printed = Path(made) / "printed"
         argv = [sys.executable, "-P", "-m", Program.TRY_CODE, str(results), f"{seconds:g}", *words]
-        with output.open("wb") as log:
+        with output.open("wb") as log, printed.open("wb") as prints:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=prints, stderr=log, start_new_session=True
             )
+            told = min(TOLD_SECONDS, seconds)
             try:
-                code: int | None = process.wait(seconds + GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                code = None
+                code: int | None = _waited(process, told)
+                if code is None:
+                    tell(f"{flag}: it is tried on the first rows, for up to {seconds:g} s")
+                    code = _waited(process, seconds + GRACE_SECONDS - told)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # with all that the code has started
                 process.wait()
         found = read(results)
         if not found or found[-1] is not None:
-            found.append(_unfinished(flag, code, seconds, output))
-    return of([one for one in found if one is not None])
+            last = _lines(output) or _lines(printed)
+            found.append(_unfinished(flag, code, seconds, last[-1:]))
+        lines = tuple(map(shown, _lines(printed)[:PRINTED]))
+    return replace(of([one for one in found if one is not None]), printed=lines)
+
+
+def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return the exit code of a process; None if it has not ended after `seconds`."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _lines(file: Path) -> Sequence[str]:
+    return file.read_text(errors="replace").strip().splitlines()
 
 
 def _lacking(*, with_torch: bool) -> str:
@@ -302,10 +365,9 @@ def _lacking(*, with_torch: bool) -> str:
     )
 
 
-def _unfinished(flag: str, code: int | None, seconds: float, output: Path) -> Trouble:
+def _unfinished(flag: str, code: int | None, seconds: float, lines: Sequence[str]) -> Trouble:
     if code is None:
         return Trouble(flag, f"it has not ended after {seconds:g} s", refuses=False)
-    lines = output.read_text(errors="replace").strip().splitlines()
     last = f". Its last line: {shown(lines[-1])}" if lines else ""
     ended = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
     is_killed = code == -signal.SIGKILL  # by the kernel, for its memory, or by a person

@@ -11,11 +11,12 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from contract.options import ended
+from contract.options import ended, nearest
 from contract.progress import Progress
-from env.data.prompts import PromptError, ReadSettings, load_prompts
+from env.data.prompts import MissingKeyError, PromptError, ReadSettings, load_prompts
 from env.types import Prompt
 from trainer.config import architecture, images, label_check, model_files, reward_models
+from trainer.config.code_check import ANSWER_COLUMNS, PROMPT_COLUMNS
 from trainer.config.config import Config
 from trainer.config.vocabulary import unreadable_tokens
 
@@ -58,14 +59,26 @@ def data_faults(config: Config, rows: int | None = None) -> list[str]:
         try:
             prompts = _read(config, flag, path, rows)
         except PromptError as error:
-            keys = [config.input_key, *([config.label_key] if config.label_key else [])]
-            faults.append(f"{ended(f'{flag}: {error}')} Every row has {' and '.join(keys)}")
+            faults.append(f"{ended(f'{flag}: {error}')} {_remedy(config, error)}")
             continue
         if fault := label_check.without_tokens(config, path, prompts):
             faults.append(f"{flag}: {fault}")
         if flag == "--prompt_data" and (fault := _unscored(config, path, prompts)):
             faults.append(fault)
     return faults
+
+
+def _remedy(config: Config, error: PromptError) -> str:
+    """Return what rows must have; of a missing key, the flag and the column that it may be."""
+    keys = {"--input_key": config.input_key, "--label_key": config.label_key}
+    named = " and ".join(filter(None, keys.values()))
+    if not isinstance(error, MissingKeyError) or error.key not in keys.values():
+        return f"Every row has {named}"
+    flag = next(flag for flag, key in keys.items() if key == error.key)
+    usual = PROMPT_COLUMNS if flag == "--input_key" else ANSWER_COLUMNS
+    column = nearest(error.key, error.present)
+    column = column or next((name for name in usual if name in error.present), "COLUMN")
+    return f"Give {flag} {column}, or add the key. Every row has {named}"
 
 
 def data_warnings(config: Config) -> Iterator[str]:

@@ -11,12 +11,22 @@ from typing import Any
 from env.data.rows import column_of, is_chat, read_rows
 from env.registry import FUNCTION, Kind, parts
 from env.rewards.python_file import NAME
+from trainer.config.code_check import ANSWER_COLUMNS, PROMPT_COLUMNS
 from trainer.config.data_sets import HUB_NAME
 
 ROWS = 4
 """Rows of the data that are looked at."""
 
-__all__ = ["column_of", "defined_fault", "first_rows", "is_chat", "is_hub_name", "own_file"]
+__all__ = [
+    "ANSWER_COLUMNS",
+    "PROMPT_COLUMNS",
+    "column_of",
+    "defined_fault",
+    "first_rows",
+    "is_chat",
+    "is_hub_name",
+    "own_file",
+]
 
 
 def first_rows(data: Path) -> Sequence[Mapping[str, Any]]:

@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 
 from contract.journal import has_head
+from env.data.prompts import PromptError
+from env.types import Prompt
 from trainer.config import code_check, job_checks
 from trainer.config.config import Config
 from trainer.config.parse import Parsed
@@ -58,10 +60,24 @@ def try_code(config: Config, words: Sequence[str]) -> list[str]:
     """
     if has_head() or job_checks.finished_steps(config):
         return []
-    tried = code_check.in_process(config, words)
+    if code_check.is_in_python(config):  # no other process has its objects
+        tried = code_check.here(config, _first_rows(config))
+    else:
+        tried = code_check.in_process(config, words, tell=_tell)
     for warning in tried.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     return tried.faults
+
+
+def _first_rows(config: Config) -> Sequence[Prompt]:
+    try:
+        return job_checks.first_rows(config)
+    except PromptError:  # `data_faults` says it
+        return ()
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def _mentioned(sentence: str) -> set[str]:

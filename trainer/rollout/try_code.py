@@ -182,6 +182,7 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
         problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
         code_check.write(results, Trouble(flag, problem, place, refuses=False))
         code_check.write(results, None)
+        sys.stdout.flush()
         os._exit(ExitCode.FINISHED)
 
     timer = threading.Timer(seconds, tell)
@@ -203,4 +204,5 @@ def _users_line() -> str:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
+    sys.stdout.flush()
     os._exit(code)  # a user's threads may go on

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from env.types import IN_PYTHON
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config import code_check, job_checks
+from trainer.config import code_check, job_checks, whole_job
 from trainer.config.code_check import CodeCheck
 from trainer.config.config import Config
 from trainer.config.parse import parse
@@ -21,7 +23,7 @@ REWARDS = """
 import asyncio, os, sys, time
 
 def right(completions, answer, **kwargs):
-    print("something that no plan shows")
+    print("two words")
     return [float(c == a) for c, a in zip(completions, answer)]
 
 async def waits(completions, answer, **kwargs):
@@ -55,6 +57,12 @@ def splits(completions, **kwargs):
 
 def nobody(completions, **kwargs):
     return [None for _ in completions]
+
+def constant(completions, **kwargs):
+    return [0.5 for _ in completions]
+
+def infinite(completions, **kwargs):
+    return [float("inf") for _ in completions]
 
 def nan(completions, **kwargs):
     return [float("nan") for _ in completions]
@@ -138,6 +146,25 @@ def test_a_wrong_name_is_a_fault(tiny: Tiny, file: Path, run_dir: Path) -> None:
     assert f"Correct {file}" in fault
 
 
+def test_one_reward_for_right_and_wrong_is_a_warning(tiny: Tiny, file: Path, run_dir: Path) -> None:
+    found = tried(config_of(tiny, run_dir, f"{file}:constant"))
+    assert found.faults == []
+    (warning,) = found.warnings
+    assert "it gives 0.5 for each row's answer and for" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "reward"), [("nobody", "None"), ("nan", "nan"), ("infinite", "inf")]
+)
+def test_why_a_function_scores_nothing_is_said_with_its_line(
+    tiny: Tiny, file: Path, run_dir: Path, name: str, reward: str
+) -> None:
+    (warning,) = tried(config_of(tiny, run_dir, f"{file}:{name}")).warnings
+    lines = REWARDS.splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if f"def {name}(" in text)
+    assert f"the reward is {reward} ({file}:{line})" in warning
+
+
 @pytest.mark.parametrize("name", ["nobody", "nan", "away"])
 def test_what_another_machine_or_row_may_change_is_a_warning(
     tiny: Tiny, file: Path, run_dir: Path, name: str
@@ -173,13 +200,15 @@ def test_secrets_of_the_environment_are_masked(
     assert "ValueError: key ********" in fault
 
 
-def in_process(tiny: Tiny, file: Path, run: Path, name: str) -> CodeCheck:
+def in_process(
+    tiny: Tiny, file: Path, run: Path, name: str, tell: Callable[[str], None] = print
+) -> CodeCheck:
     config = config_of(tiny, run, f"{file}:{name}")
     words = to_argv(
         tiny.needed(run)
         | {"remote_rm_url": None, "label_key": None, "rewards": (f"{file}:{name}",)}
     )
-    return code_check.in_process(config, words, seconds=60 if name != "hangs" else 8)
+    return code_check.in_process(config, words, 60 if name != "hangs" else 8, tell)
 
 
 def test_code_that_ends_its_process_is_a_fault_and_its_last_words_are_said(
@@ -190,11 +219,41 @@ def test_code_that_ends_its_process_is_a_fault_and_its_last_words_are_said(
 
 
 def test_code_that_hangs_is_a_warning_with_its_line(tiny: Tiny, file: Path, run_dir: Path) -> None:
-    found = in_process(tiny, file, run_dir, "hangs")
+    told: list[str] = []
+    found = in_process(tiny, file, run_dir, "hangs", told.append)
+    assert told == [f"--reward {file}:hangs: it is tried on the first rows, for up to 8 s"]
     line = next(n for n, text in enumerate(REWARDS.splitlines(), 1) if "sleep(3600)" in text)
     (warning,) = found.warnings
     assert found.faults == []
     assert f"has not ended after 8 s at {file}:{line}" in warning
+
+
+def test_what_the_code_prints_is_shown(tiny: Tiny, file: Path, run_dir: Path) -> None:
+    found = in_process(tiny, file, run_dir, "right")
+    assert found.lines[4:] == ["it printed: two words"] * 2
+
+
+def test_functions_of_this_process_are_tried_in_it(
+    tiny: Tiny, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No other process has them; of an exception, no stack is written."""
+    from env.registry import given_in_python
+
+    def wrong(completions: list[str], **columns: Any) -> float:
+        return 1.0
+
+    def right(completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+        return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+    with given_in_python(right):
+        config = config_of(tiny, run_dir, IN_PYTHON)
+        assert whole_job.try_code(config, []) == []
+    with given_in_python(wrong):
+        config = config_of(tiny, run_dir, IN_PYTHON)
+        (fault,) = whole_job.try_code(config, [])
+    assert fault.startswith("the function of reward=: no list of rewards in 1.0")
+    assert f"{Path(__file__).name}:" in fault
+    assert capfd.readouterr().err == ""
 
 
 def test_a_wrong_function_is_found_without_ray_and_torch(

@@ -177,7 +177,10 @@ def test_faults_of_flags_rewards_and_data_are_told_at_once(
     told = capsys.readouterr().err
     for flag in ("--learning_rate", "--train_batch_size", "--remote_rm_url", "--prompt_data"):
         assert re.search(rf"^{flag}\b", told, re.MULTILINE), flag
-    assert "did you mean 'prompt'? Every row has promt" in told
+    assert (
+        "did you mean 'prompt'? Give --input_key prompt, or add the key. Every row has promt"
+        in told
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"inputkey": "prompt"}, {"max_samples": "x"}])
@@ -201,3 +204,23 @@ def test_a_name_on_the_hub_like_a_directory_here_is_warned_of(
         [*model_warnings(tiny.config(run_dir, pretrain="data/modl"))]
     )
     assert not [*model_warnings(tiny.config(run_dir, pretrain="other/modl"))]
+
+
+@pytest.mark.parametrize(
+    ("row", "given"),
+    [
+        ({"question": "1+1=", "answer": "2"}, "--input_key question"),
+        ({"prompt": "1+1=", "solution": "2"}, "--label_key solution"),
+        ({"text": "1+1=", "answer": "2"}, "--input_key COLUMN"),
+    ],
+)
+def test_a_missing_key_names_the_flag_and_the_column_that_it_may_be(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, row: dict[str, str], given: str
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(row) + "\n")
+    config = tiny.config(
+        run_dir, prompt_data=rows, eval_dataset=None, input_key="prompt", label_key="answer"
+    )
+    (fault,) = data_faults(config)
+    assert f"Give {given}, or add the key. Every row has prompt and answer" in fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,7 @@ class Builtin(Recipe):
         parsed = self._planned(settings)
         if parsed.faults:
             return TriedCode()  # the head waits for a file
-        found = code_check.in_process(parsed.config, words)
+        found = code_check.in_process(parsed.config, words, tell=_tell)
         hide = settings.secrets
         return TriedCode(
             lines=tuple(redact(one, hide) for one in found.lines),
@@ -225,6 +226,10 @@ class Builtin(Recipe):
 
     def service_outage(self, settings: Settings) -> float:
         return _parsed(settings).longest_service_wait
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def _short_of_memory(layout: Mapping[str, Any]) -> Sequence[str]:
