@@ -11,13 +11,14 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from contract.options import ended, nearest
+from contract.options import did_you_mean, ended, nearest
 from contract.progress import Progress
 from env.data.prompts import MissingKeyError, PromptError, ReadSettings, load_prompts
 from env.types import Prompt
 from trainer.config import architecture, images, label_check, model_files, reward_models
 from trainer.config.code_check import ANSWER_COLUMNS, PROMPT_COLUMNS
 from trainer.config.config import Config
+from trainer.config.options.training import LoRASettings
 from trainer.config.vocabulary import unreadable_tokens
 
 FIRST_ROWS = label_check.SCORED
@@ -205,8 +206,19 @@ def model_faults(config: Config, *, weights: bool = True) -> list[str]:
             *model_files.code_faults(Path(model), trusted=config.trust_remote_code),
         )
     ]
+    of_files += _adapter_faults(config.lora, config.pretrain)
     of_kind = [*reward_models.model_faults(config), *images.faults(config)]
     return [*of_files, *_critic_faults(config.pretrain, critic), *map(str, of_kind)]
+
+
+def _adapter_faults(lora: LoRASettings, model: str) -> Iterator[str]:
+    """Yield a fault if the model has none of the modules that are to have adapters."""
+    there = model_files.parts_of_names(Path(model)) if lora.rank else frozenset()
+    wanted = lora.target_modules
+    if there and "all-linear" not in wanted and there.isdisjoint(wanted):
+        layers = ", ".join(sorted(one for one in there if one.endswith("proj")))
+        remedy = did_you_mean(wanted[0], there, f"it has {layers}" if layers else "give all-linear")
+        yield f"--target_modules {' '.join(wanted)}: {model} has none of them: {remedy}"
 
 
 def _critic_faults(policy: str, critic: str) -> Iterator[str]:

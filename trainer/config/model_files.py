@@ -58,6 +58,10 @@ def sees_images(model: str) -> bool | None:
     return None
 
 
+LONGEST_HEADER = 100_000_000
+"""Bytes of a header; safetensors allows no longer one."""
+
+
 def shape_of(directory: Path) -> dict[str, Any]:
     """Return a language model's sizes by transformers' names; empty if it is not on this disk."""
     try:
@@ -71,6 +75,24 @@ def shape_of(directory: Path) -> dict[str, Any]:
 def known_shape(model: str) -> dict[str, Any]:
     """Return the same of a directory, or of a model of the hub that is in the cache here."""
     return shape_of(Path(model)) or shape_of(cached(model))
+
+
+def parts_of_names(directory: Path) -> frozenset[str]:
+    """Return all parts of the names of a model's tensors, such as q_proj; empty if unknown.
+
+    Only headers are read.
+    """
+    whole, index = directory / SAFETENSORS, directory / f"{SAFETENSORS}.index.json"
+    try:
+        if whole.is_file():
+            with whole.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                names = json.loads(file.read(min(size, LONGEST_HEADER)))
+        else:
+            names = _json_object(index)["weight_map"]
+    except (OSError, ValueError, KeyError):  # `faults` says it
+        return frozenset()
+    return frozenset(part for name in names for part in name.split("."))
 
 
 def misspelt(model: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
-from trainer.config import environments, layout
+from trainer.config import environments, layout, unusual
 from trainer.config.config import Config, declared_flags
 from trainer.config.data_sets import TRAIN
 from trainer.config.policy_losses import FORMULA_SETTINGS, EngineCorrection
@@ -255,6 +255,11 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
             f"--max_len without --generate_max_len: completions have at most {most} tokens, "
             f"prompts {config.prompt_max_len}"
         )
+    rates = {
+        "actor_learning_rate": config.policy_optimizer.learning_rate,
+        "critic_learning_rate": config.critic_optimizer.learning_rate,
+    }
+    yield from unusual.warnings(rates, given)
     yield from _loss_warnings(config, given)
     yield from _template_warnings(config)
     yield from environments.warnings(config)

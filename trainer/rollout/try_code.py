@@ -41,6 +41,11 @@ from trainer.rollout import episode_setup
 from trainer.rollout.prompts import load_codec
 from trainer.types import TrainingError, UserFormulaError
 
+UNSCORED = (
+    "its episode has no score, and there is no reward beside it: give it a method `score`, rewards "
+    "of its turns, or --remote_rm_url"
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Try the code of the flags; see the module."""
@@ -107,6 +112,8 @@ def try_environment(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found
             continue
         value = _score(episode)
         turns = f"{episode.turns} turn{'s' if episode.turns > 1 else ''}"
+        if value is None and not (config.reward_spec or config.has_reward_model):
+            yield Trouble(flag, UNSCORED, refuses=False)
         name = f"{flag.partition(' ')[2]}, {turns}"
         yield Tried(name, prompt.index + 1, code_check.shown(reply), value)
         break

@@ -16,7 +16,7 @@ from contract.files.os_errors import why_absent
 from contract.options import ConfigError, Fault, MissingFile, UnfinishedFile
 from env.data.prompts import PromptError
 from env.data.rows import Row, chat_of_text, column_of, is_chat, read_rows
-from trainer.config import data_sets, model_files
+from trainer.config import data_sets, model_files, unusual
 from trainer.config.data_sets import is_hub_name
 from trainer.config.parse import read
 from trainer.config.reward_models import output_faults
@@ -244,6 +244,7 @@ def _warnings(flags: StageFlags, given: Set[str]) -> Iterator[str]:
                 yield f"--{name} has no effect: it is of ZeRO, and --zero_stage is 0"
     elif flags.zpg > 1 and flags.zero_stage < 3:
         yield f"--zpg has no effect: it is of ZeRO stage 3, and --zero_stage is {flags.zero_stage}"
+    yield from unusual.warnings({"learning_rate": flags.learning_rate}, given)
     if flags.save_interval is None and flags.run_dir is not None:
         yield "--save_steps -1: without checkpoints, an attempt after a crash begins at step 1"
     if flags.eval_steps > 0 and not flags.eval_dataset:

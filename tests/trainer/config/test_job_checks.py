@@ -15,7 +15,7 @@ from contract.exit_codes import ExitCode
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config import model_files
-from trainer.config.job_checks import data_faults, engine_faults, model_warnings
+from trainer.config.job_checks import data_faults, engine_faults, model_faults, model_warnings
 from trainer.config.parse import parse, parse_all
 from trainer.config.whole_job import start_faults
 
@@ -224,3 +224,19 @@ def test_a_missing_key_names_the_flag_and_the_column_that_it_may_be(
     )
     (fault,) = data_faults(config)
     assert f"Give {given}, or add the key. Every row has prompt and answer" in fault
+
+
+def test_adapters_of_a_module_that_the_model_lacks_are_refused_by_the_names_of_its_weights(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    wrong = tiny.config(run_dir, lora_rank=2, target_modules="q_projj")
+    (fault,) = model_faults(wrong)
+    assert "--target_modules q_projj" in fault
+    assert "did you mean q_proj?" in fault
+    assert model_faults(tiny.config(run_dir, lora_rank=2, target_modules="q_proj")) == []
+
+
+def test_a_learning_rate_that_nobody_uses_is_warned_of(tiny: Tiny, run_dir: Path) -> None:
+    (said,) = tiny.config(run_dir, actor_learning_rate=1).warnings
+    assert "--actor_learning_rate 1 is unusual" in said
+    assert tiny.config(run_dir, actor_learning_rate=1e-3).warnings == ()

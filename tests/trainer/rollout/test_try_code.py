@@ -151,3 +151,21 @@ def test_an_agent_is_run_with_the_models_tokeniser(
     assert f"NameError: name 'NOTHING' is not defined ({path}:11)" in fault
     found = tried(tiny, run_dir, agent_func_path=path, pretrain="Qwen/Qwen2.5-0.5B-Instruct")
     assert "needs the tokeniser of Qwen/Qwen2.5-0.5B-Instruct" in found.warnings[0]
+
+
+def test_an_environment_whose_episodes_nobody_scores_is_warned_of(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "mute.py"
+    path.write_text(
+        "from env.episodes.environment import Environment\n"
+        "from env.episodes.types import Turn\n"
+        "class Mute(Environment):\n"
+        "    async def step(self, reply):\n"
+        "        return Turn(done=True)\n"
+    )
+    (warned,) = tried(tiny, run_dir, environment=f"{path}:Mute").troubles
+    assert not warned.refuses
+    assert "no score" in str(warned)
+    scored = tried(tiny, run_dir, environment=f"{path}:Mute", remote_rm_url="arithmetic")
+    assert scored.troubles == ()
