@@ -58,6 +58,9 @@ class JobRow(TypedDict):
 
 
 class ShownJob(JobRow):
+    attempt: int
+    failures: int
+    is_starting: bool
     progress: dict[str, Any] | None
 
 

@@ -21,6 +21,7 @@ from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionEr
 from entrypoint.cluster.request_io import body_of
 from entrypoint.cluster.serving import refused
 from entrypoint.config.runtime_env import PACKAGE
+from entrypoint.run import run_attempts
 from entrypoint.run.storage_reads import StorageReads
 
 MOST_BYTES = 2**20
@@ -103,7 +104,12 @@ class JobRoutes:
         row = self._row(request.path_params["job"])
         look = partial(Progress.read, self._files(row["id"]).progress)
         progress = await self.reads.ask(look)
-        return JSONResponse({**row, "progress": progress and progress.as_dict()})
+        is_running = row["state"] == "running"
+        journal = self._files(row["id"]).journal
+        told = await self.reads.ask(
+            partial(run_attempts.read, journal, progress, trains=is_running)
+        )
+        return JSONResponse({**row, **told.as_dict()})
 
     async def _stop(self, request: Request) -> Response:
         row = self._row(request.path_params["job"])
@@ -137,7 +143,9 @@ class JobRoutes:
     def _row(self, job: str) -> Mapping[str, Any]:
         row = self._taken().row(job)
         if row is None:
-            known = ", ".join(row["id"] for row in self._taken().rows())
+            rows = self._taken().rows()
+            names = [(row["id"], row.get("name") or row["stage"]) for row in rows]
+            known = ", ".join(f"{one} ({name})" if name else one for one, name in names)
             raise HTTPException(404, f"there is no job {job}: the jobs are {known or 'none yet'}")
         return row
 

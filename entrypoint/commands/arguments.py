@@ -20,7 +20,7 @@ from entrypoint.commands import cli
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
 
-JOB = "the id of a submitted job, as `list` shows it"
+JOB = "the id or the name of a submitted job, as `list` shows it"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
 NAME_OF_RUN = "the run's name on its page, in the report and in lists"
 GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"

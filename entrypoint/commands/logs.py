@@ -7,9 +7,10 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
@@ -19,6 +20,7 @@ from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patie
 from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import end_of_run
 from entrypoint.config.settings import Settings
+from entrypoint.job import jobs
 from entrypoint.job.failures.log_patterns import spoken
 from entrypoint.job.failures.tracebacks import last_traceback
 from entrypoint.run import log_files
@@ -74,6 +76,11 @@ class LogsHere:
             raise NoAnswerError(f"there is no {self.job} in {where}", ExitCode.USAGE) from None
         return row.get("ended") is not None
 
+    def job_named(self, name: str) -> str:
+        """Return the id of the newest job of this name; "" if there is none."""
+        found = jobs.newest_named(jobs.stored(RunFiles(self.settings.run_dir).jobs), name)
+        return found.id if found else ""
+
     def head(self) -> str:
         """Return the name of the node that has these files."""
         return self.settings.node_name
@@ -99,6 +106,15 @@ class LogsOfHead:
         path, key = (f"/v1/jobs/{self.job}", "ended") if self.job else ("/v1/state", "outcome")
         return self._ask(path)[key] is not None
 
+    def job_named(self, name: str) -> str:
+        """Return the id of the newest job of this name; "" if there is none."""
+        try:
+            return str(ask(self.settings, "GET", f"/v1/jobs/{quote(name, safe='')}")["id"])
+        except AwayError:
+            raise
+        except NoAnswerError:  # it has no such job, or no jobs
+            return ""
+
     def head(self) -> str:
         return str(self._ask("/v1/state")["head"])
 
@@ -119,7 +135,7 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
         raise NoAnswerError(f"logs --follow {problem}", ExitCode.USAGE)
     if options.follow:
         name = names[0] if names else ""
-        source = source_of(settings, name if JOB.fullmatch(name) else "", patient=True)
+        source = _source_named(settings, name, patient=True)
         if not (name or attempts(source)):
             there = f"a job, or one of {', '.join(source.names()) or 'none yet'}"
             raise NoAnswerError(
@@ -151,6 +167,15 @@ def source_of(settings: Settings, job: str = "", *, patient: bool = False) -> Lo
         return LogsHere(settings, job)
     _find_head(settings)
     return LogsOfHead(settings, job, patient)
+
+
+def _source_named(settings: Settings, name: str, *, patient: bool = False) -> LogsHere | LogsOfHead:
+    """Return the logs of the job that has this id or name, else the run's. Raises NoAnswerError."""
+    if JOB.fullmatch(name):
+        return source_of(settings, name, patient=patient)
+    whole = source_of(settings, patient=patient)
+    job = "" if not name or _log_named(whole, name) else whole.job_named(name)
+    return replace(whole, job=job)
 
 
 def _followed(source: Logs, options: argparse.Namespace, *names: str) -> Iterator[str]:
@@ -208,7 +233,7 @@ def _named(
     settings: Settings, name: str, options: argparse.Namespace
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the logs that a NAME means, each with the lines that are asked for."""
-    source = source_of(settings, name if JOB.fullmatch(name) else "")
+    source = _source_named(settings, name)
     source.over()  # raises if there is no such job
     part = Part(options.lines, options.since)
     for log in attempts(source) if source.job else [_found(source, name)]:
@@ -216,14 +241,20 @@ def _named(
         yield label, "".join(part.of(read_part(source, log, part, {}))).splitlines()
 
 
-def _found(source: LogsHere | LogsOfHead, name: str) -> str:
-    """Return the log that a node's or a log's name means. Raises NoAnswerError."""
+def _log_named(source: LogsHere | LogsOfHead, name: str) -> str:
+    """Return the run's log of this name, or of the node of this name; "" if there is none."""
     names = source.names()
     for log in (name, f"worker-{name.removeprefix('worker-')}"):
         if log in names:
             return log
-    if name == source.head() and "head" in names:
-        return "head"
+    return "head" if "head" in names and name == source.head() else ""
+
+
+def _found(source: LogsHere | LogsOfHead, name: str) -> str:
+    """Return the log that a node's or a log's name means. Raises NoAnswerError."""
+    if log := _log_named(source, name):
+        return log
+    names = source.names()
     hint = did_you_mean(name, names, f"the logs are {', '.join(names) or 'none yet'}")
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 

@@ -242,5 +242,4 @@ def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:
     code = "" if row["exit_code"] is None else f", exit code {row['exit_code']}"
     why = f": {row['sentence']}" if row["sentence"] else ""
     yield f"{row['id']} ({row['state']}{code}){why}"
-    if progress := Progress.of(row.get("progress") or {}):
-        yield console.sentence(progress)
+    yield from _attempts(row)

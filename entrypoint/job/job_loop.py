@@ -117,5 +117,6 @@ class JobLoop:
         with suppress(OSError):  # none, or of a head that ended while another job ran
             self.run.files.kept.rename(run.files.kept)
         run_identity.identify(settings, run.files)
-        journal.record("start", f"{job.id} begins on the cluster of {settings.node_name}")
+        verb = "goes on" if journal.attempts() else "begins"
+        journal.record("start", f"{job.id} {verb} on the cluster of {settings.node_name}")
         return run

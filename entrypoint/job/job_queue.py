@@ -101,7 +101,7 @@ class JobQueue:
         return [self._row(job) for job in list(self._jobs.values())]
 
     def row(self, job: str) -> dict[str, Any] | None:
-        found = self._jobs.get(job)
+        found = self._jobs.get(job) or entries.newest_named(list(self._jobs.values()), job)
         return None if found is None else self._row(found)
 
     def stop(self, job: str) -> None:
@@ -133,7 +133,8 @@ class JobQueue:
                     sentence = NOT_BEGUN + "; ".join(faults)
                     self._end(job, JobState.FAILED, ExitCode.USAGE, sentence)
                 else:
-                    self._journal.record("job-started", f"{job.id} begins", job=job.id)
+                    verb = "goes on" if self._journal_of(job).attempts() else "begins"
+                    self._journal.record("job-started", f"{job.id} {verb}", job=job.id)
                     self._jobs[job.id] = replace(job, state=JobState.RUNNING)
                     return self._jobs[job.id]
         return None

@@ -74,6 +74,12 @@ def newest_with(jobs: Iterable[Job], key: str) -> Job | None:
     return same[-1] if same else None
 
 
+def newest_named(jobs: Iterable[Job], name: str) -> Job | None:
+    """Return the newest job that its user gave this name, or that is this stage of a pipeline."""
+    same = [job for job in jobs if name and name in (job.name, job.stage)]
+    return same[-1] if same else None
+
+
 def number(job: str) -> int:
     """Return the number in a job's id; 0 for any other name."""
     number = job.removeprefix("job-")

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from contract import lease as contract_lease
 from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
+from contract.journal_file.index import newest_first
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, storage_proof
 from entrypoint.cluster.access import keys_of, page_link
@@ -127,7 +129,7 @@ def _serve(
             # The first event of each head: readers take the epoch of those that follow from it.
             journal.record(
                 "start",
-                _start_sentence(settings, role),
+                _start_sentence(settings, role) + ("" if taken else _silent_end(journal)),
                 incarnation=own.incarnation,
                 resume=_resume(journal, settings, taken),
             )
@@ -344,6 +346,17 @@ def _say_failover(settings: Settings, role: Head) -> None:
             "if this head is lost for %s, a worker takes its place (ROLLCALL_HEAD_FAILOVER)",
             duration(seconds),
         )
+
+
+def _silent_end(journal: Journal) -> str:
+    """Return that the head before this one ended without saying so; "" if it said so."""
+    before = list(journal.landmarks("start", "outcome"))
+    if not before or before[-1]["kind"] == "outcome":
+        return ""
+    last = next(newest_first(journal.path))
+    silent = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(last["at"])).total_seconds())
+    head = before[-1]["node"]
+    return f"; the head before it ({head}) ended without saying so, silent for {duration(silent)}"
 
 
 def _start_sentence(settings: Settings, role: Head) -> str:

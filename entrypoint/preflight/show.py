@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 600
 """Limit for what a node says of one check to the head."""
+LONG_WORD = 100
+"""A word of so many characters may be cut within it."""
 COLOURS = {
     Verdict.PASS: "green",
     Verdict.WARN: "yellow",
@@ -91,7 +93,12 @@ def not_well(report: Report, secrets: Iterable[str] = ()) -> dict[str, str]:
 
 def _one_line(text: str) -> str:
     printable = "".join(one if one.isprintable() else " " for one in text)
-    return " ".join(printable.split())[:MOST_CHARACTERS]
+    line = " ".join(printable.split())
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    cut = line[: MOST_CHARACTERS - 2]
+    before, _, word = cut.rpartition(" ")
+    return f"{before if len(word) < LONG_WORD else cut} …"
 
 
 def failed_names(report: Report) -> str:

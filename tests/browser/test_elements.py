@@ -128,3 +128,34 @@ def test_the_stop_is_confirmed_or_not_by_the_keyboard_alone(head: Head, tab: Pag
     with tab.expect_response("**/v1/stop"):
         tab.keyboard.press("Enter")
     assert head.heard.stops == ["asked over HTTP"]
+
+
+def test_small_numbers_keep_their_digits_and_the_ticks_of_an_axis_differ(
+    head: Head, tab: Page
+) -> None:
+    opened(head, tab)
+    assert tab.evaluate(
+        "[5e-7, -1e-17, 0, -0, 0.0123456, -2.5, 123456].map(one => number(one))"
+    ) == [
+        "5e-7",
+        "-1e-17",
+        "0",
+        "0",
+        "0.01235",
+        "-2.5",
+        "123,456",
+    ]
+    for values, step in (("[0, 2.5e-7, 5e-7]", 2.5e-7), ("[5e-4, 1e-3, 1.5e-3, 2e-3]", 5e-4)):
+        said = tab.evaluate(f"ticks({values}, {step})")
+        assert len(set(said)) == len(said)
+        assert [float(one) for one in said] == json.loads(values)
+
+
+def test_a_phone_has_links_to_the_parts_that_are_below_the_charts(head: Head, tab: Page) -> None:
+    tab.set_viewport_size({"width": 390, "height": 800})
+    opened(head, tab)
+    jump = tab.get_by_role("navigation").get_by_role("button", name="Logs")
+    jump.click()
+    expect(tab.get_by_role("heading", name="Logs")).to_be_focused()
+    expect(tab.get_by_role("heading", name="Logs")).to_be_in_viewport()
+    is_for_everyone(tab)

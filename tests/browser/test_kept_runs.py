@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from contract.progress import Progress
 from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobInfo
@@ -70,10 +71,15 @@ def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path)
     run = reported_runs.written(tmp_path / "a", clock)
     run.leases.mkdir()
     (run.leases / "1").write_text("{}")
+    Progress(step=64, total_steps=256, step_seconds=1.0).write(run.progress)
     with KeptRunsServer(run.root) as server:
         tab.goto(server.link)
         expect(tab.locator("#state")).to_have_text("Running")
         expect(tab.locator("#state")).to_have_text("Head lost")
+        still = re.compile(r"^The job still trains: step 64 at \S+\. Start the head again\.$")
+        expect(tab.locator("#verdict")).to_have_text(still)
+        old = Progress(step=64, total_steps=256, step_seconds=1.0, at="2026-01-01T00:00:00+00:00")
+        old.write(run.progress)
         expect(tab.locator("#verdict")).to_have_text("Start the head again.")
         expect(tab.locator("#resume code")).to_have_text(again)
         expect(tab.locator("#attempts li")).to_contain_text("· head_lost")
@@ -97,6 +103,8 @@ def test_two_runs_lie_over_each_other_in_one_colour_each(tab: Page, tmp_path: Pa
         assert len(shown) > 5  # charts
         assert len(set(shown)) == 1
         is_for_everyone(tab)
+        tab.reload()  # the address names what is chosen
+        expect(rewards).to_have_accessible_name(BOTH)
         tab.get_by_label("Curves of low-rate").uncheck()
         tab.get_by_label("Curves of high-rate").uncheck()
         expect(tab.locator("#together figure")).to_have_count(0)

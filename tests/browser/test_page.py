@@ -268,7 +268,7 @@ def test_samples_are_text_whatever_a_completion_says(head: Head, tab: Page) -> N
     head.run.samples.write_text(json.dumps(row) + "\n")
     opened(head, tab)
     tab.get_by_text("Some samples of the newest steps").click()
-    expect(tab.get_by_role("article")).to_contain_text("Step 5 · reward 0.250")
+    expect(tab.get_by_role("article")).to_contain_text("Step 5 · reward 0.25")
     expect(tab.get_by_role("article")).to_contain_text(evil)
     assert tab.title() != "1"
 

@@ -24,7 +24,7 @@ from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAske
 from entrypoint.run.journal import Journal
 from tests.support.control import HEAD
 from tests.support.damage import damaged
-from tests.support.job_head import JobHead, fails, job_head, soon, until_stopped
+from tests.support.job_head import JobHead, fails, finishes, job_head, soon, until_stopped
 
 __all__ = ["job_head"]
 
@@ -99,6 +99,24 @@ def test_the_next_head_goes_on_with_the_job_that_its_stop_interrupted(tmp_path: 
         assert second.ran == ["job-1", "job-2"]
         assert seen == [{"env_vars": {"LEVEL": "2"}}]
         assert second.queue.submit(["true"], {})["id"] == "job-3"
+
+
+def test_a_job_that_has_made_an_attempt_goes_on_and_does_not_begin_again(tmp_path: Path) -> None:
+    def tries(run: RunContext) -> Outcome:
+        run.journal.record("attempt", "attempt 1 starts")
+        return until_stopped(run)
+
+    with JobHead(tmp_path, sleep=tries) as first:
+        first.queue.submit(["sleep"], {})
+        soon(lambda: bool(Journal(RunFiles(first.run.jobs / "job-1").journal, "gn1").attempts()))
+        first.inbox.put(StopAsked("maintenance"))
+    with JobHead(tmp_path, sleep=finishes) as second:
+        soon(lambda: second.state("job-1") == "finished")
+        run = RunFiles(second.run.jobs / "job-1")
+        started = [event["sentence"] for event in second.journal.events("job-started")]
+        begun = [event["sentence"] for event in Journal(run.journal, "gn1").events("start")]
+    assert started == ["job-1 begins", "job-1 goes on"]
+    assert [sentence.split(" on the ")[0] for sentence in begun] == started
 
 
 @pytest.mark.parametrize("code", [ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT])

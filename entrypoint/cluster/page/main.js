@@ -45,6 +45,22 @@ async function refresh() {
   }
 }
 
+/** Links to the parts of the page that are there. The address stays: it names the run. */
+function showJumps() {
+  const there = [...document.querySelectorAll("main > section")].filter(part => !part.hidden && part.querySelector("h2:not(.spoken)")).map(part => part.querySelector("h2"));
+  const names = there.map(title => title.textContent);
+  if (names.join() === [...by("jumps").children].map(one => one.textContent).join()) return;
+  by("jumps").replaceChildren(...there.map(title => {
+    const button = make("button", {type: "button"}, title.textContent);
+    button.addEventListener("click", () => {
+      title.tabIndex = -1;
+      title.focus({preventScroll: true});
+      title.scrollIntoView();
+    });
+    return button;
+  }));
+}
+
 /** Show the list of runs, now and then, in place of a run. */
 async function refreshList() {
   document.body.classList.add("list");
@@ -111,6 +127,7 @@ function show(news) {
   showFailedLog(news.outcome);
   showVerdict(news);
   if (isHeadLost(news) !== drawnLost) draw();
+  showJumps();
   tick();
 }
 

@@ -9,7 +9,8 @@ const together = new Charts(by("together"), groupOfCharts);
 let runs = [], palette = [], drawnRuns = "";
 
 /** The run that the address names; null: the page's own one, or the list. */
-const picked = () => new URLSearchParams(location.hash.slice(1)).get("run");
+const inAddress = () => new URLSearchParams(location.hash.slice(1));
+const picked = () => inAddress().get("run");
 const isList = () => LIST !== undefined && picked() === null;
 const linkTo = id => `#${new URLSearchParams({run: id})}`;
 
@@ -21,6 +22,7 @@ async function refreshRuns() {
   palette = news.colours;
   by("runs").hidden = !isList() && (!runs.length || LIST !== undefined);
   by("runs-count").textContent = news.more ? `${runs.length} of ${news.count} runs are read` : `${news.count} run${news.count === 1 ? "" : "s"}`;
+  chooseNamed();
   showRuns();
   if (news.more) await refreshRuns();
   await refreshTogether();
@@ -62,7 +64,7 @@ function runRow(run, isFull) {
   box.addEventListener("change", () => choose(run.id, box.checked));
   const line = make("span", {className: "line"});
   line.style.background = chosen.get(run.id) ?? "none";
-  const best = run.best === null ? "" : `${Number(run.best.toPrecision(4))} ${run.metric}`;
+  const best = run.best === null ? "" : `${number(run.best)} ${run.metric}`;
   const cells = [["run", make("a", {href: linkTo(run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`)], ["model", run.model],
     ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", ran(run)]];
   return make("tr", {}, make("td", {}, box, " ", line), ...cells.map(([name, content]) => {
@@ -72,10 +74,17 @@ function runRow(run, isFull) {
   }));
 }
 
+/** Choose the runs that the address names, as far as they are known. */
+function chooseNamed() {
+  for (const id of inAddress().getAll("curves"))
+    if (!chosen.has(id) && chosen.size < palette.length && runs.some(run => run.id === id)) chosen.set(id, palette.find(colour => ![...chosen.values()].includes(colour)));
+}
+
 /** Take a run into the charts, in the first colour that is free, or out of them. */
 function choose(id, isWanted) {
   if (isWanted) chosen.set(id, palette.find(colour => ![...chosen.values()].includes(colour)));
   else chosen.delete(id);
+  history.replaceState(null, "", `#${new URLSearchParams([...inAddress().entries()].filter(([name]) => name !== "curves").concat([...chosen.keys()].map(one => ["curves", one])))}`);
   showRuns();
   refreshTogether().catch(() => {});
 }

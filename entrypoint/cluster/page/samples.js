@@ -16,7 +16,7 @@ async function refreshSamples(job, step) {
 
 /** One sample. Its texts may say anything: they stay text. */
 function sample(row) {
-  const reward = typeof row.reward === "number" ? row.reward.toFixed(3) : `none: ${row.error ?? "it failed"}`;
+  const reward = typeof row.reward === "number" ? number(row.reward) : `none: ${row.error ?? "it failed"}`;
   const parts = Object.entries(row.metrics).map(([name, value]) => `${name} ${value}`);
   const title = [`Step ${row.step}`, `reward ${reward}`, ...parts, row.stop && `ended by ${row.stop}`].filter(Boolean).join(" · ");
   const text = (label, words) => [make("h4", {}, label), make("pre", {}, String(words))];

@@ -17,7 +17,7 @@ function duration(seconds) {
 
 /** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
 const heldOut = value => value == null || value >= 0 && value <= 1
-  ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", value.toFixed(3)];
+  ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", number(value)];
 const percent = value => `${(100 * value).toFixed(1)} %`;
 
 const FAILED = ["Failed", "bad", "✕"];
@@ -83,7 +83,7 @@ function happening(state) {
   for (const {sentence} of [...(state.stragglers ?? []).filter(one => !told.has(one.node)), ...staying])
     found.push(["warn", sentence]);
   const p = state.progress, age = p && (Date.parse(state.at) - Date.parse(p.at)) / 1000;
-  if (p?.step_seconds && state.phase === "training" && age > Math.max(60, 5 * p.step_seconds))
+  if (p?.step_seconds && state.phase === "training" && age > patience(p))
     found.push(["warn", `no step for ${duration(age)}; the last one took ${duration(p.step_seconds)}`]);
   return found;
 }
@@ -112,13 +112,22 @@ const bySaid = (nodes, check) => nodes.reduce((lists, node) => pushed(lists, sai
 /** Pure: what is bad comes before warnings, and stays in its order. */
 const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") - (other !== "bad"));
 
+/** Pure: how long, in seconds, a step may be awaited before its absence is a fault. */
+const patience = ({step_seconds: seconds}) => Math.max(60, 5 * (seconds ?? 0));
+
+/** Pure: the newest step of a job that makes steps without its head; "" if it makes none. */
+function stillTrains(progress, at) {
+  const isNew = progress && (Date.parse(at) - Date.parse(progress.at)) / 1000 <= patience(progress);
+  return isNew ? `The job still trains: step ${progress.step} at ${clock(progress.at)}. ` : "";
+}
+
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase, is_starting, is_live, isLost}, found) {
+function verdict({outcome, phase, is_starting, is_live, isLost, progress, at}, found) {
   if (isLost) return ["bad", "Start the head again."];
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
-  if (!is_live) return phase === "head_lost" ? ["bad", "Start the head again."] : ["busy", "This is what its directory says."];
+  if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}Start the head again.`] : ["busy", "This is what its directory says."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
@@ -140,10 +149,10 @@ function facts(state) {
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
-    ["Reward", p.reward?.toFixed(3)],
-    ["Loss", p.loss?.toPrecision(4)],
+    ["Reward", p.reward == null ? null : number(p.reward)],
+    ["Loss", p.loss == null ? null : number(p.loss)],
     heldOut(p.eval),
-    ["KL", p.kl?.toFixed(4)],
+    ["KL", p.kl == null ? null : number(p.kl)],
     ["Tokens/s", goesOn && p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
     ["Step time", goesOn && p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
   );

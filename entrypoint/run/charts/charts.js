@@ -80,8 +80,15 @@ const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.
 function spoken({name, label}, {steps, series}) {
   const known = series[name].flatMap((value, place) => value === null ? [] : [[steps[place], value]]);
   const when = step => isTime(name) ? `at ${moment(1000 * step)}` : `at step ${step}`;
-  const say = ([step, value]) => `${value} ${when(step)}`;
+  const say = ([step, value]) => `${number(value)} ${when(step)}`;
   return `${label}: ${say(known[0])}, ${say(known.at(-1))}`;
+}
+
+/** A value below its chart; with its step, if that is not the step that the legend names. */
+function inLegend(plot, value, series, place) {
+  if (value === null || value === undefined) return "--";
+  const isOlder = place !== undefined && place !== null && place !== plot.legend.idxs[0] && !plot.scales.x.time;
+  return isOlder ? `${number(value)} at step ${plot.data[0][place]}` : number(value);
 }
 
 function options(metrics, width) {
@@ -93,9 +100,9 @@ function options(metrics, width) {
     legend: {markers: {dash: (plot, place) => plot.series[place].dash ? "dashed" : "solid"}},
     hooks: {ready: [showNewest]},
     scales: {x: {time: byTime}},
-    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 56}],
+    axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 64, values: (_, values, place, space, step) => ticks(values, step)}],
     series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.map(({name, label, colour, dash}) => ({
-      label, stroke: colour, dash: dash?.length ? dash : undefined, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
+      label, value: inLegend, stroke: colour, dash: dash?.length ? dash : undefined, width: 2, spanGaps: true, points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
     }))],
   };
 }

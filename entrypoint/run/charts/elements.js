@@ -1,4 +1,4 @@
-// What the page and the report use to make elements and to write times. Text is never HTML.
+// What the page and the report use to make elements and to write times and numbers. Text is never HTML.
 "use strict";
 
 /** An element of one kind with properties and children; strings among them become text. */
@@ -9,6 +9,22 @@ function make(kind, properties, ...children) {
 }
 
 const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
+const LEAST_PLAIN = 1e-3; // below it a number is written with an exponent
+const plain = value => (value || 0).toLocaleString([], {maximumSignificantDigits: 15}); // -0 is 0
+
+/** Pure: a number with so many digits that count, however small it is. */
+function number(value, digits = 4) {
+  const rounded = Number(value.toPrecision(digits));
+  return rounded && Math.abs(rounded) < LEAST_PLAIN ? rounded.toExponential() : plain(Math.abs(value) < 10 ** digits ? rounded : Math.round(value));
+}
+
+/** Pure: the numbers of an axis, `step` apart, each with all its digits: no two are the same. */
+function ticks(values, step) {
+  const exact = values.map(value => Number((Math.round(value / (step / 10)) * (step / 10)).toPrecision(12)));
+  const areSmall = Math.max(...exact.map(Math.abs)) < LEAST_PLAIN;
+  return exact.map(value => value && areSmall ? value.toExponential() : plain(value));
+}
+
 /** Pure: a time of today, or a day and a time. */
 function moment(at) {
   const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();

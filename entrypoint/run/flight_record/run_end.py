@@ -71,7 +71,8 @@ class Ended:
         yield from self.why()
         yield from self.learned()
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
-        if stored_json.is_count(steps) and stored_json.is_count(attempts):
+        # A cluster of submitted jobs, and a run that did not begin, have made none.
+        if stored_json.is_count(steps) and stored_json.is_count(attempts) and attempts:
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
 
     def learned(self) -> Iterator[str]:

@@ -21,9 +21,9 @@ def lines(record: FlightRecord) -> Iterator[str]:
     rest = {use: spent for use, spent in record.seconds.items() if use != TRAINING}
     if rest:
         yield "the rest:"
-        for use, spent in rest.items():
-            share = spent / record.wall_seconds if record.wall_seconds else 0.0
-            yield f"  {share:6.1%}  {use}, {duration(spent)}"
+        for use, seconds in rest.items():
+            share = seconds / record.wall_seconds if record.wall_seconds else 0.0
+            yield f"  {share:6.1%}  {use}, {spent(seconds)}"
     if record.attempts:
         yield "attempts:"
         for attempt in record.attempts:
@@ -44,8 +44,8 @@ def lines(record: FlightRecord) -> Iterator[str]:
 def effective_time(record: FlightRecord) -> str:
     if UNTOLD in record.seconds:
         return "the job tells no steps, so that its effective time is not known"
-    spent = duration(record.seconds.get(TRAINING, 0.0))
-    return f"effective time {record.effective_time_ratio:.1%}: {spent} of steps that count"
+    counts = duration(record.seconds.get(TRAINING, 0.0))
+    return f"effective time {record.effective_time_ratio:.1%}: {counts} of steps that count"
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:
@@ -65,6 +65,11 @@ def _failure(failure: FailureRecord) -> Iterator[str]:
 def _time(at: str) -> str:
     """Return a time of the record as the console and the logs have it."""
     return datetime.fromisoformat(at).strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+def spent(seconds: float) -> str:
+    """Return a use of time; what is too short for a digit is not nothing."""
+    return "< 0.1 s" if 0 < seconds < 0.05 else duration(seconds)
 
 
 def counted(number: int, noun: str) -> str:

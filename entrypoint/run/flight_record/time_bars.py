@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contract.durations import duration
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
-from entrypoint.run.flight_record.text import counted
+from entrypoint.run.flight_record.text import counted, spent
 from entrypoint.run.flight_record.time_accounting import BY_HEAD
 
 GRID = (0.0, 0.5, 1.0)
@@ -16,24 +16,24 @@ GRID = (0.0, 0.5, 1.0)
 def shares(title: str, uses: Sequence[tuple[str, float, str]], total: float) -> Html:
     """Return a bar and a table. `uses`: name, seconds, colour; `total`: seconds of all."""
     whole = total or 1.0
-    said = "; ".join(f"{name} {spent / whole:.1%}" for name, spent, _ in uses)
+    said = "; ".join(f"{name} {seconds / whole:.1%}" for name, seconds, _ in uses)
     parts = [
         element(
             "span",
-            title=f"{name}: {duration(spent)}",
-            style=f"width:{100 * spent / whole:.3f}%;background:{colour}",
+            title=f"{name}: {spent(seconds)}",
+            style=f"width:{100 * seconds / whole:.3f}%;background:{colour}",
         )
-        for name, spent, colour in uses
+        for name, seconds, colour in uses
     ]
     bar = element("div", *parts, class_="bar", role="img", aria_label=f"{title}. {said}")
     rows = [
         element(
             "tr",
             element("th", swatch(colour), name, scope="row"),
-            element("td", duration(spent)),
-            element("td", f"{spent / whole:.1%}"),
+            element("td", spent(seconds)),
+            element("td", f"{seconds / whole:.1%}"),
         )
-        for name, spent, colour in uses
+        for name, seconds, colour in uses
     ]
     return element("div", bar, element("table", element("tbody", *rows)))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from contract.journal import append_event
+from contract.journal import EventSource, append_event
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint import __main__ as entrypoint
@@ -139,6 +139,25 @@ def test_events_of_a_job_and_of_none(job_head: JobHead, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[-1].endswith(" attempt 1 starts")
     assert rollcall(where, "events", "job-7") == 64
     assert "there is no job job-7" in capsys.readouterr().err
+
+
+def test_a_jobs_name_says_which_job_is_meant(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = job_head.environment
+    assert rollcall(where, "submit", "--name", "low-rate", "--", "true") == 0
+    run = RunFiles(job_head.run.jobs / "job-1")
+    append_event(run.journal, "attempt", "attempt 1 starts", source=EventSource(attempt=1))
+    append_event(run.journal, "failure", "it", {"failure": "crash"}, source=EventSource(attempt=1))
+    capsys.readouterr()
+    assert rollcall(where, "logs", "low-rate") == 0
+    assert "true was here" in capsys.readouterr().out
+    assert rollcall(where, "status", "low-rate") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("job-1 (finished")
+    assert "attempt 1: 1 failure so far" in said
+    assert rollcall(where, "status", "other") == 64
+    assert "the jobs are job-1 (low-rate)" in capsys.readouterr().err
 
 
 def test_a_job_that_waits_in_the_queue_has_no_events_yet(

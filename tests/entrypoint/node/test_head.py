@@ -89,6 +89,9 @@ def test_the_first_head_gives_the_run_its_identity_and_a_later_one_keeps_it(
     assert run.token.read_text() == token
     events = list(read_events(run.journal))
     assert [event["kind"] for event in events] == ["start", "start"]
+    assert "without saying so" not in events[0]["sentence"]
+    silent = f"the head before it ({events[0]['node']}) ended without saying so, silent for "
+    assert silent in events[1]["sentence"]
     again = start_again.command(
         read_settings(variables(run, taken), ["true"]), socket.gethostname()
     )

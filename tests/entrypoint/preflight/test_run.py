@@ -193,6 +193,10 @@ def test_what_a_node_says_of_its_checks_is_a_line_that_the_head_takes() -> None:
     odd = Check(
         "t.odd", "?", lambda _: Finding(Verdict.FAIL, "a\x1b[1mb\nc hunter2-hunter2", "x" * 999)
     )
+    many = Check("t.many", "?", lambda _: Finding(Verdict.FAIL, "6379: Admin " * 99, "free them"))
+    cut = show.not_well(report(many), [])["t.many"]
+    assert set(cut.removeprefix("FAIL t.many: ").removesuffix(" …").split()) == {"6379:", "Admin"}
+    assert cut.endswith(" …")
     said = show.not_well(report(PASSING, WARNING, odd, SKIPPING), ["hunter2-hunter2"])
     assert said["t.warns"] == "WARN t.warns: low → add some"
     assert said["t.odd"].startswith("FAIL t.odd: a [1mb c ******** → xxx")

@@ -16,7 +16,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.journal import append_event, read_events
 from entrypoint.commands import report as report_command
-from entrypoint.run.flight_record import html
+from entrypoint.run.flight_record import html, text, time_bars
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
 from entrypoint.run.flight_record.record import FlightRecord
@@ -355,3 +355,10 @@ def test_a_run_that_never_came_to_an_attempt_has_a_record(
     assert made.seconds == {"roll call": 1809}
     assert any("failed" in line for line in report_text.lines(made))
     assert "attempts:" not in report_text.lines(made)
+
+
+def test_a_share_of_time_that_is_too_short_for_a_digit_is_not_0_s() -> None:
+    assert text.spent(0.004) == "< 0.1 s"
+    assert text.spent(0.0) == "0 s"
+    shares = time_bars.shares("Time", [("generate", 0.004, "red"), ("train", 0.014, "blue")], 0.018)
+    assert "<td>&lt; 0.1 s</td><td>22.2%</td>" in shares
