@@ -138,7 +138,7 @@ def test_a_pipeline_is_one_report_with_its_stages_in_order(tab: Page, tmp_path: 
         *("Stage ppo (job-4)", "Stage eval (job-5)"),
     ]
     sft = tab.locator("#job-2")
-    expect(sft.get_by_role("img", name="Loss. loss: 2.5394 at step 10")).to_be_visible()
+    expect(sft.get_by_role("img", name="Loss. loss: 2.539 at step 10")).to_be_visible()
     expect(sft.get_by_role("img", name="Held-out accuracy. accuracy: 0.75")).to_be_visible()
     expect(tab.locator("#job-4").get_by_role("img", name="Reward. ")).to_be_visible()
     expect(tab.locator("#job-5")).to_contain_text("failed it did not begin: the disk is full")
