@@ -1,13 +1,15 @@
 """Reschedules processes after the loss of a node: from their planned bundles to spare bundles.
 
 A spare bundle is on any living node that has the same resources free. Processes that shared a
-planned bundle share the spare bundle. If no node has room, `try_reserve` leaves a request for it,
-and the run continues meanwhile.
+planned bundle share the spare bundle. All work of a lost node goes to one node if that has room:
+of two spares, one takes the place. If no node has room, `try_reserve` leaves a request for it, and
+the run continues meanwhile.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,8 @@ from trainer.types import NoSeatError
 
 SPARE_SECONDS = 5.0
 """Seconds until free resources are given. A dead process's resources are free after a second."""
+TOGETHER_SECONDS = 2.0
+"""Seconds for the same on the node that other work of the lost node has gone to."""
 AGAIN_SECONDS = 30.0
 """Seconds until a request is made again, because other nodes may be reachable by then."""
 
@@ -53,6 +57,8 @@ class _Asked:
     """The living nodes at the time of the request."""
     at: float
     """Time of a monotonic clock, in seconds."""
+    patience: float
+    """Seconds after which other nodes are asked."""
 
 
 class Rescheduler:
@@ -62,6 +68,8 @@ class Rescheduler:
         self._tell = tell
         self._reach = Reach()
         self._told: set[tuple[str, str]] = set()
+        self._heirs: dict[str, str] = {}
+        """Ray's id of a lost node → that of the node on which its work goes on."""
         self._moved: dict[int, _Place] = {}
         """Planned bundle → the spare bundle that replaces it."""
         self._asked: dict[tuple[int, ...], _Asked] = {}
@@ -123,11 +131,15 @@ class Rescheduler:
         reserved = self._planned.reservation(role, number)
         for waiting in list(self._asked):  # this process is required, those are not
             self._withdraw(waiting)
-        group = self._ask(reserved)
-        if not group.wait(SPARE_SECONDS):
-            remove_placement_group(group)
-            raise NoSeatError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
-        self._take(reserved, group)
+        heir = self._heir(reserved)
+        for nodes, seconds in ((heir, TOGETHER_SECONDS), (self._reach.reached(), SPARE_SECONDS)):
+            group = self._ask(reserved, nodes) if nodes else None
+            if group and group.wait(seconds):
+                self._take(reserved, group)
+                return
+            if group:
+                remove_placement_group(group)
+        raise NoSeatError(f"no living node has {_wanted(reserved)} free for {role}-{number}")
 
     def try_reserve(self, role: str, number: int) -> bool:
         """Returns whether a node has room for the process now.
@@ -141,9 +153,12 @@ class Rescheduler:
         )
         asked = self._asked.get(reserved.bundles)
         now = time.monotonic()
-        if asked is None or asked.nodes != nodes or now - asked.at > AGAIN_SECONDS:
+        if asked is None or asked.nodes != nodes or now - asked.at > asked.patience:
             self._withdraw(reserved.bundles)  # other nodes were reachable then
-            self._asked[reserved.bundles] = _Asked(self._ask(reserved), nodes, now)
+            heir = self._heir(reserved) if asked is None or asked.nodes != nodes else set()
+            group = self._ask(reserved, heir or self._reach.reached())
+            patience = TOGETHER_SECONDS if heir else AGAIN_SECONDS
+            self._asked[reserved.bundles] = _Asked(group, nodes, now, patience)
             return False
         if placement_group_table(asked.group)["state"] != "CREATED":
             return False
@@ -151,10 +166,15 @@ class Rescheduler:
         self._take(reserved, asked.group)
         return True
 
-    def _ask(self, reserved: Reservation) -> Any:
-        """Request a placement group of spare bundles on one of the reachable nodes."""
+    def _heir(self, reserved: Reservation) -> set[str]:
+        """Return the node that has other work of the same lost node, if it can be reached."""
+        lost = self._place(reserved.bundles[0], reserved).node
+        return self._reach.reached([self._heirs[lost]]) if lost in self._heirs else set()
+
+    def _ask(self, reserved: Reservation, nodes: Iterable[str]) -> Any:
+        """Request a placement group of spare bundles on one of the nodes."""
         # No spaces in the list: Ray would take them as parts of the ids.
-        selector = {"ray.io/node-id": f"in({','.join(sorted(self._reach.reached()))})"}
+        selector = {"ray.io/node-id": f"in({','.join(sorted(nodes))})"}
         return placement_group(
             [dict(reserved.resources)] * len(reserved.bundles),
             strategy="STRICT_PACK",
@@ -168,7 +188,9 @@ class Rescheduler:
     def _take(self, reserved: Reservation, group: Any) -> None:
         nodes = placement_group_table(group)["bundles_to_node_id"]
         for index, bundle in enumerate(reserved.bundles):
-            self._tell_of_move(self._place(bundle, reserved).node, nodes[index])
+            lost = self._place(bundle, reserved).node
+            self._heirs[lost] = nodes[index]
+            self._tell_of_move(lost, nodes[index])
             before = self._moved.get(bundle)
             if before and not self._reach.reached([before.node]):
                 remove_placement_group(before.group)  # else Ray moves its bundles to another node
