@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,21 @@ while not go_on.exists():
 """
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A head that takes jobs."""
+    root = tmp_path_factory.mktemp("pipelines")
+    cluster = Cluster(root, workers=0, job=(), ROLLCALL_WAIT_FOR_JOBS="1")
+    try:
+        cluster.start(HEAD)
+        cluster.until_said(HEAD, "the cluster takes jobs", within=200)
+        yield cluster
+    finally:
+        cluster.close()
+
+
 def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_head(
-    tmp_path: Path,
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     go_on, file = tmp_path / "go-on", tmp_path / "pipeline.yaml"
     second = [sys.executable, "-c", READS, "{stage.first.run}/made", str(go_on)]
@@ -42,34 +56,28 @@ def test_the_second_stage_reads_a_file_of_the_first_and_goes_on_with_the_next_he
         {"name": "second", "job": second},
     ]
     file.write_text(yaml.safe_dump({"stages": stages}))
-    cluster = Cluster(tmp_path / "cluster", workers=0, job=(), ROLLCALL_WAIT_FOR_JOBS="1")
-    try:
+    refuses_a_stage_that_is_too_large(cluster, stages[0])
+    with subprocess.Popen(
+        program(Program.ROLLCALL, "pipeline", str(file)),
+        env=cluster.environment(HEAD),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as following:
+        log = cluster.run.jobs / "job-2" / "logs" / "attempt-1.log"
+        cluster.until(
+            lambda: log.exists() and "read of the first" in log.read_text(),
+            "second stage",
+            within=100,
+        )
+        cluster.kill(HEAD)
         cluster.start(HEAD)
-        cluster.until_said(HEAD, "the cluster takes jobs", within=200)
-        refuses_a_stage_that_is_too_large(cluster, stages[0])
-        with subprocess.Popen(
-            program(Program.ROLLCALL, "pipeline", str(file)),
-            env=cluster.environment(HEAD),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as following:
-            log = cluster.run.jobs / "job-2" / "logs" / "attempt-1.log"
-            cluster.until(
-                lambda: log.exists() and "read of the first" in log.read_text(),
-                "second stage",
-                within=100,
-            )
-            cluster.kill(HEAD)
-            cluster.start(HEAD)
-            go_on.touch()
-            said = following.communicate(timeout=150)[0]
-        assert following.returncode == 0, said
-        assert "read of the first" in said
-        started = [event["details"]["job"] for event in cluster.events("job-started")]
-        assert started == ["job-1", "job-2", "job-2"]
-    finally:
-        cluster.close()
+        go_on.touch()
+        said = following.communicate(timeout=150)[0]
+    assert following.returncode == 0, said
+    assert "read of the first" in said
+    started = [event["details"]["job"] for event in cluster.events("job-started")]
+    assert started == ["job-1", "job-2", "job-2"]
 
 
 def refuses_a_stage_that_is_too_large(cluster: Cluster, first: dict[str, Any]) -> None:
@@ -93,7 +101,7 @@ def refuses_a_stage_that_is_too_large(cluster: Cluster, first: dict[str, Any]) -
 
 
 def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(
-    tmp_path: Path,
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     data, file = tmp_path / "data", tmp_path / "sums.yaml"
     sizes = ("--train-size", "64", "--warmup-size", "64", "--eval-size", "8", "--pairs-size", "64")
@@ -102,30 +110,24 @@ def test_the_example_of_sums_trains_three_stages_each_with_the_models_before(
     text = sums.EXAMPLE.read_text().replace("/data/", f"{data}/")
     text = re.sub(r"(_batch_size) \d+", r"\1 12", text)
     file.write_text(re.sub(r"--max_steps \d+", "--max_steps 2", text))
-    cluster = Cluster(tmp_path / "cluster", workers=0, job=(), ROLLCALL_WAIT_FOR_JOBS="1")
-    try:
-        cluster.start(HEAD)
-        cluster.until_said(HEAD, "the cluster takes jobs", within=200)
-        done = subprocess.run(
-            program(Program.ROLLCALL, "pipeline", "--json", str(file)),
-            env=cluster.environment(HEAD),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        rows = json.loads(done.stdout)
-        assert [(row["stage"], row["state"]) for row in rows] == [
-            ("sft", "finished"),
-            ("rm", "finished"),
-            ("ppo", "finished"),
-        ]
-        runs = [RunFiles(Path(row["run_dir"])) for row in rows]
-        assert str(runs[1].exported) in rows[2]["words"]
-        for run in runs:
-            assert json.loads(run.result.read_text())["steps"] == 2
-            steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
-            assert steps[-1] == 2
-            assert (run.exported / "model.safetensors").exists()
-    finally:
-        cluster.close()
+    done = subprocess.run(
+        program(Program.ROLLCALL, "pipeline", "--json", str(file)),
+        env=cluster.environment(HEAD),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["stage"], row["state"]) for row in rows] == [
+        ("sft", "finished"),
+        ("rm", "finished"),
+        ("ppo", "finished"),
+    ]
+    runs = [RunFiles(Path(row["run_dir"])) for row in rows]
+    assert str(runs[1].exported) in rows[2]["words"]
+    for run in runs:
+        assert json.loads(run.result.read_text())["steps"] == 2
+        steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+        assert steps[-1] == 2
+        assert (run.exported / "model.safetensors").exists()
