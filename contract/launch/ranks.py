@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from contract.launch.launcher_flags import Launch
 from contract.resources import NodeResources
@@ -58,8 +59,12 @@ def lacking(launch: Launch, nodes: Sequence[NodeResources]) -> list[str]:
     """Return what the nodes lack for the launch, a sentence each."""
     chosen = members(nodes)
     wanted = launch.per_node or 0
+    total = sum(node.gpus for node in chosen)
+    of_all = launch.accelerate is not None and wanted == total and len(chosen) > 1
+    remedy = f" (with --num_machines {len(chosen)}, it is {total} of all nodes)" if of_all else ""
     faults = [
         f"{node.name} has {node.gpus} GPUs, and the job starts {wanted} processes on each node"
+        f"{remedy}"
         for node in chosen
         if node.gpus and wanted > node.gpus
     ]
@@ -71,6 +76,34 @@ def lacking(launch: Launch, nodes: Sequence[NodeResources]) -> list[str]:
             f"different numbers of GPUs ({each}): give --num_processes"
         )
     return faults
+
+
+def layout(launch: Launch, nodes: Sequence[NodeResources]) -> dict[str, Any]:
+    """Return the ranks of each node and the GPUs without one, as `plan` shows them."""
+    chosen = members(nodes)
+    counts = _counts(launch, chosen)
+    groups = [
+        {
+            "role": "ranks",
+            "nodes": counts.count(count),
+            "per_node": count,
+            "on": [node.name for node, own in zip(chosen, counts, strict=True) if own == count],
+            "shares_with": [],
+        }
+        for count in sorted(set(counts), reverse=True)
+    ]
+    idle = [
+        f"{node.name} has {node.gpus - count} GPUs without a rank"
+        for node, count in zip(chosen, counts, strict=True)
+        if node.gpus > count
+    ]
+    return {
+        "groups": groups,
+        "memory": [],
+        "chosen": None,
+        "note": f"{sum(counts)} {'rank' if sum(counts) == 1 else 'ranks'}",
+        "idle": "; ".join(idle) or None,
+    }
 
 
 def processes(

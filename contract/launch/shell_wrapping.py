@@ -76,6 +76,18 @@ def unwrapped(words: Sequence[str]) -> Unwrapped:
     return Unwrapped(variables, rest, (*before, *dropped))
 
 
+def without_client(words: Sequence[str]) -> Unwrapped:
+    """Return the command without `ray job submit … --` alone, which would be a job in a job."""
+    variables, rest = variables_before(words)
+    if [PurePath(word).name for word in rest[:1]] + list(rest[1:3]) == RAYS_CLIENT:
+        client, behind = _wrapper(rest)
+        own, command = variables_before(behind)
+        if command:
+            outer = (f"{name}={value}" for name, value in variables.items())
+            return Unwrapped(own, command, (*outer, *client))
+    return Unwrapped(variables, rest)
+
+
 def _wrapper(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of the first wrapper, and the command behind it; no words without one."""
     names = [PurePath(words[0]).name, *words[1:3]]

@@ -70,6 +70,8 @@ class PlannedNodes:
     """The GPUs of each node, the head's first; () if they are equal."""
     memory: int = 0
     """Bytes of the memory of each node's CPUs; 0 if not given."""
+    elsewhere: bool = False
+    """They are other machines than this one: their number or their GPUs are given."""
     columns: tuple[str, ...] = ()
     """The columns that data sets have which are not on this machine; () if nothing is assumed."""
 
@@ -285,9 +287,10 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
             | ({"ROLLCALL_GPU_MEMORY": given["--gpu-memory"]} if "--gpu-memory" in given else {})
         ),
         planned=PlannedNodes(
-            tuple(gpus) if len(gpus) > 1 else (),
-            _memory(given),
-            tuple(filter(None, map(str.strip, given.get(COLUMNS, "").split(",")))),
+            gpus=tuple(gpus) if len(gpus) > 1 else (),
+            memory=_memory(given),
+            elsewhere=bool(gpus or nodes),
+            columns=tuple(filter(None, map(str.strip, given.get(COLUMNS, "").split(",")))),
         ),
     )
 

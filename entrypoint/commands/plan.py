@@ -25,7 +25,7 @@ from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
-from entrypoint.job.recipes.base import FilesGoneError, PlacedJob
+from entrypoint.job.recipes.base import FilesGoneError, NotHere, PlacedJob
 from entrypoint.run import token as run_token
 
 KEYS = (
@@ -52,6 +52,7 @@ KEYS = (
     "warnings",
     "faults",
 )
+OF_HERE = "this machine is not one of the planned nodes, and the flags are checked there"
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
     "--gpus 8 plans for as many on each"
@@ -80,7 +81,11 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
     recipe = recipes.load(settings.recipe).assuming(other.columns)
-    if wrong := arguments.hinted(recipe.faults(settings), "plan"):
+    wrong = arguments.hinted(recipe.faults(settings), "plan")
+    if other.elsewhere:
+        warnings += [f"{OF_HERE}: {one}" for one in wrong if isinstance(one, NotHere)]
+        wrong = [one for one in wrong if not isinstance(one, NotHere)]
+    if wrong:
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.launch.shell_wrapping import unwrapped
+from contract.launch.shell_wrapping import unwrapped, without_client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ BUILTIN, SUPERVISED = "builtin", "supervised"
 
 def command_of(recipe: str, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return a job's words as its recipe reads them, and those around them without an effect."""
-    if not RECIPES[recipe].reads_command:
+    if RECIPES[recipe].own_trainer:
         return tuple(words), ()
-    found = unwrapped(words)
+    found = unwrapped(words) if RECIPES[recipe].reads_command else without_client(words)
     return tuple(found.words), found.dropped

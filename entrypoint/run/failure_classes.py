@@ -219,6 +219,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
             r"^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|FileNotFoundError):",
             r"^\S*(python|pypy)[\d.]*: (can't (open file|find '__main__')|No module named )",
             r"^\S*exec: .*: not found$",
+            r"^error: Failed to spawn: ",
             r"error: (unrecognized arguments|the following arguments are required|argument \S+:)",
             r"(GatedRepo|RepositoryNotFound)Error",
             r"is not a valid model identifier",

@@ -41,6 +41,18 @@ class AbsentFile(str):
         return fault
 
 
+class NotHere(str):
+    """A fault of this machine alone: other nodes may have the program that it lacks."""
+
+    __slots__ = ()
+
+
+class AbsentPython(AbsentFile, NotHere):
+    """A Python is not at the path that the job names."""
+
+    __slots__ = ()
+
+
 class UnknownFlag(str):
     """A fault that no job of the recipe has the flag."""
 

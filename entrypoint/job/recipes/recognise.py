@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from contract.launch.command_lines import PYTHON
 from contract.options import Fault
 from entrypoint.config.recipes import BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
@@ -123,10 +124,12 @@ def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
         program = next(iter(typed.unwrapped), "")
         if not shutil.which(program):
             return ""  # a fault says what would do
-        return (
+        said = (
             f"{typed.name} is a program that no other recipe knows: recipe {name} runs it once, on "
-            "the head. ROLLCALL_RECIPE=torchrun runs a script on every GPU of all nodes"
         )
+        is_script = bool(PYTHON.fullmatch(program)) and typed.program != ("",)
+        every = "ROLLCALL_RECIPE=torchrun runs a script on every GPU of all nodes"
+        return f"{said}the head" + (f". {every}" if is_script else "")
     said = f"{recipe.shown(typed)}: recipe {name}; ROLLCALL_RECIPE decides otherwise"
     if recipe.is_translated(typed):
         behind = script.argv[0] if script and script.argv[0] != "-c" else "-- …"

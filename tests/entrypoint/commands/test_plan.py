@@ -47,6 +47,25 @@ def test_a_head_by_default_that_is_told_of_a_head_is_reminded_of_ray_worker() ->
     assert plan.plan(read_settings(own_id))["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("recipe", "job", "said"),
+    [
+        ("openrlhf", "python3 -m openrlhf.cli.train_ppo_ray --pretrain x", "has no OpenRLHF"),
+        ("verl", "python3 -m verl.trainer.main_ppo data.train_files=x", "has verl"),
+        ("command", "nosuchprogram run", "nosuchprogram is not a program that this image has"),
+    ],
+)
+def test_what_this_machine_lacks_is_a_warning_in_a_plan_for_others(
+    recipe: str, job: str, said: str
+) -> None:
+    settings = read_settings({"EXPECTED_WORKERS": "1"}, tuple(job.split()), recipe)
+    here = plan.plan(settings)
+    assert said in " ".join(fault["problem"] for fault in here["faults"])
+    elsewhere = plan.plan(settings, PlannedNodes(elsewhere=True))
+    assert [fault for fault in elsewhere["faults"] if said in fault["problem"]] == []
+    assert said in " ".join(elsewhere["warnings"])
+
+
 def test_secrets_are_masked_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"WANDB_API_KEY": SECRET, "ROLLCALL_TOKEN": SECRET[::-1], "HF_TOKEN": "hf_123456"}
     environ["ROLLCALL_RECIPE"] = "command"

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.launch.command_lines import variables_before
+from contract.launch.command_lines import PYTHON, variables_before
+from contract.launch.known_modules import mistyped
 from contract.launch.shell_wrapping import OPERATOR
 from contract.options import did_you_mean
 from contract.progress import Progress
@@ -31,7 +32,14 @@ from entrypoint.job.recipes.base import (
     FilesGoneError,
     JobCommand,
     MemoryAdvice,
+    NotHere,
     Recipe,
+)
+from entrypoint.job.recipes.interpreters import (
+    brings,
+    interpreter_for,
+    package_of,
+    source_of,
 )
 from entrypoint.job.recipes.named_files import absent_script
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
@@ -60,6 +68,7 @@ class AnyCommand(Recipe):
         if not settings.job:
             return (NO_JOB,)
         found = [_shell_syntax(settings), _missing(settings), no_directory(settings)]
+        found.append(_mistyped_module(settings))
         return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
 
     def look_for_files(self, settings: Settings) -> None:
@@ -100,11 +109,30 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return absent_script(settings)
-    instead = did_you_mean(program, _programs(), "give a command that it has", cutoff=0.8)
+    instead = did_you_mean(program, _programs(), cutoff=0.8)
     if program.endswith(".py"):
         instead = f"give python3 {program}"
-    fault = f"{program} is not a program that this image has: {instead}"
-    return AbsentFile(fault, Path(program)) if "/" in program else fault
+    otherwise = "give a command that it has"
+    fault = f"{program} is not a program that this image has: {instead or otherwise}"
+    if "/" in program:
+        return AbsentFile(fault, Path(program))
+    return fault if instead else NotHere(fault)
+
+
+def _mistyped_module(settings: Settings) -> str:
+    """Return a fault for a module that is not there, and is like one of another trainer."""
+    variables, words = variables_before(settings.job)
+    typed = TypedCommand(settings.job, settings.runtime_env)
+    near = mistyped(typed.program[-1]) if typed.program[0] == "-m" else ""
+    if not near or not PYTHON.fullmatch(words[0]):
+        return ""
+    module = typed.program[-1]
+    top = module.partition(".")[0]
+    python = interpreter_for(words[0], top)
+    package = package_of(settings, variables, python, top)
+    if source_of(package, module) if package else brings(settings, variables, top):
+        return ""
+    return NotHere(f"{python} finds no module {module}: did you mean {near}?")
 
 
 def _programs() -> list[str]:

@@ -134,11 +134,11 @@ class OpenRLHF(AnyCommand):
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         given = parse(settings.job)
         if given.on_ranks:
-            lacking = [*RANKS.placed(_launched(settings, given), nodes).lacking]
+            placed = RANKS.placed(_launched(settings, given), nodes)
             world = ranks.world_size(parse_launch(_launch(given)), nodes)
             parallel = given.number("ds.tensor_parallel_size") or 1
-            lacking += _other_world(settings, given, world // parallel)
-            return PlacedJob(settings=settings, lacking=tuple(lacking))
+            other = _other_world(settings, given, world // parallel)
+            return replace(placed, settings=settings, lacking=(*placed.lacking, *other))
         gpus = [node.gpus for node in nodes if node.gpus]
         chosen = layout.placed(given, gpus)
         lacking = layout.lacking(chosen.command, gpus)

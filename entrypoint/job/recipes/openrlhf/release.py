@@ -10,11 +10,12 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
+from contract.launch.known_modules import mistyped
 from contract.redaction import redact
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
-from entrypoint.job.recipes.base import AbsentFile
+from entrypoint.job.recipes.base import AbsentPython, NotHere
 from entrypoint.job.recipes.interpreters import (
     Verdict,
     asked,
@@ -58,7 +59,7 @@ def no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
     """Return why no Python can run the command; "" if one can."""
     python = interpreter_for(command.python, PACKAGE)
     if not Path(python).is_file():
-        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
+        return AbsentPython(f"{python} is not there: give the path of a Python", Path(python))
     if set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     is_installed = not brings(settings, command.variables, PACKAGE)
@@ -68,7 +69,9 @@ def no_interpreter(settings: Settings, command: OpenRLHFCommand) -> str:
             return slow
         others = others_with(PACKAGE)
         has = f"{others[0]} has it" if others else "the image `cuda` has it"
-        return (
+        if near := mistyped(command.module):
+            return NotHere(f"{command.module}: did you mean {near}? {python} has no OpenRLHF")
+        return NotHere(
             f"{python} has no OpenRLHF, and {has}: give the path of a Python that has it, as in "
             f"{others[0] if others else '/opt/openrlhf/bin/python'} -m {command.module}"
         )

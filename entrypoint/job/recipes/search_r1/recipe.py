@@ -15,7 +15,7 @@ from entrypoint.config.parsers import ServiceOn
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.job_end import JobEnd, Lacking
-from entrypoint.job.recipes.base import AbsentFile, JobCommand
+from entrypoint.job.recipes.base import AbsentPython, JobCommand, NotHere
 from entrypoint.job.recipes.command.recipe import (
     needless_variables,
     no_directory,
@@ -198,7 +198,7 @@ def _warnings(settings: Settings, command: VerlCommand) -> Iterator[str]:
 def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
     python = interpreter_for(command.interpreter, MODULE)
     if not Path(python).is_file():
-        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
+        return AbsentPython(f"{python} is not there: give the path of a Python", Path(python))
     if command.program[:1] != ("-m",) or set(NEEDS_INSTALL) & set(settings.runtime_env):
         return ""
     if has_module(python, MODULE):
@@ -207,7 +207,7 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
         return slow
     others = others_with(MODULE)
     has = f", and {others[0]} has it" if others else ""
-    return (
+    return NotHere(
         f"{python} has no Search-R1{has}: use an image that has it, and give the path of its "
         f"Python, as in {others[0] if others else '/opt/search-r1/bin/python'} -m "
         "verl.trainer.main_ppo, or start the nodes in the directory of its repository"

@@ -19,7 +19,7 @@ from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
 from entrypoint.job.found_checkpoints import resume_faults, resumed_words
-from entrypoint.job.recipes.base import AbsentFile, ArgumentsError, JobCommand, PlacedJob
+from entrypoint.job.recipes.base import AbsentPython, ArgumentsError, JobCommand, PlacedJob
 from entrypoint.job.recipes.command.recipe import AnyCommand, no_directory, runtime_environment
 from entrypoint.job.recipes.named_files import absent, faults_of_configurations
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
@@ -56,10 +56,11 @@ class TorchRun(AnyCommand):
 
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         try:
-            lacking = ranks.lacking(parse(settings.job), nodes)
+            launch = parse(settings.job)
         except LaunchError as error:
             raise ArgumentsError(str(error)) from None
-        return PlacedJob(settings=settings, lacking=tuple(lacking))
+        lacking = tuple(ranks.lacking(launch, nodes))
+        return PlacedJob(settings=settings, lacking=lacking, layout=ranks.layout(launch, nodes))
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         env = {"ROLLCALL_RUN_DIR": str(settings.run_dir)}
@@ -80,7 +81,7 @@ def _no_python(settings: Settings, launch: Launch) -> str:
         brings = set()
     if launch.python == PYTHON or brings or shutil.which(launch.python):
         return ""
-    return AbsentFile(
+    return AbsentPython(
         f"{launch.python} is not there: give the path of a Python or of a launcher beside one, or "
         f"a launcher without its path, which runs with {sys.executable}",
         Path(launch.python),

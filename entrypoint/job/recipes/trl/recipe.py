@@ -26,7 +26,7 @@ from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
 from entrypoint.job.job_end import Lacking, of_script, of_steps
-from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, NotHere, PlacedJob
 from entrypoint.job.recipes.interpreters import brings, has_module, is_own, package_in, unanswered
 from entrypoint.job.recipes.named_files import absent
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
@@ -118,7 +118,7 @@ class Trl(TorchRun):
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         placed = super().placed(_launched(settings), nodes)
         lacking = (*placed.lacking, *_other_world(settings, nodes))
-        return PlacedJob(settings=settings, lacking=lacking)
+        return replace(placed, settings=settings, lacking=lacking)
 
     def command(self, settings: Settings, resume_from: int | None) -> JobCommand:
         added: tuple[str, ...] = ()
@@ -211,10 +211,11 @@ def _trl(settings: Settings) -> Path | None:
 def _no_trl(python: str | None) -> str:
     """Return why there is no TRL. `python`: the path of another Python than Rollcall's."""
     if python is None:
-        return NOT_HERE
+        return NotHere(NOT_HERE)
     if shutil.which(python) is None:
-        return f"{python} is not there: give the `trl` of an environment with its Python beside it"
-    none = f"{python} has no TRL: give the `trl` of an environment that has it"
+        why = f"{python} is not there: give the `trl` of an environment with its Python beside it"
+        return NotHere(why)
+    none = NotHere(f"{python} has no TRL: give the `trl` of an environment that has it")
     return unanswered("TRL", python) or none
 
 

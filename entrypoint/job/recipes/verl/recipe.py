@@ -16,7 +16,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
-from entrypoint.job.recipes.base import AbsentFile, JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import AbsentPython, JobCommand, MemoryAdvice, NotHere, PlacedJob
 from entrypoint.job.recipes.command.recipe import (
     AnyCommand,
     needless_variables,
@@ -348,11 +348,11 @@ def _no_interpreter(settings: Settings, command: VerlCommand) -> str:
     typed = command.interpreter or "python3"
     python = interpreter_for(typed, PACKAGE)
     if not Path(python).is_file():
-        return AbsentFile(f"{python} is not there: give the path of a Python", Path(python))
+        return AbsentPython(f"{python} is not there: give the path of a Python", Path(python))
     installs = set(NEEDS_INSTALL) & set(settings.runtime_env)
     if "/" in typed or installs or has_module(python, PACKAGE):
         return ""
-    return unanswered("verl", python, shutil.which(typed)) or NOT_HERE
+    return unanswered("verl", python, shutil.which(typed)) or NotHere(NOT_HERE)
 
 
 def _no_workers_python(settings: Settings, command: VerlCommand) -> str:

@@ -18,7 +18,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
-from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, PlacedJob
+from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, NotHere, PlacedJob
 from entrypoint.job.recipes.command.recipe import needless_variables
 from entrypoint.job.recipes.interpreters import has_module, interpreter_for, unanswered
 from entrypoint.job.recipes.torchrun.recipe import TorchRun
@@ -189,7 +189,7 @@ def _no_verl(settings: Settings, command: VerlCommand) -> str:
     python = interpreter_for(command.interpreter, verl.PACKAGE)
     if set(NEEDS_INSTALL) & set(settings.runtime_env) or has_module(python, verl.PACKAGE):
         return ""
-    return unanswered("verl", python) or NOT_HERE.format(python=python)
+    return unanswered("verl", python) or NotHere(NOT_HERE.format(python=python))
 
 
 def _start_faults(settings: Settings, command: VerlCommand) -> list[str]:

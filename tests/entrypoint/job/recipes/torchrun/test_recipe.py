@@ -124,6 +124,18 @@ def test_a_script_in_a_working_directory_or_on_the_path_is_not_looked_for_here()
     assert RECIPE.faults(settings("train.py")) == []
 
 
+def test_plan_shows_the_ranks_of_each_node_and_the_gpus_without_one() -> None:
+    given = settings(
+        *("torchrun", "--nproc-per-node", "4", "-m", "json.tool"),
+        EXPECTED_WORKERS="1",
+        ROLLCALL_NUM_GPUS="8",
+    )
+    layout = plan.plan(given, PlannedNodes(gpus=(8, 8)))["layout"]
+    assert [(group["nodes"], group["per_node"]) for group in layout["groups"]] == [(2, 4)]
+    assert layout["note"] == "8 ranks"
+    assert "worker-1 has 4 GPUs without a rank" in layout["idle"]
+
+
 def test_nodes_that_have_too_few_gpus_cannot_hold_the_job() -> None:
     given = settings("torchrun", "--nproc-per-node", "8", "train.py")
     small = NodeResources(name="gn12", gpus=4)
@@ -141,7 +153,7 @@ def test_plan_says_both_what_has_no_effect_and_what_does_not_fit() -> None:
     row = plan.plan(given, PlannedNodes(gpus=(4, 4)))
     said = [fault["problem"].partition(" has ")[0] for fault in row["faults"]]
     assert said == [given.node_name, "worker-1"]
-    assert row["faults"][0]["remedy"].startswith("Start fewer processes on each node;")
+    assert row["faults"][0]["remedy"] == "Start fewer processes on each node"
     assert "torchrun --nnodes 2: no effect here" in row["warnings"][0]
 
 
