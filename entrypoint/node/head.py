@@ -28,7 +28,13 @@ from entrypoint.config.parsers import NEVER
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import Settings
-from entrypoint.job import command_identity, exported_model, run_identity, supervisor
+from entrypoint.job import (
+    checkpoint_files,
+    command_identity,
+    exported_model,
+    run_identity,
+    supervisor,
+)
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.job_loop import JobLoop
 from entrypoint.job.job_queue import JobQueue
@@ -249,6 +255,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         code = supervisor.conclude(outcome, run, time.monotonic() - began)
         if outcome.name == "failed" or code == ExitCode.RUN_DIR:
             log.info("%s", what_to_do(files, code))
+        elif outcome.name == "finished" and queue is None:
+            log.info("%s", what_is_there(files))
         memory.save(files.kept, settings.node_name)
         return code if finish_uploads() or code else ExitCode.RUN_DIR
 
@@ -279,6 +287,13 @@ def what_to_do(run: RunFiles, code: ExitCode) -> str:
             directory = shlex.quote(str(run.root))
             return f"the cause, and what to do: rollcall report {directory}"
     return f"what to do: {remedy('failed', code, None)}"
+
+
+def what_is_there(run: RunFiles) -> str:
+    """The last words of a run that has finished: where its model is, and what shows the run."""
+    directory = shlex.quote(str(run.root))
+    model = f"the model: {run.exported}; " if checkpoint_files.is_model(run.exported) else ""
+    return f"{model}what happened: rollcall report {directory}; the page: rollcall open {directory}"
 
 
 def _supervision(

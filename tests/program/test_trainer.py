@@ -128,13 +128,9 @@ def test_labels_that_no_server_can_score_end_before_a_cluster_is_asked_for(
         end_of(tiny, run_dir, **flags)
 
 
-FAILS_ONCE = """
-from pathlib import Path
+FAILS = """
 def reward_func(queries, prompts, labels):
-    if not Path(__file__).with_name("failed").exists():
-        Path(__file__).with_name("failed").touch()
-        raise TimeoutError("429 Too Many Requests")
-    return [1.0] * len(queries)
+    raise TimeoutError("429 Too Many Requests")
 """
 
 
@@ -142,7 +138,7 @@ def test_a_reward_of_the_users_that_fails_at_the_start_is_a_warning(
     tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reward = tmp_path / "reward.py"
-    reward.write_text(FAILS_ONCE)
+    reward.write_text(FAILS)
     with pytest.raises(AssertionError, match="a cluster was started"):
         end_of(tiny, run_dir, remote_rm_url=reward)
     (told,) = read_events(RunFiles(run_dir).journal)
@@ -163,11 +159,10 @@ def test_labels_that_a_reward_of_our_own_cannot_read_are_refused(
 
 
 def test_a_flag_without_effect_is_said_at_the_start(
-    tiny: Tiny, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Tiny, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text("\n")
-    assert end_of(tiny, run_dir, prompt_data=broken, deepcompile=True) == ExitCode.USAGE
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        end_of(tiny, run_dir, deepcompile=True)
     assert "warning: --deepcompile has no effect: models run uncompiled" in (
         capsys.readouterr().err
     )

@@ -127,7 +127,10 @@ def only_message(done: subprocess.CompletedProcess[str], code: int) -> str:
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        (WORKER, ["HEAD_POD_ID is not set", "this node is a worker (RAY_WORKER=1)", "set HEAD"]),
+        (
+            WORKER,
+            ["ROLLCALL_HEAD_ADDRESS is not set", "(RAY_WORKER=1)", "set ROLLCALL_HEAD_ADDRESS"],
+        ),
         ({"EXPECTED_WORKERS": "two"}, ["EXPECTED_WORKERS='two'", "whole number", "give"]),
         ({"EXPECTED_WORKERS": "-1"}, ["EXPECTED_WORKERS='-1'", "give"]),
         ({"RAY_WORKER": "maybe"}, ["RAY_WORKER='maybe'", "give 1", "or 0"]),

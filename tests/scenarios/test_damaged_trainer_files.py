@@ -98,9 +98,7 @@ def test_a_file_of_the_run_that_cannot_be_used_ends_a_trainer_with_73_and_its_na
     monkeypatch.setattr(
         "trainer.training.run.run", lambda config: JsonLines(config.files.metrics, 0)
     )
-    argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
-    argv += [str(tiny.prompts), "--remote_rm_url", "arithmetic"]
-    assert main(argv) == ExitCode.RUN_DIR
+    assert main(flags_of(tiny, run_dir)) == ExitCode.RUN_DIR
     assert capsys.readouterr().err.endswith(f"{config.files.metrics}: Is a directory\n")
 
 
@@ -108,9 +106,16 @@ def test_a_users_file_that_is_missing_is_not_the_runs(
     tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.training.run.run", lambda config: (run_dir / "model").read_bytes())
-    argv = ["--run_dir", str(run_dir), "--pretrain", str(tiny.model), "--prompt_data"]
     with pytest.raises(FileNotFoundError):
-        main([*argv, str(tiny.prompts), "--remote_rm_url", "arithmetic"])
+        main(flags_of(tiny, run_dir))
+
+
+def flags_of(tiny: Tiny, run_dir: Path) -> list[str]:
+    return [
+        *("--run_dir", str(run_dir), "--pretrain", str(tiny.model)),
+        *("--prompt_data", str(tiny.prompts), "--input_key", "prompt", "--label_key", "answer"),
+        *("--remote_rm_url", "arithmetic"),
+    ]
 
 
 @FUZZED

@@ -160,8 +160,8 @@ def test_each_file_that_is_gone_is_named(mount: Mount, name: str) -> None:
 
 def test_a_path_that_cannot_be_looked_at_is_a_fault_of_its_flag(mount: Mount) -> None:
     settings = read_settings({}, [*mount.job, "--eval_dataset", f"/{'x' * 300}.jsonl"])
-    (fault,) = RECIPE.faults(settings)
-    assert fault.startswith("--eval_dataset: File name too long")
+    faults = RECIPE.faults(settings)
+    assert [one for one in faults if one.startswith("--eval_dataset: File name too long")]
 
 
 def test_data_that_never_comes_back_ends_the_run_with_73(mount: Mount) -> None:

@@ -189,7 +189,7 @@ def test_a_reward_that_raises_for_each_row_ends_the_run_before_ray_is_asked(
     assert line_of(adds) in str(caught.value)
 
 
-@pytest.mark.parametrize(("works", "code"), [(1, ExitCode.USAGE), (3, ExitCode.JOB_FAILED)])
+@pytest.mark.parametrize(("works", "code"), [(0, ExitCode.USAGE), (2, ExitCode.JOB_FAILED)])
 def test_a_bug_in_all_completions_of_the_first_rollout_is_the_users(
     flags: dict[str, Any], works: int, code: ExitCode
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_bug_in_all_completions_of_the_first_rollout_is_the_users(
 
     def misses(requests: Sequence[RewardRequest]) -> list[Score]:
         nonlocal calls
-        calls += 1
+        calls += len(requests) == 8  # the first rows, which are tried before, are fewer
         table = {} if calls > works else {"reward": 1.0}
         return [Score.of(table["reward"] + len(request.response)) for request in requests]
 

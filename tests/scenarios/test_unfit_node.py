@@ -65,7 +65,7 @@ def test_an_unfit_worker_that_nobody_hears_ends_all_the_same(
     caplog.set_level(logging.INFO)
     given = environ(closed_port, ROLLCALL_RUN_DIR=str(tmp_path)) | {"ROLLCALL_TOKEN": token}
     unfit_report.report(read_settings(given), ("gpu.ecc: bad",))
-    refused = f"told the head: 127.0.0.1 port {closed_port}: Connection refused"
+    refused = f"the head is not told: 127.0.0.1 port {closed_port}: Connection refused"
     assert caplog.messages == [refused] * tries
 
 
@@ -75,7 +75,7 @@ def test_an_unfit_worker_with_a_wrong_token_ends_all_the_same(
     caplog.set_level(logging.INFO)
     given = environ(free_port, ROLLCALL_TOKEN="of-another-cluster")
     unfit_report.report(read_settings(given), ("gpu.ecc: bad",))
-    assert "told the head" in caplog.text
+    assert "the head is not told: " in caplog.text
     assert head.state()["refused"] == {}
 
 
