@@ -100,8 +100,8 @@ def read_settings(
         if key is None or not is_placeholder(key.reveal()):
             values["wandb_api_key"] = key or values["wandb_api_key"]
         elif values["wandb_api_key"] is None:
-            flag, problem = wandb_key.FLAGS[0], "is a guide's placeholder"
-            reader.faults.append(Fault(flag, MASK, problem, "give the key by WANDB_API_KEY"))
+            flag, problem = wandb_key.flag_in(words), "is a guide's placeholder"
+            reader.faults.append(Fault(flag, MASK, problem, "Give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
     reader.check_variables(variable_names())
     reader.check_platform(platform)

@@ -12,6 +12,12 @@ SWITCHES = frozenset({"", *TRUE, *FALSE})
 ON = "yes"
 
 
+def flag_in(job: Sequence[str]) -> str:
+    """Return the flag by which the arguments give the key."""
+    given = (argument.partition("=")[0] for argument in job)
+    return next((flag for flag in given if flag in FLAGS), FLAGS[0])
+
+
 def taken_from(job: Sequence[str]) -> tuple[tuple[str, ...], Secret | None]:
     """Return the arguments without the key, logging still asked for; and the key."""
     arguments, key = list(job), None

@@ -15,10 +15,12 @@ from entrypoint.config.recipes import BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.script import (
+    OF_SLURM,
     Found,
     NotAloneError,
     Script,
     UnboundError,
+    is_of_slurm,
     only_command,
     script_in,
     variable,
@@ -124,6 +126,8 @@ def _shown(name: str, words: Sequence[str], script: Script | None) -> str:
         program = next(iter(typed.unwrapped), "")
         if not shutil.which(program):
             return ""  # a fault says what would do
+        if is_of_slurm(typed.unwrapped):
+            return f"{program} starts programs on Slurm's nodes, and {OF_SLURM}"
         said = (
             f"{typed.name} is a program that no other recipe knows: recipe {name} runs it once, on "
         )

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from contract.launch.command_lines import variables_before
+from contract.launch.known_modules import MODULES
 from contract.launch.programs import Program
 from contract.launch.shell_wrapping import unwrapped
 from contract.options import Fault
@@ -33,6 +34,10 @@ IDLE = frozenset(
     {"tee", "mkdir", "sleep", "date", "cat", "hostname", "which", "ls", "nvidia-smi", "ulimit"}
 )
 """Programs without which the trainer's command is the same: its log and directories are made."""
+
+
+SLURM = frozenset({"sbatch", "srun", "salloc"})
+OF_SLURM = "docs/platforms/slurm.md has the file for Slurm, whose job is a trainer's command alone"
 
 
 class NotAloneError(Exception):
@@ -105,6 +110,10 @@ def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> F
         raise UnboundError(script.shown, row["unbound"], row["ended"])
     if not known and row["ended"]:
         raise NotAloneError(f"it ends at line {row['ended']}, before a command of a trainer")
+    if not known and (steps := [words for words, _ in commands if is_of_slurm(words)]):
+        text = " ".join(str(word) for words in steps for word in words)
+        module = next((f" ({name})" for name in MODULES if f"{name} " in f"{text} "), "")
+        raise NotAloneError(f"it starts its programs{module} by {steps[0][0]}, and {OF_SLURM}")
     if not known:
         raise NotAloneError("it has no command of a trainer that a recipe knows")
     if len(known) > 1:
@@ -132,6 +141,11 @@ def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> F
         ),
         unset=unset,
     )
+
+
+def is_of_slurm(words: Sequence[str | None]) -> bool:
+    """Whether Slurm starts the command on its own nodes."""
+    return bool(words) and PurePath(words[0] or "").name in SLURM
 
 
 def variable(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from contract.options import ConfigError
 from entrypoint.config import wandb_key
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes import base as recipes
@@ -21,6 +22,12 @@ def test_the_key_of_the_job_s_flag_goes_by_the_environment(flag: str, form: str)
     assert " ".join(argv).count(flag) == 1
     assert settings.wandb_api_key is not None
     assert settings.wandb_api_key.reveal() == KEY
+
+
+@pytest.mark.parametrize("flag", wandb_key.FLAGS)
+def test_a_placeholder_is_a_fault_of_the_flag_that_has_it(flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{flag}: is a guide's placeholder"):
+        read_settings({"RAY_WORKER": "0"}, [flag, "{wandb_token}"])
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from entrypoint.job.recipes.interpreters import (
     source_of,
 )
 from entrypoint.job.recipes.named_files import absent_script
+from entrypoint.job.recipes.script import OF_SLURM, is_of_slurm
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import unshadowed
 
@@ -112,7 +113,7 @@ def _missing(settings: Settings) -> str:
     instead = did_you_mean(program, _programs(), cutoff=0.8)
     if program.endswith(".py"):
         instead = f"give python3 {program}"
-    otherwise = "give a command that it has"
+    otherwise = OF_SLURM if is_of_slurm(words) else "give a command that it has"
     fault = f"{program} is not a program that this image has: {instead or otherwise}"
     if "/" in program:
         return AbsentFile(fault, Path(program))

@@ -92,6 +92,8 @@ def test_variables_before_the_shell_reach_the_script() -> None:
         (f"cd /nowhere && {VERL} a.b=1", "it goes to /nowhere, which is not a directory here"),
         (f"[ $# -gt 1 ] || exit 1\n{VERL} a.b=$1", "it ends at line 1, before a command"),
         ("python3 train.py", "it has no command of a trainer that a recipe knows"),
+        ("srun ray start --head", "by srun, and docs/platforms/slurm.md has the file for Slurm"),
+        (f'srun ray start\nsrun --overlap bash -c "{VERL} x=1"', "(verl.trainer.main_ppo) by srun"),
         ("if", "it cannot be read ("),
     ],
 )
