@@ -34,6 +34,8 @@ class State(TypedDict):
     failures: int
     progress: dict[str, Any] | None
     outcome: dict[str, Any] | None
+    flags: dict[str, str]
+    """Of the job that is shown, as they were given; "" has the words before them."""
     nodes: NotRequired[list[dict[str, Any]]]
 
 

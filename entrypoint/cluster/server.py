@@ -284,6 +284,7 @@ class ControlServer:
             **attempts.as_dict(),
             "outcome": self._workers.outcome,
             "run": run_facts.read(files),
+            "flags": run_facts.flags(files),
             "at": timestamp(),
         }
 

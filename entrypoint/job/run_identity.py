@@ -26,12 +26,15 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
     """Return what the run was begun with; write run.json at the run's first start."""
     row = _begun(run)
     if row is None:
+        recipe, command = recipes.load(settings.recipe), _shown(settings)
+        flags = redact_all(dict(recipe.flags(settings)), settings.secrets)
         row = {
             "run_id": kept_run_id(run) or uuid.uuid4().hex,
             "recipe": settings.recipe,
             "fingerprint": command_identity.fingerprint(settings),
-            "command": _shown(settings),
-            "model": recipes.load(settings.recipe).model_name(_shown(settings)),
+            "command": command,
+            "flags": flags or _options(command),
+            "model": recipe.model_name([f"--{name}={flags[name]}" for name in flags] or command),
             "versions": versions(settings),
             "created": timestamp(),
         }

@@ -29,6 +29,7 @@ def read(run: RunFiles, job: str | None = None) -> dict[str, Any]:
         **attempts.as_dict(),
         "outcome": end and end.told(),
         "run": run_facts.read(run),
+        "flags": run_facts.flags(run),
         "may_stop": False,
         "at": timestamp(),
     }

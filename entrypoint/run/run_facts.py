@@ -28,6 +28,12 @@ def read(run: RunFiles) -> dict[str, str]:
     return {name: value for name, value in facts.items() if isinstance(value, str) and value}
 
 
+def flags(run: RunFiles) -> dict[str, str]:
+    """Return the flags that the run was begun with, as run.json has them. Raises OSError."""
+    found = _object(run.run).get("flags")
+    return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+
 def _object(path: Path) -> dict[str, Any]:
     """Return what the file has; {} if it is not there, or has something else. Raises OSError."""
     try:

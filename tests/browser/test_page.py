@@ -33,7 +33,8 @@ def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
 
 def trains(head: Head) -> None:
     """A run of some steps on one node of two; one of its checks did not pass."""
-    row = {"run_id": "a1", "recipe": "builtin", "model": "tiny-7b"}
+    flags = {"pretrain": f"/models/{'long-' * 20}tiny-7b", "actor_learning_rate": "1e-6"}
+    row = {"run_id": "a1", "recipe": "builtin", "model": "tiny-7b", "flags": flags}
     head.run.run.write_text(json.dumps(row))
     rows = [
         {"step": step, "train/reward": step / 10, "train/acc": 0.5, "timing/update": 1.0}
@@ -65,6 +66,8 @@ def test_a_training_run_is_seen_whole_by_everyone(
         facts = tab.locator("#facts")
         for fact in ("tiny-7b", "builtin", "5 of 10", "step 4", "50 s", "1 of 2"):
             expect(facts).to_contain_text(fact)
+        tab.get_by_text("Flags that the run began with").click()
+        expect(tab.locator("#given")).to_contain_text("actor_learning_rate1e-6")
         attention = tab.get_by_role("region", name="Needs attention")
         expect(attention).to_contain_text(f"gpu-1: {SLOW}")
         expect(attention).to_contain_text("1 worker never checked in")

@@ -92,6 +92,11 @@ def named_in(argv: Sequence[str]) -> frozenset[str]:
     return read(Config, argv, PROG, DESCRIPTION).given
 
 
+def given_texts(argv: Sequence[str]) -> Mapping[str, str]:
+    """Return what `argv` and its files give, by the flags as they are spelt; without secrets."""
+    return read(Config, argv, PROG, DESCRIPTION).texts
+
+
 def _settled(config: Config, given: Set[str]) -> Config:
     """Fold flags that stand for others into those, so that each fact is in one place."""
     prompt_limit = config.prompt_max_len
@@ -141,6 +146,8 @@ class Reading(Generic[T]):
     config: T
     given: frozenset[str]
     """Flags that were given by a spelling of their own."""
+    texts: Mapping[str, str]
+    """What was given, by the flags as they were spelt; without secrets."""
     at_fault: frozenset[str]
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...]
@@ -198,6 +205,11 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     return Reading(
         with_values(config(), {declared[name].path: v for name, v in checked.values.items()}),
         frozenset(name for name, one in found.items() if known[one.spelling][0] == name),
+        {
+            one.spelling: " ".join(one.texts) or "true"
+            for name, one in found.items()
+            if not declared[name].about.secret
+        },
         frozenset(checked.at_fault),
         (*faults, *wrong, *twice_in_file, *twice, *checked.faults.values()),
         tuple(dict.fromkeys([*warnings, *checked.warnings])),

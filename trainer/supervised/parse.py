@@ -103,6 +103,11 @@ def unchecked(stage: str, argv: Sequence[str], run_dir: Path) -> StageFlags:
     return _settled(reading.config, reading.given, run_dir)
 
 
+def given_texts(stage: str, argv: Sequence[str]) -> Mapping[str, str]:
+    """Return what `argv` and its files give, by the flags as they are spelt; without secrets."""
+    return read(STAGES[stage], argv, f"{PROG} {stage}", DESCRIPTIONS[stage]).texts
+
+
 def with_flags(argv: Sequence[str], *words: str) -> tuple[str, ...]:
     """Return a command line with these flags added, which win over its own."""
     return (*argv, *(() if OVER in argv else (OVER,)), *words)

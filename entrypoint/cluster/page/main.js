@@ -122,7 +122,10 @@ function show(news) {
   by("bar").hidden = !p?.total_steps;
   by("bar").className = colour;
   by("bar").value = p?.total_steps ? p.step / p.total_steps : 0;
-  by("facts").replaceChildren(...facts(news).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
+  by("facts").replaceChildren(...pairs(facts(news)));
+  const given = Object.entries(news.flags ?? {}).map(([name, text]) => [name || "command", text]);
+  by("flags").hidden = !given.length;
+  by("given").replaceChildren(...pairs(given));
   by("controls").hidden = !news.may_stop || Boolean(news.outcome || news.isLost);
   showFailedLog(news.outcome);
   showVerdict(news);

@@ -140,6 +140,9 @@ function verdict({outcome, phase, is_starting, is_live, isLost, progress, at}, f
 /** Pure: the finding of a check that did not pass. */
 const said = (node, check) => node.findings[check] ?? `the check ${check} did not pass: rollcall doctor says why`;
 
+/** Names and values as the rows of a list. */
+const pairs = rows => rows.map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value))));
+
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
   const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];

@@ -259,6 +259,10 @@ class Recipe(ABC):
                 return PurePath(value.strip("'\"")).name  # Hydra's values may have quotes
         return ""
 
+    def flags(self, settings: Settings) -> Mapping[str, str]:
+        """Return the flags of the job and of its files, as given; {} if its words say them."""
+        return {}
+
     def model_place(self, settings: Settings) -> Path | None:
         """Return where the framework itself writes the model of a finished job; None: unknown."""
         return None

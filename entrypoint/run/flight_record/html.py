@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
@@ -128,9 +128,10 @@ def _one(part: Part, level: int) -> Iterator[Html]:
     record = part.record
     if record is None:
         return
-    yield element(
-        "dl", *(element("div", element("dt", k), element("dd", v)) for k, v in _facts(part))
-    )
+    yield _pairs(_facts(part))
+    if part.flags:
+        given = _pairs((name or "command", text) for name, text in part.flags.items())
+        yield element("details", element("summary", "Flags that the run began with"), given)
     yield element(title, "Learning curve")
     yield _curves(part)
     yield element(title, "Timeline")
@@ -149,6 +150,10 @@ def _one(part: Part, level: int) -> Iterator[Html]:
     yield _repairs(record)
     yield element(title, "Attempts")
     yield _attempts(part.name, record)
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Html:
+    return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in rows))
 
 
 def _facts(part: Part) -> Iterator[tuple[str, str]]:

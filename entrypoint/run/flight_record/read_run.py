@@ -49,6 +49,8 @@ class Part:
     """The job that had to finish before."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """As `run_facts.read` returns them."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """As `run_facts.flags` returns them."""
     record: FlightRecord | None
     """None if the job has not begun."""
     state: str
@@ -68,6 +70,7 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
+        flags=run_facts.flags(run),
         record=record,
         state=record.outcome,
         sentence=record.sentence,
@@ -160,6 +163,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         stage=told["stage"],
         after=told["after"],
         facts=run_facts.read(run),
+        flags=run_facts.flags(run),
         record=record,
         state=told["state"] if record is None or is_over else record.outcome,
         sentence=told["sentence"] or (record.sentence if record else "it has not begun"),

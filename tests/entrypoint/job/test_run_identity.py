@@ -41,6 +41,28 @@ def test_the_same_command_says_nothing(run: RunFiles) -> None:
     assert run.run.read_bytes() == before
 
 
+def test_the_flags_of_a_file_and_its_model_are_facts_of_the_run(
+    run: RunFiles, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("pretrain: Qwen/Qwen2.5-0.5B\nactor: {adam: {lr: 1e-6}}\n")
+    begin(run, "--config", str(file), "--use_wandb", "0123456789abcdef", "--seed", "3")
+    assert run_facts.read(run)["model"] == "Qwen2.5-0.5B"
+    given = run_facts.flags(run)
+    assert (given["actor.adam.lr"], given["seed"]) == ("1e-6", "3")
+    assert "0123456789abcdef" not in run.run.read_text()
+
+
+def test_the_flags_of_any_program_are_facts_of_the_run(run: RunFiles) -> None:
+    begin(run, "python3", "train.py", "--lr", "0.1", "--token=abcdef", recipe="command")
+    assert run_facts.flags(run) == {"": "python3 train.py", "lr": "0.1", "token": "********"}
+
+
+def test_a_run_of_an_earlier_version_has_no_flags(run: RunFiles) -> None:
+    run.run.write_text('{"run_id": "0", "flags": ["--seed"]}')
+    assert run_facts.flags(run) == {}
+
+
 def test_every_flag_that_differs_is_named_with_what_takes_effect(run: RunFiles) -> None:
     begin(run, *BEGUN)
     (event,) = begin(run, "--actor_learning_rate", "5e-7", "--prompt_data=b.jsonl", "--ema")

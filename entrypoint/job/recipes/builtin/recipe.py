@@ -216,6 +216,11 @@ class Builtin(Recipe):
     def models(self, settings: Settings) -> Mapping[str, str]:
         return _parsed(settings).models
 
+    def flags(self, settings: Settings) -> Mapping[str, str]:
+        from trainer.config.parse import given_texts
+
+        return given_texts(_arguments(settings))
+
     def model_place(self, settings: Settings) -> Path:
         from trainer.config.parse import unchecked
 

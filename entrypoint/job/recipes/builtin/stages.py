@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from trainer.supervised import batches
-from trainer.supervised.parse import Command, check, parse, unchecked, with_flags
+from trainer.supervised.parse import (
+    Command,
+    check,
+    given_texts,
+    parse,
+    unchecked,
+    with_flags,
+)
 
-__all__ = ["Command", "batches", "check", "parse", "unchecked", "with_flags"]
+__all__ = ["Command", "batches", "check", "given_texts", "parse", "unchecked", "with_flags"]

@@ -123,6 +123,12 @@ class Supervised(TorchRun):
     def less_memory(self, settings: Settings) -> MemoryAdvice:
         return LESS_MEMORY
 
+    def flags(self, settings: Settings) -> Mapping[str, str]:
+        from entrypoint.job.recipes.builtin.stages import given_texts
+
+        stage, *flags = settings.job
+        return given_texts(stage, flags)
+
     def model_place(self, settings: Settings) -> Path:
         from entrypoint.job.recipes.builtin.stages import unchecked
 
