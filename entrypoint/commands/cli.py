@@ -91,6 +91,8 @@ class Invocation:
     planned: PlannedNodes = LIKE_THIS_ONE
     shows_cost: bool = False
     """`plan` also estimates the seconds of a step."""
+    stages_of: str = ""
+    """The file of a pipeline whose stages `plan` shows; "" if it plans one job."""
 
 
 HELP = Invocation("help")
@@ -231,7 +233,7 @@ def _without_own(job: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]
     return (*kept, *words), variables
 
 
-COLUMNS = "--assume-columns"
+COLUMNS, PIPELINE = "--assume-columns", "pipeline"
 CLUSTER_FLAGS = {
     "--nodes": ("N", "plan for N nodes, of which one is the head"),
     "--gpus": ("N", "GPUs of each node: 8, or node by node 8,8,4"),
@@ -275,9 +277,11 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     nodes = _numbers("--nodes", given.get("--nodes", "")) or ([len(gpus)] if len(gpus) > 1 else [])
     if len(nodes) > 1 or 0 in nodes or (len(gpus) > 1 and [len(gpus)] != nodes):
         raise UsageError("--nodes takes one number above 0; with --gpus 8,8,4 that is 3")
-    call = _start("plan", (*own, *job))
+    stages_of = _pipeline_file(job) if job[:1] == [PIPELINE] else ""
+    call = _start("plan", (*own, *([WAIT] if stages_of else job)))
     return replace(
         call,
+        stages_of=stages_of,
         as_json="--json" in switches,
         shows_cost="--cost" in switches,
         variables=(
@@ -293,6 +297,12 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
             columns=tuple(filter(None, map(str.strip, given.get(COLUMNS, "").split(",")))),
         ),
     )
+
+
+def _pipeline_file(job: Sequence[str]) -> str:
+    if len(job) != 2 or job[1].startswith("-"):
+        raise UsageError("plan pipeline takes one file, as in plan pipeline stages.yaml")
+    return job[1]
 
 
 def _memory(given: Mapping[str, str]) -> int:

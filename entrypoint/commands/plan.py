@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
@@ -52,6 +53,9 @@ KEYS = (
     "warnings",
     "faults",
 )
+NOT_WRITTEN = (
+    "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
+)
 OF_HERE = "this machine is not one of the planned nodes, and the flags are checked there"
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
@@ -59,8 +63,15 @@ NODES_UNKNOWN = (
 )
 
 
-def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) -> dict[str, Any]:
-    """Return what the node would do, with `KEYS`; None for what faults leave open."""
+def plan(
+    settings: Settings | ConfigError,
+    other: PlannedNodes = LIKE_THIS_ONE,
+    awaited: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Return what the node would do, with `KEYS`; None for what faults leave open.
+
+    `awaited`: directories whose files other jobs will write. Without them there is no layout.
+    """
     if isinstance(settings, ConfigError):
         return _row(faults=settings.faults)
     given = _given(settings)
@@ -85,9 +96,12 @@ def plan(settings: Settings | ConfigError, other: PlannedNodes = LIKE_THIS_ONE) 
     if other.elsewhere:
         warnings += [f"{OF_HERE}: {one}" for one in wrong if isinstance(one, NotHere)]
         wrong = [one for one in wrong if not isinstance(one, NotHere)]
-    if wrong:
+    missing = [one for one in wrong if recipes.awaits(one, awaited)]
+    if wrong := [one for one in wrong if one not in missing]:
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
+    if missing:
+        return _row(warnings=[*warnings, NOT_WRITTEN], **given)
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
     given["code"] = list(tried.lines) or None
     warnings += tried.warnings
@@ -122,22 +136,24 @@ def main(
     if as_json:
         print(json.dumps(row, indent=2))
     else:
-        _print_text(row, cost=cost)
+        show(row, cost=cost)
     return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
 
 
 def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(KEYS)
-    rows = [
-        {
-            "variable": fault.path,
-            "value": fault.value,
-            "problem": fault.problem,
-            "remedy": fault.remedy,
-        }
-        for fault in faults
-    ]
+    rows = [fault_row(fault) for fault in faults]
     return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
+
+
+def fault_row(fault: Fault) -> dict[str, Any]:
+    """Return a fault as JSON has it."""
+    return {
+        "variable": fault.path,
+        "value": fault.value,
+        "problem": fault.problem,
+        "remedy": fault.remedy,
+    }
 
 
 def _nodes(settings: Settings, head: Head, other: PlannedNodes) -> Sequence[NodeResources]:
@@ -218,7 +234,7 @@ def _waits(settings: Settings) -> str:
     return "waits for rollcall submit" if settings.waits_for_jobs else ""
 
 
-def _print_text(row: dict[str, Any], *, cost: bool) -> None:
+def show(row: dict[str, Any], *, cost: bool) -> None:
     """Print one fact a line, with what decided it; warnings and faults go to standard error."""
     if row["role"] is not None:
         lines = [

@@ -260,7 +260,7 @@ class JobQueue:
             model = RunFiles(RunFiles(self._settings.run_dir).jobs / job.id).exported
             if (
                 job.stage
-                and any(_awaits(fault, [model]) for fault in faults)
+                and any(recipes.awaits(fault, [model]) for fault in faults)
                 and not model.exists()
             ):
                 yield (
@@ -273,7 +273,7 @@ class JobQueue:
     def _faults_now(self, job: Job, before: Sequence[Job]) -> list[str]:
         """Return the faults of a stage, without what stages before it have still to write."""
         runs = [self.settings_of(one).run_dir for one in before if not one.over]
-        return [fault for fault in self._faults(job) if not _awaits(fault, runs)]
+        return [fault for fault in self._faults(job) if not recipes.awaits(fault, runs)]
 
     def _without_model(self, stage: Stage, before: Sequence[Job]) -> list[str]:
         """Return a sentence for each model that the stage names, and its job will not leave."""
@@ -326,10 +326,3 @@ class JobQueue:
         row["run_dir"] = str(settings.run_dir)
         row["runtime_env"] = sorted(job.runtime_env)
         return row
-
-
-def _awaits(fault: str, directories: Sequence[Path]) -> bool:
-    """Return whether the fault is that a file in one of these directories is not there."""
-    return isinstance(fault, recipes.AbsentFile) and any(
-        fault.path.is_relative_to(directory.absolute()) for directory in directories
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path, PurePath
@@ -39,6 +39,13 @@ class AbsentFile(str):
         fault = super().__new__(cls, sentence)
         fault.path = path.absolute()
         return fault
+
+
+def awaits(fault: str, directories: Iterable[Path]) -> bool:
+    """Return whether the fault is that a file in one of these directories is not there."""
+    return isinstance(fault, AbsentFile) and any(
+        fault.path.is_relative_to(directory.absolute()) for directory in directories
+    )
 
 
 class NotHere(str):

@@ -23,6 +23,7 @@ from entrypoint.job.recipes.base import UnknownFlag
 from entrypoint.processes.programs import program
 
 SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
+ELSEWHERE = PlannedNodes(elsewhere=True)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,7 @@ SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
                     "ROLLCALL_NUM_GPUS": "8",
                     "ROLLCALL_GPU_MEMORY": "80GB",
                 },
+                planned=ELSEWHERE,
             ),
         ),
         (
@@ -56,11 +58,15 @@ SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
             Invocation(
                 "plan",
                 variables={"EXPECTED_WORKERS": "2", "ROLLCALL_NUM_GPUS": "8"},
-                planned=PlannedNodes(gpus=(8, 8, 4)),
+                planned=PlannedNodes(gpus=(8, 8, 4), elsewhere=True),
             ),
         ),
         ("plan --memory 512GB", Invocation("plan", planned=PlannedNodes(memory=512 * 10**9))),
         ("plan true --nodes 3", Invocation("plan", ("true", "--nodes", "3"))),
+        (
+            "plan --json pipeline stages.yaml",
+            Invocation("plan", (), True, True, stages_of="stages.yaml"),
+        ),
         ("doctor --json", Invocation("doctor", (), as_json=True)),
         ("up --wait-for-jobs", Invocation("up", waits_for_jobs=True)),
         ("--wait-for-jobs", Invocation("up", waits_for_jobs=True)),
@@ -68,7 +74,12 @@ SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
         ("plan --json --wait-for-jobs", Invocation("plan", (), True, True)),
         (
             "plan --nodes 3 --wait-for-jobs",
-            Invocation("plan", waits_for_jobs=True, variables={"EXPECTED_WORKERS": "2"}),
+            Invocation(
+                "plan",
+                waits_for_jobs=True,
+                variables={"EXPECTED_WORKERS": "2"},
+                planned=ELSEWHERE,
+            ),
         ),
         (
             "--no-code --pretrain m",
@@ -92,7 +103,12 @@ SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
         ("help dpo", Invocation("dpo", ("--help",))),
         (
             "plan --nodes 3 rm --x",
-            Invocation("plan", ("rm", "--x"), variables={"EXPECTED_WORKERS": "2", **SUPERVISED}),
+            Invocation(
+                "plan",
+                ("rm", "--x"),
+                variables={"EXPECTED_WORKERS": "2", **SUPERVISED},
+                planned=ELSEWHERE,
+            ),
         ),
         ("--help", Invocation("help")),
         ("-h", Invocation("help")),

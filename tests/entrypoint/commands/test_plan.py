@@ -245,7 +245,7 @@ def test_a_node_that_cannot_load_a_layout_by_flags_is_named_in_a_warning(
     assert "and has 931.3 GiB" in warning
     assert "--zero_stage 3" in warning
     assert enough["layout"]["host"]["need_bytes"] > 10**12
-    plan._print_text(enough, cost=False)
+    plan.show(enough, cost=False)
     assert re.search(
         r"^node memory +\d+\.\d GiB on .*copies of the state", capsys.readouterr().out, re.M
     )
@@ -259,7 +259,7 @@ def test_a_job_that_cannot_run_is_a_fault(
     told = capsys.readouterr().err.splitlines()
     assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
     assert any(line.startswith("--zero_stage: ") for line in told)
-    plan._print_text(plan.plan(read_settings({}, wrong)), cost=True)
+    plan.show(plan.plan(read_settings({}, wrong)), cost=True)
     assert re.search(r"^cost +unknown  \(see the faults below\)$", capsys.readouterr().out, re.M)
     assert plan.plan(read_settings({}, wrong))["layout"] is None
     assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
