@@ -73,7 +73,7 @@ def flags(tiny: Tiny, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 
 def test_a_function_scores_and_the_result_says_what_came_of_it(
-    flags: dict[str, Any], run_dir: Path, tiny: Tiny
+    flags: dict[str, Any], run_dir: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[RewardRequest] = []
     handler = signal.getsignal(signal.SIGTERM)
@@ -91,6 +91,11 @@ def test_a_function_scores_and_the_result_says_what_came_of_it(
     assert (result.model / "config.json").exists()
     assert all(request.columns["answer"] == request.label for request in seen)
     assert signal.getsignal(signal.SIGTERM) is handler
+    assert "Nothing was trained" not in capsys.readouterr().err
+
+    again = train(**flags, reward="arithmetic", max_steps=2, eval_dataset=tiny.held_out)
+    assert again.reward_last == result.reward_last
+    assert f"the run in {run_dir} had 2 steps" in capsys.readouterr().err
 
 
 def of_trl(completions: list[str], answer: list[str], **columns: Any) -> list[float]:

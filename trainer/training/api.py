@@ -16,7 +16,7 @@ from contract.exit_codes import ExitCode
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
 from trainer.config.config import Config
-from trainer.config.job_checks import missing_packages
+from trainer.config.job_checks import finished_steps, missing_packages
 from trainer.config.parse import parse_all
 from trainer.config.read_flags import aliases
 from trainer.config.schema import flags_of
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     Reward: TypeAlias = str | RewardFunction | Callable[..., Any]
 
 
+NOTHING_TRAINED = (
+    "the run in {run} had {steps} steps, and that is all that this call asks for. Nothing was "
+    "trained: the result is of the earlier flags and reward. Give another run_dir, or more steps"
+)
 PLOTTED = ("train/reward", "eval/accuracy")
 
 
@@ -146,6 +150,7 @@ def train(
         from trainer.training import run  # imports torch
 
         stack.enter_context(_ray_as_before())
+        before = finished_steps(config)
         try:
             state = run.run(config, callbacks)
         except CallbackError:
@@ -156,6 +161,9 @@ def train(
             if isinstance(error, OSError) and config.has(error.filename):
                 raise _of_disk(error) from error
             raise
+    if state.step == before > 0:
+        said = f"warning: {NOTHING_TRAINED}".format(run=config.files.root, steps=before)
+        print(said, file=sys.stderr, flush=True)
     return Result(
         steps=state.step,
         samples=state.samples,
