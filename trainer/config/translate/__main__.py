@@ -181,6 +181,7 @@ def _tell(made: Translation) -> None:
         ("has no counterpart", made.lost),
         ("still to give", made.needed),
         (f"defaults of {made.trainer} that differ here", defaults),
+        ("set before it runs", made.first),
         ("needs nothing", made.notes),
     ):
         if lines:
@@ -195,6 +196,7 @@ def _row(made: Translation) -> dict[str, object]:
         "lost": made.lost,
         "needed": made.needed,
         "defaults": sorted(made.by_default),
+        "first": made.first,
         "notes": made.notes,
     }
 

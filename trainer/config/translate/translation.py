@@ -56,6 +56,8 @@ class Translation:
     """Sentences on what has no counterpart."""
     needed: list[str] = field(default_factory=list, init=False)
     """Sentences on what the command still lacks here."""
+    first: list[str] = field(default_factory=list, init=False)
+    """Sentences on what has to be set before the command runs."""
     notes: list[str] = field(default_factory=list, init=False)
     """Sentences on flags that need no counterpart."""
     environment: dict[str, str] = field(default_factory=dict, init=False)
@@ -104,13 +106,13 @@ def translated(command: Command) -> Translation:
         made.notes += _of_scripts(command, made)
     if command.exported:
         names = ", ".join(command.exported)
-        made.notes.append(f"{names}: set in the script; give variables to every node")
+        made.first.append(f"{names}: set in the script; give variables to every node")
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
     made.notes += command.notes
     _leave_out_without_effect(made)
     open_ = {needs_variable(word) for word in made.words} - {"", *command.missing}
     if open_:
-        made.notes.append(
+        made.first.append(
             f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
             f"the value, as in --set {min(open_)}=…"
         )
@@ -327,7 +329,7 @@ def _of_openrlhf(command: Command) -> Translation:
             made.notes.append(f"{said}: {about.no_effect}")
         elif about.secret and _is_shown(texts):
             made.flags[name] = ("yes",)
-            made.notes.append(f"{said}: give the key by WANDB_API_KEY on the head")
+            made.first.append(f"{said}: give the key by WANDB_API_KEY on the head")
         elif not about.unsupported:
             made.flags[name] = texts
     from_old = _by_table(Command(OPENRLHF, old), openrlhf.OLD)
