@@ -96,12 +96,12 @@ def test_a_driver_that_fails_is_asked_again_and_a_node_without_gpus_is_asked_onc
 ) -> None:
     monkeypatch.setattr(use, "AGAIN_SECONDS", 0.01)
     heard: list[Sequence[GpuUse]] = []
-    with use.watching(read_settings({}), heard.append, nvidia(tmp_path, nvmlInit={"error": 999})):
+    ended: list[Sequence[GpuUse]] = []  # its thread may tell once more after the block
+    with use.watching(read_settings({}), ended.append, nvidia(tmp_path, nvmlInit={"error": 999})):
         pass
     broken = machines.nvml("h100-good")
     broken._record["nvmlInit"] = {"error": 999}
     machine = Machine(dev=machines.nvidia_dev(tmp_path), nvml=lambda: broken)
-    heard.clear()
     with use.watching(read_settings({}), heard.append, machine):
         eventually(lambda: len(heard) > 1)
         assert heard[0] == ()
