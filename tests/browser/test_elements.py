@@ -19,6 +19,7 @@ pytestmark = pytest.mark.browser
 
 def opened(head: Head, tab: Page) -> None:
     tab.goto(head.link(controls=True))
+    expect(tab.locator("#name")).to_be_visible()  # of the page behind the link's key
 
 
 def test_idle_gpus_slow_rewards_late_steps_and_refused_nodes_need_attention(
