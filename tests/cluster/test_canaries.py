@@ -7,8 +7,9 @@ import shlex
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -97,15 +98,26 @@ class Arguments:
     def _watch(self) -> None:
         while not self._over.wait(0.05):
             for process in psutil.process_iter():
-                try:
-                    words = process.cmdline()
-                except psutil.Error:
-                    continue  # it has ended
-                # The job's own words are the user's, and `ps` shows them.
-                own = any(Path(word).name == JOB.name for word in words)
-                told = {} if own else self._canaries
-                rest = " ".join(word for word in words if not word.startswith(STARTING))
-                self.found |= set(seen(rest, told, f"argument of {rest[:60]}"))
+                with suppress(psutil.Error):  # it has ended
+                    if (found := self._shown(process)) and self._has_title(process):
+                        found &= self._shown(process)
+                    self.found |= found
+
+    def _shown(self, process: psutil.Process) -> set[str]:
+        words = process.cmdline()
+        # The job's own words are the user's, and `ps` shows them.
+        own = any(Path(word).name == JOB.name for word in words)
+        told = {} if own else self._canaries
+        rest = " ".join(word for word in words if not word.startswith(STARTING))
+        return set(seen(rest, told, f"argument of {rest[:60]}"))
+
+    def _has_title(self, process: psutil.Process) -> bool:
+        """Whether Ray has just written a title over the words that the worker was started with.
+
+        It clears the rest of them a moment later.
+        """
+        time.sleep(0.05)
+        return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::")
 
 
 @pytest.fixture(scope="module")
