@@ -105,8 +105,8 @@ class Arguments:
 
     def _shown(self, process: psutil.Process) -> set[str]:
         words = process.cmdline()
-        # The job's own words are the user's, and `ps` shows them.
-        own = any(Path(word).name == JOB.name for word in words)
+        # The job's own words are the user's, and `ps` shows them, also of the shell that starts it.
+        own = any(JOB.name in word for word in words)
         told = {} if own else self._canaries
         rest = " ".join(word for word in words if not word.startswith(STARTING))
         return set(seen(rest, told, f"argument of {rest[:60]}"))
