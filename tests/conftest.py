@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from entrypoint.net import wait
 from env.prepare.model import write_model
 from env.prepare.tiny_model import TinyModel
 from tests.support import forked_workers
+from tests.support.fork_server import forking_python
 from tests.support.ports import closed_port, free_port, port_block
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 TESTS = Path(__file__).parent
+OF_PYTEST = "PYTEST_CURRENT_TEST"
 MARKED_FOLDERS = frozenset({"browser", "cluster", "gpu", "learning", "slurm", "vllm"})
 """All tests there have the mark of the folder's name, or `faults`. In tests/container some have
 none: they read files, and start nothing."""
@@ -69,16 +72,30 @@ logging.root.manager.loggerDict = Loggers(logging.root.manager.loggerDict)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys() - {OF_PYTEST}:
+            del os.environ[name]
+        os.environ.update({name: text for name, text in before.items() if name != OF_PYTEST})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment_of_a_module() -> Iterator[None]:
+    """As `environment_as_it_was`, for what the fixtures of a module do."""
+    with environment_kept():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def environment_as_it_was() -> Iterator[None]:
     """What a trainer in this process told its libraries (`LOCAL_RANK`) is not for the next test,
     nor for the processes that it starts."""
-    before = dict(os.environ)
-    yield
-    before |= {name: value for name, value in os.environ.items() if name == "PYTEST_CURRENT_TEST"}
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    with environment_kept():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +146,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """What the imports made stays: tests collect their own garbage alone."""
     gc.freeze()
+    forking_python.OF_ALL_TESTS.update(os.environ)
     gc.enable()
     # Several processes compute at a time, and a loop of two threads ends with the slower one: on a
     # busy machine a test of seconds took a minute.

@@ -15,6 +15,7 @@ import pytest
 from contract.launch.rank_standing import SET_HERE
 from entrypoint.processes.process import NODE_MARK
 from tests.support.fork_server.forking_python import forking_python
+from trainer.cluster.rank_imports import NVML_CHECK
 from trainer.cluster.warm.shim import WORKER
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,13 @@ def worker(directory: Path, program: str) -> list[str]:
 
 def test_a_fork_sees_what_a_started_process_would_and_shows_it_to_others(tmp_path: Path) -> None:
     of_ray = {"RAY_CLIENT_MODE": "0", "RAY_JOB_ID": "7", "SPT_NOENV": "1"}
-    own = {**of_ray, NODE_MARK: "a node", "HOSTNAME": "changed", "PWD": str(tmp_path)}
+    own = {
+        **of_ray,
+        NVML_CHECK: "1",
+        NODE_MARK: "a node",
+        "HOSTNAME": "changed",
+        "PWD": str(tmp_path),
+    }
     env = {name: text for name, text in os.environ.items() if name != "USER"} | own
     command = worker(tmp_path, TELL)
     done = subprocess.run(

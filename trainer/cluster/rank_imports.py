@@ -12,7 +12,7 @@ from trainer.cluster.imports import without_collections
 DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Open once CUDA or HIP is initialised; who only counts GPUs, by NVML, opens others."""
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-"""With it, torch looks for a GPU without opening it."""
+"""With it, torch looks for a GPU without opening it. All imports here have it."""
 FAMILIES = ("llama", "qwen2", "qwen3")
 """The most common model families. Other families are imported when a model loads."""
 MODULES = (

@@ -38,6 +38,8 @@ OF_DASHBOARD = f"""case "$1" in
 esac
 """
 """Ray's dashboard runs as in a node of ours."""
+OF_ALL_TESTS: dict[str, str] = {}
+"""The environment before the first test. A test's own is no other's; empty: there are no tests."""
 FIRST = {"SPT_NOENV": "1"}
 """Stays as it is in every fork: from the first variable Ray finds where titles go."""
 
@@ -67,7 +69,7 @@ def forking_python() -> str:
         process = subprocess.Popen(
             [python, "-P", "-m", Program.WARM, str(home), "." * warm.TITLE_BYTES],
             executable=sys.executable,  # a shell would change the order of the variables
-            env=FIRST | dict(os.environ) | OF_SERVER | padding,
+            env=FIRST | (OF_ALL_TESTS or dict(os.environ)) | OF_SERVER | padding,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

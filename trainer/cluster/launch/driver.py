@@ -43,8 +43,11 @@ PASSED_DOWN = (
     *(lease.VARIABLE, lease.HOLDER_VARIABLE),
 )
 """Variables of the driver that the ranks have, too. The head finds processes by the attempt."""
-ERROR = re.compile(r"(?:\[\w+\]:)?[\w.]*(Error|Exception|Interrupt)\b")
-"""Start of a traceback's line that names the error, also behind a prefix of torch's launcher."""
+ERROR = re.compile(r"(?:\[\w+\]:)?(?:[\w.]*(?:Error|Exception|Interrupt)\b|\S+: error: )")
+"""Start of a line that names the error, a traceback's or argparse's, also behind a prefix.
+
+Torch's launcher copies the two outputs of a rank one by one: the last line may be an earlier one.
+"""
 LONGEST_WORDS = 300
 
 

@@ -122,7 +122,7 @@ def differing(environ: dict[str, str]) -> list[str]:
     """Names of variables that an import may have read, and that are not the server's."""
     given = {name: text for name, text in environ.items() if text}
     asked = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | given
-    all_names = {*os.environ, *asked} - rank_standing.SET_HERE
+    all_names = {*os.environ, *asked} - rank_standing.SET_HERE - {rank_imports.NVML_CHECK}
     names = (name for name in all_names if name.startswith(READ_AT_IMPORT))
     return sorted(name for name in names if os.environ.get(name, "") != asked.get(name, ""))
 

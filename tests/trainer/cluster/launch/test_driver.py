@@ -84,22 +84,20 @@ def test_the_ranks_of_two_nodes_reduce_over_gloo_and_each_has_a_log(
     assert "\n(rank 3, ip=127.0.0.1) the sum is" in printed
 
 
+@pytest.mark.parametrize(
+    ("fails", "error"),
+    [
+        ('raise ValueError("no such column")', "ValueError: no such column"),
+        ('print("a.py: error: no model"); print("loading"); sys.exit(1)', "a.py: error: no model"),
+    ],
+)
 def test_a_rank_that_fails_ends_all_others_and_is_named_with_its_error(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], fails: str, error: str
 ) -> None:
-    name = script(
-        tmp_path,
-        """
-        if os.environ["RANK"] == "1":
-            raise ValueError("no such column: prompt")
-        time.sleep(600)
-        """,
-    )
+    name = script(tmp_path, f'if os.environ["RANK"] == "1":\n    {fails}\ntime.sleep(600)')
     assert start(LocalAgents(2), [name], tmp_path).follow() is ExitCode.JOB_FAILED
     last = capfd.readouterr().out.splitlines()[-1]
-    assert last.startswith(
-        "rank 1 on node-1 ended with exit code 1: ValueError: no such column: prompt (log: "
-    )
+    assert last.startswith(f"rank 1 on node-1 ended with exit code 1: {error} (log: ")
     assert last.endswith("attempt-1-rank-1.log)")
 
 
