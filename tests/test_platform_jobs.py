@@ -40,8 +40,10 @@ def test_a_files_variables_leave_the_roles_to_the_platform(file: str, cluster: s
     assert {one["head_address"] for one in plans[1:]} == {recorded.address}
 
 
-DATA_ROW = re.compile(r"^\| ([A-Za-z]+)\b[^|]*\|.*\bprepare\W+(\w+)\W+--out\W+?(/[\w/]+)", re.M)
-"""A platform of the table in index.md, the task, and the directory that is filled."""
+DATA_ITEM = re.compile(
+    r"^- \*\*([A-Za-z]+)\b(?:(?!^- \*\*).)*?\bprepare\W+(\w+)\W+--out\W+?(/[\w/]+)", re.M | re.S
+)
+"""A platform of the list in index.md, the task, and the directory that is filled."""
 FILLED = {
     "Docker": ("arithmetic", "/checkpoints", ["--pretrain", "--prompt_data"]),
     "Slurm": ("arithmetic", "/shared", ["--pretrain", "--prompt_data"]),
@@ -64,7 +66,7 @@ def job_of(platform: str) -> list[str]:
 
 
 def test_the_data_that_a_page_makes_are_those_of_its_job() -> None:
-    found = {row[0]: row[1:] for row in DATA_ROW.findall((PAGES / "index.md").read_text())}
+    found = {row[0]: row[1:] for row in DATA_ITEM.findall((PAGES / "index.md").read_text())}
     assert found == {name: made[:2] for name, made in FILLED.items()}
     made_of = {"arithmetic": {"model", "train.jsonl"}, "gsm8k": {"train.jsonl"}}
     for platform, (task, directory, flags) in FILLED.items():
