@@ -78,12 +78,12 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.GPU_FAULT: Failure(
         evidence=(
-            "ECC and Xid lines, a GPU fallen off the bus, "
+            "ECC or Xid errors in the log, a GPU fallen off the bus. Or "
             "[wrong bits](#silent-data-corruption) for the second time on a node"
         ),
         answer=(
-            "evict the worker (it exits 76), resume with another worker, or with those that "
-            "are left"
+            "evict the worker (it exits with 76), resume with another worker, or with the "
+            "remaining ones"
         ),
         reason="a GPU failed",
         remedy=f"Have the GPU examined, or start without its node. {RESUMES}",
@@ -97,7 +97,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
         ),
     ),
     FailureClass.GPU_OOM: Failure(
-        evidence="lines such as `CUDA out of memory`",
+        evidence="log lines such as `CUDA out of memory`",
         answer="resume once with advice, then stop",
         remedy=f"Change what the first line says. {RESUMES}",
         is_cause=True,
@@ -130,11 +130,11 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.STORAGE: Failure(
         evidence=(
-            "exit code 73, disk full, read-only, stale handle. Or wrong use, while a file that "
-            "the job names is gone or still being written"
+            "exit code 73, disk full, read-only, stale handle. Or a file that the job names is "
+            "missing or still being written"
         ),
         answer=(
-            "wait until the run directory takes a write and the job's files are there, resume. "
+            "wait until the run directory is writable and the job's files exist, then resume. "
             "Exit 73 after `ROLLCALL_REWARD_TIMEOUT` for each, or after the last restart"
         ),
         reason="storage failed",
@@ -172,7 +172,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
         ),
     ),
     FailureClass.COLLECTIVE: Failure(
-        evidence="NCCL and gloo lines",
+        evidence="errors of NCCL or gloo in the log",
         answer=(
             "test all nodes together ([the collective "
             "check](preflight.md#the-collective-check)), evict the node at fault, resume"
@@ -206,8 +206,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.USAGE: Failure(
         evidence=(
-            "exit code 64. In a run without a step also import errors, unknown arguments and "
-            "missing files, and a shell's 126 and 127"
+            "exit code 64. Before the first step also import errors, unknown arguments, missing "
+            "files, and the shell's exit codes 126 and 127"
         ),
         answer="stop at once, exit 64",
         reason="the job cannot run as it is configured; another try would end the same way",
@@ -229,7 +229,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.HANG: Failure(
         evidence=(
-            "no sign of life for longer than this phase of a step ever takes. The message "
+            "no progress for much longer than this phase of a step usually takes. The message "
             "names the last phase seen"
         ),
         answer="record the stacks of every process, stop the job, resume",
@@ -253,8 +253,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
             "the line"
         ),
         answer=(
-            "wait, then resume. Stop at the same error at one line twice in a row, also after new "
-            "steps"
+            "wait, then resume. Stop if the same error comes at the same line twice in a row, "
+            "also after new steps"
         ),
         reason="the user's code failed",
         remedy=f"Correct the line that the message names. {RESUMES}",
@@ -262,8 +262,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.UNKNOWN: Failure(
         evidence="anything else",
         answer=(
-            "wait (longer after each failure), then resume; stop at the "
-            "same error of the code twice in a row"
+            "wait (longer after each failure), then resume. Stop if the same error of the code "
+            "comes twice in a row"
         ),
         reason="the job died",
         remedy=f"Read the log, and repair the cause. {RESUMES}",

@@ -38,7 +38,7 @@ LOSSES = (
     *("`--is_correction_level` gives", "flags that it reads", "source"),
 )
 EXIT_CODES = ("exit code", "meaning")
-FAILURE_COLUMNS = ("class", "evidence", "answer")
+FAILURE_COLUMNS = ("class", "evidence", "what Rollcall does")
 VARIABLES = ("variable", "default", "meaning")
 
 
