@@ -44,7 +44,7 @@ METRICS: Mapping[str, Metric] = {
     "outcome": Metric("1 for the outcome of the run, once it has one; else 0", ("outcome",)),
     "run_info": Metric("1; the labels say what is run", FACTS),
     "node_up": Metric(
-        "1 if the node is in the cluster, 0 if it is silent and no other has come in its place",
+        "1 if the node is in the cluster, 0 if it is silent and not replaced",
         ("node", "role"),
     ),
     "node_silent_seconds": Metric("seconds since the node was heard", ("node",)),
