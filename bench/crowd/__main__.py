@@ -1,10 +1,10 @@
 """How soon a roll of many workers is complete, and what each costs its head for an hour.
 
 Workers without machines check in, join and ask for the outcome over real HTTP, from a few client
-processes, as workers do that share the run's directory. Value: seconds from the last of 1,000
-arrivals until the roll is complete. Of each size of a roll: the head's memory, its answers to
-`/v1/state` and `/` meanwhile, and its CPU once all are there. `bench.age` measures a journal of a
-year.
+processes, each from an address of its own. All arrive within a second. Value: seconds from the
+first of 1,000 arrivals until the roll is complete. Of each size of a roll: the head's memory, its
+answers to `/v1/state` and `/` meanwhile, and its CPU once all are there. `bench.age` measures a
+journal of a year.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ COMPARED = 1_000
 COMPLETE_SECONDS, HEAD_MIB, ANSWER_SECONDS = 5.0, 300.0, 0.1
 """What is asked of a roll of up to 1,000; a larger one is shown."""
 CLIENTS = 4
-ARRIVALS_A_SECOND = 100.0
-LEAST_SPREAD_SECONDS = 10.0
-"""Over which the workers arrive, if their rate does not ask for more."""
+SPREAD_SECONDS = 1.0
+"""Over which the workers arrive, as after one `srun` of all."""
+START_SECONDS = 4.0
+"""For the client processes, before the first arrival."""
 ASK_EVERY_SECONDS = 0.05
 WATCH_SECONDS = 20.0
 """For which the head is watched after the roll is complete: each worker then asks four times."""
@@ -69,31 +70,31 @@ def main() -> int:
 
 
 def roll_call(workers: int) -> dict[str, Any]:
-    spread = max(LEAST_SPREAD_SECONDS, workers / ARRIVALS_A_SECOND)
-    arrival = ["--spread", str(spread)]
     with tempfile.TemporaryDirectory(prefix="rollcall-crowd-") as directory, PortBlock() as port:
-        url = f"http://127.0.0.1:{port}"
+        url, access = f"http://127.0.0.1:{port}", ["--port", str(port), "--token", TOKEN]
         arguments = ["--run", directory, "--port", str(port), "--workers", str(workers)]
         with ExitStack() as stack:
             head = stack.enter_context(started("head", *arguments, "--token", TOKEN))
             alone = row_of(head)
+            begin = time.time() + START_SECONDS
+            arrival = ["--begin", str(begin), "--spread", str(SPREAD_SECONDS)]
             clients = [
-                stack.enter_context(
-                    started("workers", *numbers, "--url", url, "--token", TOKEN, *arrival)
-                )
+                stack.enter_context(started("workers", *numbers, *access, *arrival))
                 for numbers in shares(workers)
             ]
-            answers = asked(url, spread)
-            last = max(row_of(client)["last_arrival"] for client in clients)
+            time.sleep(max(0.0, begin - time.time()))
+            meanwhile = asked(url, SPREAD_SECONDS)
+            in_vain = sum(row_of(client)["in_vain"] for client in clients)
             complete = row_of(head)
             began = time.time()
-            answers = {name: [*answers[name], *more] for name, more in asked(url).items()}
+            answers = asked(url)
             watched = time.time() - began
             assert head.stdin is not None
             head.stdin.close()
             used = row_of(head)
     return {
-        "complete_seconds": round(complete["complete_at"] - last, 2),
+        "complete_seconds": round(complete["complete_at"] - begin, 2),
+        "asked_in_vain": in_vain,
         "head_mib": round(used["mib"]),
         "kib_a_worker": round(1024 * (used["mib"] - alone["mib"]) / workers, 1),
         "cpu_seconds_a_check_in": round((complete["cpu"] - alone["cpu"]) / workers, 5),
@@ -102,6 +103,7 @@ def roll_call(workers: int) -> dict[str, Any]:
             3600 * (used["cpu"] - complete["cpu"]) / watched / workers, 2
         ),
         **{f"{name}_p99_seconds": round(p99(one), 4) for name, one in answers.items()},
+        **{f"{name}_meanwhile_seconds": round(max(one), 2) for name, one in meanwhile.items()},
     }
 
 
@@ -117,7 +119,7 @@ def asked(url: str, seconds: float = WATCH_SECONDS) -> dict[str, list[float]]:
     paths = {"state": "/v1/state", "page": "/"}
     answers: dict[str, list[float]] = {name: [] for name in paths}
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60.0) as http:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             for name, path in paths.items():

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from contract.files import epochs, lines, stored_json
 from contract.files.os_errors import with_path
-from contract.journal_file.lines import KIND, Damage, Glance, event_of, glance
+from contract.journal_file.lines import Damage, Glance, event_of, glance, may_be
 from contract.run_dir import RunFiles, write_atomically
 
 ROUTINE = frozenset({"step", "checkpoint", "eval", "best", "upload"})
@@ -85,6 +85,8 @@ class Landmarks:
     def events(self, kinds: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """Yield the landmarks, oldest first: all, or those of `kinds`."""
         for _, line in self.kept:
+            if not may_be(line, kinds):
+                continue
             event = event_of(line)
             if event is not None and (not kinds or event["kind"] in kinds):
                 yield event
@@ -115,14 +117,13 @@ def newest_first(journal: Path, *kinds: str) -> Iterator[dict[str, Any]]:
 
     So much of the journal is read, from its end, as is asked for; nothing if it has no such event.
     """
-    known, wanted = landmarks(journal), {kind.encode() for kind in kinds}
+    known = landmarks(journal)
     if not any(known.events(kinds)):
         return
     with with_path(journal), journal.open("rb") as file:
         for end, line in lines.backwards(file, incomplete=True):
-            kind = KIND.search(line)
-            if kinds and kind and kind[1] not in wanted:
-                continue  # without reading the rest
+            if not may_be(line, kinds):
+                continue
             event, newest = event_of(line), known.epoch(end)
             if event is None or (kinds and event["kind"] not in kinds):
                 continue

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +88,12 @@ def event_of(line: bytes) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = bounded(event) if len(line) > LONGEST_SENTENCE else event
     return found
+
+
+def may_be(line: bytes, kinds: Collection[str]) -> bool:
+    """Whether a line may have an event of these kinds, or any if none is given; reads no JSON."""
+    found = KIND.search(line) if kinds else None
+    return found is None or found[1].decode(errors="replace") in kinds
 
 
 MOST_NAMED = 5

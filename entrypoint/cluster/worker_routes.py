@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.preflight.changes import Change
 from entrypoint.processes.rank_processes import RankProcess
+
+SHORTEST_SHARE = 0.6
+"""Of QUESTION_SECONDS. Polls have different lengths, so that nodes that came at once spread out."""
 
 
 @dataclass(slots=True)
@@ -194,7 +198,8 @@ class WorkerRoutes:
             return JSONResponse(row, status_code=404)
         hung_up = True
         try:
-            hung_up = await hangs_up_before(self.announced, request, QUESTION_SECONDS)
+            seconds = QUESTION_SECONDS * random.uniform(SHORTEST_SHARE, 1.0)
+            hung_up = await hangs_up_before(self.announced, request, seconds)
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)
         asks = {"stacks_of": self.stacks_of, "ranks_asked": self.ranks.asked}

@@ -57,7 +57,7 @@ def summary() -> str:
     for name in IN_README:
         row = rows[name]
         continues_in = _continues_in(row)
-        lines.append(f"| {faults[name].sentence} | {row['seconds']:.0f} | {continues_in} |")
+        lines.append(f"| {faults[name].sentence} | {_shown(row)} | {continues_in} |")
     return "\n".join(lines)
 
 
@@ -73,7 +73,12 @@ def _lines(rows: dict[str, Any]) -> Iterator[str]:
 def _row(fault: Any, row: dict[str, Any] | None) -> str:
     if row is None:
         return f"| {fault.sentence} | not measured yet | |"
-    return f"| {fault.sentence} | {row['seconds']:.0f} | {_continues_in(row, classes=True)} |"
+    return f"| {fault.sentence} | {_shown(row)} | {_continues_in(row, classes=True)} |"
+
+
+def _shown(row: dict[str, Any]) -> str:
+    """The seconds of a row; with a star if it has no date, as rows of the version before."""
+    return f"{row['seconds']:.0f}" + ("" if "measured" in row else "\\*")
 
 
 def _continues_in(row: dict[str, Any], *, classes: bool = False) -> str:
@@ -98,9 +103,9 @@ def _seconds(name: str, rows: dict[str, Any]) -> str:
     if row is None:
         return "not measured yet"
     if loop is None:
-        return f"{row['seconds']:.0f}"
+        return _shown(row)
     theirs = f"{loop['seconds']:.0f}" if loop["seconds"] else f"over {loop['patience']}"
-    return f"{row['seconds']:.0f} (loop: {theirs})"
+    return f"{_shown(row)} (loop: {theirs})"
 
 
 def renewed(page: str, table: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def of_loop(fault: str) -> str:
 def _keep(name: str, row: dict[str, Any]) -> None:
     print(json.dumps(row))
     if RECORDED:
-        rows = read() | {name: row}
+        rows = read() | {name: {**row, "measured": date.today().isoformat()}}
         PATH.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
 
 
