@@ -140,7 +140,7 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two attempts of a head."""
-    monkeypatch.setattr(wait, "backoff", lambda failures: 0.01 * failures)
+    monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01 * failures)
 
 
 def pytest_collection_finish() -> None:

@@ -238,8 +238,9 @@ def _answer(world: World, budget: RestartBudget, *, progressed: bool) -> tuple[b
     if isinstance(decision, Replace) or failure is FailureClass.NODE_LOST:
         return True, inputs.rejoin if world.exchange() else inputs.start
     world.now += inputs.roll
-    if isinstance(decision, Resume) and decision.delayed:
-        world.now += wait.backoff(budget.attempts_without_progress)
+    if isinstance(decision, Resume) and decision.first_pause:
+        failures = budget.attempts_without_progress
+        world.now += wait.backoff(failures, first=decision.first_pause)
     return True, inputs.start
 
 

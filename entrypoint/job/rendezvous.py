@@ -150,8 +150,8 @@ class Rendezvous:
             self.run.control.renew(decision.node)
         elif ray_lost or isinstance(decision, policy.Renew):
             self._restart_ray()
-        if isinstance(decision, policy.Resume) and decision.delayed:
-            pause = wait.backoff(failures)
+        if isinstance(decision, policy.Resume) and decision.first_pause:
+            pause = wait.backoff(failures, first=decision.first_pause)
             log.info("waiting %.1f s before the next attempt", pause)
             if self.run.inbox.stop.wait(pause):
                 raise wait.InterruptedWaitError("asked to stop between two attempts")

@@ -98,7 +98,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.GPU_OOM: Failure(
         evidence="log lines such as `CUDA out of memory`",
-        answer="resume once with advice, then stop",
+        answer="resume with advice; stop if that brings no new step",
         remedy=f"Change what the first line says. {RESUMES}",
         is_cause=True,
         patterns=(
@@ -114,7 +114,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
         evidence=(
             "the log, or the kernel's count of OOM kills in a node's container (event `oom-kill`)"
         ),
-        answer="resume once with advice, then stop",
+        answer="wait (about 10 s), then resume with advice; stop if that brings no new step",
         remedy=f"Change what the first line says. {RESUMES}",
         is_cause=True,
         patterns=(

@@ -233,7 +233,7 @@ def test_a_stop_before_the_roll_is_complete_ends_with_143(tmp_path: Path) -> Non
 def test_a_stop_between_two_attempts_ends_with_143(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_stopped_meanwhile(failures: int) -> float:
+    def is_stopped_meanwhile(failures: int, first: float) -> float:
         world.inbox.put(StopAsked("SIGTERM"))
         return 60.0
 

@@ -64,8 +64,9 @@ class Resume:
     """Submit the job again, from the newest complete checkpoint, once the roll is complete."""
 
     sentence: str
-    delayed: bool = False
-    """Back off first: the condition would be the same at once."""
+    first_pause: float = 0.0
+    """Back off first, since the condition would be the same at once: the first pause in seconds,
+    longer after each failure. 0: do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ class Stop:
 Continuation = Resume | Replace | Swap | Renew | Shrink | Grow
 Decision = Continuation | Stop
 
+PAUSE_SECONDS = 1.0
+MEMORY_PAUSE_SECONDS = 16.0
+"""What used up a node's memory beside the job, or is left of the job, may be gone by then."""
 OUT_OF_MEMORY = (FailureClass.GPU_OOM, FailureClass.HOST_OOM)
 """Another attempt may fit; if it does not, the user must change the job."""
 
@@ -180,7 +184,7 @@ def decide(
         return Replace(f"a GPU of {node} failed: evicting it, {where}", node)
     return Resume(
         f"{about.reason}: {where}",
-        delayed=in_vain > 0 and failure is not FailureClass.NODE_LOST,
+        PAUSE_SECONDS if in_vain > 0 and failure is not FailureClass.NODE_LOST else 0.0,
     )
 
 
@@ -226,11 +230,13 @@ def unreachable(
     if faulty_workers := [node for node in result.faulty if node in workers]:
         why = "does not reach the others as it should: evicting it until its checks pass"
         return [Replace(f"{worker} {why}", worker) for worker in faulty_workers]
-    return [Resume("the nodes do not reach each other: trying again", delayed=True)]
+    return [Resume("the nodes do not reach each other: trying again", PAUSE_SECONDS)]
 
 
 def _once_more(failure: FailureClass, history: History, where: str, node: str | None) -> Decision:
     what = f"out of memory ({failure})" + (f" on {node}" if node else "")
-    if history.same_class > 1:
-        return Stop("failed", ExitCode.JOB_FAILED, f"{what}, twice in a row")
-    return Resume(f"{what}: {where} once")
+    if history.same_class > 1 and history.attempts_without_progress:
+        why = f"{what}, twice in a row without a new step"
+        return Stop("failed", ExitCode.JOB_FAILED, why)
+    pause = MEMORY_PAUSE_SECONDS if failure is FailureClass.HOST_OOM else 0.0
+    return Resume(f"{what}: {where} once", pause)

@@ -134,7 +134,7 @@ def test_nodes_at_fault_are_sent_away_links_tried_again_and_the_budget_ends_it()
     assert (first.worker, second.worker) == ("a", "b")
     (again,) = unreachable(answer("a and head"), on_roll, 3, 3)
     assert isinstance(again, Resume)
-    assert again.delayed
+    assert again.first_pause
     (stop,) = unreachable(answer("a and head", "a"), on_roll, 4, 3)
     assert isinstance(stop, Stop)
     assert stop.exit_code is ExitCode.UNFIT
@@ -154,7 +154,7 @@ def prints(*rows: dict[str, Any]) -> list[str]:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A head with a worker `a`, whose first attempt loses its collective at step 3."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wait, "backoff", lambda failures: 0.01 * failures)
+    monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01 * failures)
     breaks = ends(DIED, at_step=3, says=[GLOO])
     world = World(tmp_path, breaks, ends(FINISHED), workers=1, minimum=1)
     world.later(0.05, lambda: world.check_in("a", "127.0.0.3"))

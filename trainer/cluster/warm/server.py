@@ -150,8 +150,8 @@ def become(request: dict[str, Any], files: list[int], shim: int) -> None:
     if "torch" in sys.modules and environ.get(AUTOLOAD) != "0":
         rank_standing.serve()  # as `rollcall_torch` does at the end of torch's import
     argv: list[str] = request["argv"]
-    call_itself("python")
     show_arguments([sys.executable, *argv])
+    call_itself("python")
     if argv[0] == "-P":
         sys.argv = argv[2:]
         runpy.run_module(argv[2], run_name="__main__", alter_sys=True)

@@ -119,19 +119,27 @@ def test_no_restart_at_all_where_none_is_allowed() -> None:
     )
 
 
-def test_out_of_memory_resumes_once_then_stops() -> None:
+def test_out_of_memory_resumes_once_and_stops_if_that_brings_no_new_step() -> None:
     first = decide(F.GPU_OOM, history(attempts_without_progress=1), 3)
     assert isinstance(first, Resume)
     assert first.sentence == "out of memory (gpu_oom): resuming from step 3 once"
-    second = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 3)
+    later = decide(F.GPU_OOM, history(attempts_without_progress=0, same_class=2), 900)
+    assert isinstance(later, Resume)
+    second = decide(F.GPU_OOM, history(attempts_without_progress=1, same_class=2), 3)
     assert isinstance(second, Stop)
-    assert second.sentence == "out of memory (gpu_oom), twice in a row"
+    assert second.sentence == "out of memory (gpu_oom), twice in a row without a new step"
+
+
+def test_what_takes_a_nodes_memory_beside_the_job_has_seconds_to_end() -> None:
+    decision = decide(F.HOST_OOM, history(attempts_without_progress=0), 3)
+    assert isinstance(decision, Resume)
+    assert decision.first_pause >= 10
 
 
 def test_a_lost_node_is_not_backed_off_from_since_the_roll_is_waited_for_anyway() -> None:
     decision = decide(F.NODE_LOST, history(attempts_without_progress=2), 3)
     assert isinstance(decision, Resume)
-    assert not decision.delayed
+    assert not decision.first_pause
 
 
 def test_a_worker_whose_gpu_failed_is_replaced_and_an_unknown_one_is_not_guessed() -> None:
