@@ -75,7 +75,7 @@ METRICS: Mapping[str, Metric] = {
     "reward": Metric("mean reward of the newest step"),
     "reward_first": Metric("mean reward of the first step"),
     "kl": Metric("mean KL divergence of the policy from the reference, nats a token"),
-    "loss": Metric("newest loss that the job has told"),
+    "loss": Metric("newest loss that the job has reported"),
     "eval": Metric("newest held-out accuracy, 0 to 1"),
     "eval_before": Metric("held-out accuracy before the first step"),
     "tokens_per_second": Metric("tokens of the newest step, for each second of it"),

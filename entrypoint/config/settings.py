@@ -57,7 +57,7 @@ class Settings:
 
     ray_worker: bool | None = variable(
         "RAY_WORKER",
-        "0: this node is the head; 1: it is a worker. Beats the platform's variables.",
+        "0: this node is the head; 1: it is a worker. Overrides the platform's variables.",
         shown="head, or what the platform's rank says",
         replaces=("rank", "is_main", "processes"),
     )
@@ -106,8 +106,8 @@ class Settings:
     )
     spare_workers: int = variable(
         "ROLLCALL_SPARE_WORKERS",
-        "Nodes besides the expected workers that join, do no work, and [take a lost worker's place]"
-        "(recovery.md#spares). The platform's size, if it is known, counts them.",
+        "How many nodes join as [spares](recovery.md#spares), without work, to replace lost"
+        " workers. The platform's number of nodes includes them.",
         at_least=0,
         at_most=100_000,
         default=0,
@@ -120,23 +120,23 @@ class Settings:
     )
     replace_command: tuple[str, ...] | None = variable(
         "ROLLCALL_REPLACE_COMMAND",
-        "A program on the head that [brings another node](recovery.md#a-node-that-is-needed) for"
-        " a lost one. `{node}`, `{rank}`, `{address}` and `{reason}` in it are the lost one's.",
+        "A program on the head that [starts another node](recovery.md#a-node-that-is-needed) for a"
+        " lost one. `{node}`, `{rank}`, `{address}` and `{reason}` are the lost node's.",
         parse=parse.arguments,
     )
     head_failover: float = variable(
         "ROLLCALL_HEAD_FAILOVER",
-        "How long a lost head has to come back, before a worker [takes its place]"
-        "(recovery.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s, in which it is"
-        " known to be lost. `off`: the run waits for the head.",
+        "How long a lost head has to come back before a worker [takes its place]"
+        "(recovery.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s. `off`: the run"
+        " waits for the head.",
         parse=parse.head_failover,
         default=120.0,
         shown="2m",
     )
     stragglers: Stragglers = variable(
         "ROLLCALL_STRAGGLERS",
-        "`warn`: tell of ranks that [compute more slowly](recovery.md#slow-ranks) than equal ranks."
-        " `replace`: a spare takes the place of their node, too. `off`: do not compare them.",
+        "`warn`: report [slow ranks](recovery.md#slow-ranks). `replace`: also replace their node by"
+        " a spare. `off`: do not compare ranks.",
         default=Stragglers.WARN,
     )
     debug_ray: DebugRay = variable(
@@ -177,8 +177,8 @@ class Settings:
     )
     name: str = variable(
         "ROLLCALL_NAME",
-        "The run's name on its page, in the report and in lists, as `--name` of `up`, `demo` and"
-        " `submit` gives it. In W&B, too, if the job names none (`WANDB_NAME`).",
+        "The run's name on its page, in the report and in lists; the same as `--name`. Also in"
+        " W&B, unless the job sets `WANDB_NAME`.",
         parse=parse.run_name,
         default="",
         shown="the run directory's name",
@@ -194,23 +194,23 @@ class Settings:
     )
     checkpoints: str | None = variable(
         "ROLLCALL_CHECKPOINTS",
-        "The checkpoints of a `command` or `torchrun` job: a path with `{step}`, absolute or below "
-        "the run directory. Behind it stands a file that is in each complete one:"
-        " `out/checkpoint-{step}/trainer_state.json`.",
+        "The checkpoints of a `command` or `torchrun` job: the path of a file that each complete "
+        "one has, with `{step}`: `out/checkpoint-{step}/trainer_state.json`. Absolute, or below"
+        " the run directory.",
         parse=job_parsers.checkpoint_pattern,
     )
     resume_args: tuple[str, ...] = variable(
         "ROLLCALL_RESUME_ARGS",
-        "What is added to a `command` or `torchrun` job when there is a checkpoint. `{checkpoint}` "
-        "is its path, `{step}` its step.",
+        "Arguments that are added to a `command` or `torchrun` job when there is a checkpoint. "
+        "`{checkpoint}` is its path, `{step}` its step.",
         parse=job_parsers.resume_arguments,
         default=(),
     )
     urls: tuple[str, ...] = variable(
         "ROLLCALL_URL",
-        "Where commands find the head's control port from outside: `http://HOST:8267`, or a proxy's"
-        " URL. More after commas are [other nodes'](recovery.md#addresses-after-a-takeover). On the"
-        " head: the URL in the link that it prints.",
+        "The URL of the head's control port for commands: `http://HOST:8267`, or a proxy's. After"
+        " commas: [other nodes'](recovery.md#addresses-after-a-takeover). On the head: the URL in"
+        " the link that it prints.",
         parse=parse.urls,
         default=(),
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",
@@ -223,8 +223,8 @@ class Settings:
     )
     storage: str = variable(
         "ROLLCALL_STORAGE",
-        "Who has the run directory: `shared`: all nodes. `head`: the head, to which the others send"
-        " what they save. `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
+        "Where the run directory is. `shared`: on shared storage. `head`: on the head's disk."
+        " `s3://BUCKET/PREFIX`: as `head`, with uploads of the checkpoints."
         " [Details](checkpoints.md#without-shared-storage).",
         parse=parse.storage,
         default=parse.SHARED,
@@ -269,8 +269,8 @@ class Settings:
     )
     insecure: bool = variable(
         "ROLLCALL_INSECURE",
-        "1: the reward and retrieval servers that are started with it answer everyone, without a"
-        " [key](rewards.md#who-may-ask-a-server). Control port and Ray ask for theirs even so.",
+        "1: reward and retrieval servers that are started with it need no"
+        " [key](rewards.md#who-may-ask-a-server). The control port and Ray still need theirs.",
         default=False,
     )
     service_timeout: float = variable(
@@ -287,8 +287,8 @@ class Settings:
     )
     hang_timeout: float | None = variable(
         "ROLLCALL_HANG_TIMEOUT",
-        "The job is hung if no step ends for this long. A `command` without steps is, if its log is"
-        " silent for this long. [Details](recovery.md#a-hang).",
+        "The job hangs if no step ends for this long. For a `command` without steps, it is how"
+        " long its log may be silent. [Details](recovery.md#a-hang).",
         parse=parse.duration,
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "
         "`DEBUG_RAY`",
