@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,7 @@ from entrypoint.job.failures.classes import (
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.failures.log_patterns import EvidenceLog, plain
 from entrypoint.job.job_end import Lacking
+from entrypoint.job.job_events import JobEvents
 from entrypoint.job.log_progress import LogProgress
 from entrypoint.job.ranks_behind import RanksBehind
 from entrypoint.job.ray_jobs import NEVER, JobClient, JobInfo, JobRefusedError
@@ -103,6 +103,8 @@ class Attempt:
     """None for a trainer that records its own steps."""
     _ray_lost: threading.Event = field(default_factory=threading.Event)
     _ray_ended: str = "Ray does not say how the job ended"
+    _events: JobEvents = field(init=False)
+    """What the job writes to the journal."""
     _newest: Progress | None = None
     _began: float = field(default_factory=time.monotonic)
     """Seconds of the monotonic clock."""
@@ -118,6 +120,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._evidence = EvidenceLog(self._step, self.run.recipe.failure_in)
+        self._events = JobEvents(self.run.journal)
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
         self._ranks = ranks_behind.of_run(self.run, self._line.end)
@@ -245,6 +248,7 @@ class Attempt:
             elif self._does_not_end():
                 break
             self._see(progress, before)  # last: it may add events to those of the job
+            self._say_events()
         if self.slow:
             self.slow.rest()
         self._over.set()
@@ -253,6 +257,7 @@ class Attempt:
         self._see(self._progress(), before)
         if self._reported:
             self._reported.close()
+        self._say_events()
         self._line.end()
 
     def _see(self, progress: Progress | None, before: Progress | None) -> None:
@@ -280,8 +285,6 @@ class Attempt:
             events = self.run.journal.of_attempt()
             if wrong := resume_check.mismatch(self.plan.resume_from, events, progress.step):
                 self._kill(WrongStart(wrong), f"{wrong}: ended, so that it saves nothing")
-            else:
-                self._log_start(events)
         elif progress is not None:
             joined = self.run.control.roll().joined_since_start(self.plan.workers)
             if joined:
@@ -338,12 +341,11 @@ class Attempt:
     def _tell_worker(self, kind: str, name: str, what: str) -> None:
         self._tell(kind, f"{name} {what}", node=name)
 
-    def _log_start(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Log how the job says it began: only the job knows what the nodes had in memory."""
-        for event in events:
-            if event["kind"] == "resume":
-                self._line.end()
-                log.info("%s", event["sentence"])
+    def _say_events(self) -> None:
+        """Log what only the job knows: how it began, and what it has repaired."""
+        for event in self._events.new():
+            self._line.end()
+            self.run.journal.say(event)
 
     def _grow(self, saved: int, sentence: str) -> None:
         """Stop at the first checkpoint after additional workers are there.

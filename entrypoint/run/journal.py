@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,12 @@ from typing import Any
 from contract import lease
 from contract.journal import EventSource, append_event, read_events
 from contract.journal_file import index
-from contract.redaction import redact
+from contract.redaction import redact, secret_texts
 
 log = logging.getLogger("rollcall")
+
+MOST_SAID = 1000
+"""Events whose sentences this head has logged, the newest: a look at the journal is due sooner."""
 
 WARNING_KINDS = frozenset(
     {
@@ -51,6 +57,8 @@ class Journal:
         self._secrets = frozenset(secrets)
         self.claim = claim
         self.attempt: int | None = None
+        self._said: deque[tuple[int | None, str, str]] = deque(maxlen=MOST_SAID)
+        """Attempt, kind and sentence of events that are logged and were not read again."""
 
     def record(self, kind: str, sentence: str, /, **details: Any) -> None:
         """Append the event and log its sentence.
@@ -60,12 +68,33 @@ class Journal:
         run.
         """
         lease.check(self.claim)  # before the sentence is logged
+        told = redact(sentence, secret_texts(os.environ) | self._secrets)
+        event = {"attempt": self.attempt, "kind": kind, "sentence": told, "details": details}
+        self.say(event)
+        self._said.append(_key(event))  # before another thread can read the event
+        self.write(kind, sentence, **details)
+
+    def say(self, event: Mapping[str, Any]) -> None:
+        """Log the sentence of an event."""
+        kind, details = event["kind"], event["details"]
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         if kind == "outcome" and details.get("outcome") == "failed":
             level = logging.ERROR
-        fields = {"event": kind, "attempt": self.attempt, "details": details}
-        log.log(level, "%s", redact(sentence, self._secrets), extra=fields)
-        self.write(kind, sentence, **details)
+        fields = {"event": kind, "attempt": event["attempt"], "details": details}
+        log.log(level, "%s", event["sentence"], extra=fields)
+
+    def lacks_on_console(self, event: Mapping[str, Any]) -> bool:
+        """Return whether an event that was read is of this attempt, and `record` has not said it.
+
+        Each event is asked for once.
+        """
+        own = self.claim.epoch if self.claim else None
+        if event.get("epoch") not in (None, own) or event["attempt"] != self.attempt:
+            return False
+        with suppress(ValueError):
+            self._said.remove(_key(event))
+            return False
+        return True
 
     def write(self, kind: str, sentence: str, /, **details: Any) -> None:
         """Append the event alone; raises as `record` does."""
@@ -98,3 +127,7 @@ class Journal:
     def attempts(self) -> int:
         """How many attempts this run has made, over all its heads."""
         return sum(1 for _ in self.landmarks("attempt"))
+
+
+def _key(event: Mapping[str, Any]) -> tuple[int | None, str, str]:
+    return event["attempt"], event["kind"], event["sentence"]
