@@ -1,4 +1,4 @@
-"""What has become worse on the nodes since this head started."""
+"""What has become worse on the nodes since this head started, or since their last checks."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ class Health:
                 if key not in self._known:
                     self._known[key] = NodeChange(node, change)
                     self._untold.append(self._known[key])
+
+    def forget(self, node: str) -> None:
+        """The node has passed its checks again: what was worse before is over, or told anew."""
+        with self._lock:
+            self._known = {key: one for key, one in self._known.items() if one.node != node}
 
     def take(self) -> list[NodeChange]:
         """Return the changes that are new since the last call."""

@@ -423,6 +423,9 @@ class NodeRegistry:
         entry.source, entry.skew = peer_address(source, info.address), skew
         self._acknowledged.discard(info.node)
         if info.joined:
+            before = self._joined.get(info.node, info)
+            if info.address != before.address or info.examined not in ("", before.examined):
+                self.health.forget(info.node)  # another machine, or examined anew
             self._joined[info.node] = info
         return None
 

@@ -33,6 +33,8 @@ class Result:
     seconds: float
     exit_code: ExitCode = ExitCode.UNFIT
     """The node's exit code if this stops it."""
+    ends_with_start: bool = False
+    """As in Finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,15 @@ class Context:
         """Why this node uses no GPU; "" if it uses one."""
         return discover.why_none(self.settings, self.machine)
 
+    @property
+    def ends_leftovers(self) -> bool:
+        """Whether the node starts after the checks, and ends what its earlier life has left."""
+        return self.running_pid is None
+
     def own_processes(self) -> tuple[set[int], str]:
         """The processes that may be this node's here, and a phrase that says whose they are."""
         mark = self.settings.node_mark
-        if self.running_pid is None:
+        if self.ends_leftovers:
             left = {found.pid for found in process.find_ours_or_orphaned(mark)}
             return left, "left by an earlier life of this node"
         running = {self.running_pid, *(found.pid for found in process.find_marked(mark))}
@@ -108,7 +115,15 @@ class Check:
             finding = Finding(Verdict.WARN, evidence)
         seconds = round(time.monotonic() - started, 3)
         code = ExitCode.RETRY if finding.passes else self.exit_code
-        return Result(self.name, finding.verdict, finding.evidence, finding.remedy, seconds, code)
+        return Result(
+            self.name,
+            finding.verdict,
+            finding.evidence,
+            finding.remedy,
+            seconds,
+            code,
+            finding.ends_with_start,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,5 +167,6 @@ class Report:
 
 
 def _as_dict(result: Result) -> dict[str, Any]:
-    """Return what programs read; the exit code is the node's."""
-    return {key: value for key, value in asdict(result).items() if key != "exit_code"}
+    """Return what programs read; the rest is the node's."""
+    of_node = ("exit_code", "ends_with_start")
+    return {key: value for key, value in asdict(result).items() if key not in of_node}

@@ -170,7 +170,8 @@ def held_memory(context: Context) -> Finding:
         evidence = f"{sized(memory.used)} of {sized(memory.total)} are held"
         evidence += f" by processes {', '.join(map(str, holders))}" if holders else ""
         if own and own >= set(holders):
-            return Finding(Verdict.WARN, f"{evidence}, {whose}")
+            ends = context.ends_leftovers
+            return Finding(Verdict.WARN, f"{evidence}, {whose}", ends_with_start=ends)
         verdict = Verdict.FAIL if memory.used > HELD_FAILS * memory.total else Verdict.WARN
         return Finding(verdict, evidence, "end what runs there, or reset the GPU")
 

@@ -152,7 +152,8 @@ def _judge_busy(
     own, whose = context.own_processes()
     evidence = "; ".join(f"{port}: {_describe(port, one, holders)}" for port, one in busy.items())
     if all(port in holders and holders[port] in own for port in busy):
-        return Finding(Verdict.WARN, f"{evidence}, all {whose}")
+        ends = context.ends_leftovers
+        return Finding(Verdict.WARN, f"{evidence}, all {whose}", ends_with_start=ends)
     variables = _named(busy, needed)
     others = process.of_living_nodes()
     if any(holders.get(port) in others for port in busy):

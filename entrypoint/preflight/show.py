@@ -83,8 +83,12 @@ def summary(report: Report) -> str:
 
 
 def not_well(report: Report, secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return what a node says of itself to the head: each check that did not pass, in a line."""
-    found = replace(report, results=(*report.fails, *report.warnings))
+    """Return what a node says of itself to the head: each check that did not pass, in a line.
+
+    What the node's start ends is left out: no node at work has it.
+    """
+    results = [*report.fails, *report.warnings]
+    found = replace(report, results=[one for one in results if not one.ends_with_start])
     return {
         result.name: _one_line(redact(line, secrets))
         for result, line in zip(found.results, lines(found), strict=True)

@@ -30,6 +30,8 @@ class Finding:
     """What to do; empty if there is nothing to do."""
     passes: bool = False
     """Whether the fault may pass by itself, so that another start may succeed."""
+    ends_with_start: bool = False
+    """Whether the node's start ends what was found, so that a node at work does not have it."""
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
@@ -38,4 +40,5 @@ def worst(findings: Sequence[Finding]) -> Finding:
     decisive = [finding for finding in findings if finding.verdict is verdict]
     remedies = dict.fromkeys(finding.remedy for finding in decisive if finding.remedy)
     evidence = "; ".join(finding.evidence for finding in decisive)
-    return Finding(verdict, evidence, "; ".join(remedies))
+    ends = all(finding.ends_with_start for finding in decisive)
+    return Finding(verdict, evidence, "; ".join(remedies), ends_with_start=ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_link_that_goes_down_on_a_worker_is_known_to_the_head_once(
     assert head.control.health.take() == []
     (row,) = head.control.state()["health"]
     assert (row["node"], row["kind"], row["part"]) == ("a", "port-down", "mlx5_0:1")
+
+
+@pytest.mark.parametrize(
+    ("again", "known"), [("first", 1), ("", 1), ("second", 0)], ids=["same", "unknown", "anew"]
+)
+def test_what_was_worse_is_over_once_the_node_has_passed_its_checks_anew(
+    head: Head, again: str, known: int
+) -> None:
+    client = head.client()
+    node = node_info("a")
+    client.check_in(replace(node, examined="first"), joined=True)
+    client.tell_health("a", [Change(HealthKind.GPU_LINK, "GPU 1", "17 links are up")])
+    client.tell_health("b", [Change(HealthKind.GPU_LINK, "GPU 2", "17 links are up")])
+    client.check_in(replace(node, examined=again), joined=False)
+    client.check_in(replace(node, examined=again), joined=True)
+    assert [one.node for one in head.control.health.known()] == ["a"] * known + ["b"]
 
 
 def test_a_new_head_hears_what_is_known_already(head: Head) -> None:

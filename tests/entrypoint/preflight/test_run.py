@@ -24,7 +24,7 @@ from entrypoint.machine.view import Machine
 from entrypoint.preflight import host, show
 from entrypoint.preflight.check import Check, Context, Report, Result
 from entrypoint.preflight.run import CHECKS, run_checks
-from entrypoint.preflight.verdict import Finding, Verdict
+from entrypoint.preflight.verdict import Finding, Verdict, worst
 
 HEAD = Head(1, 1, "a test")
 PASSING = Check("t.passes", "?", lambda _: Finding(Verdict.PASS, "fine"))
@@ -203,6 +203,16 @@ def test_what_a_node_says_of_its_checks_is_a_line_that_the_head_takes() -> None:
     assert list(said) == ["t.odd", "t.warns"]
     body = json.dumps({"node": "a", "address": "10.0.0.1", "versions": {}, "findings": said})
     assert request_format.node_info(body.encode()).findings == said
+
+
+def test_a_node_at_work_says_nothing_of_what_its_start_has_ended() -> None:
+    left = Finding(Verdict.WARN, "left by an earlier life", ends_with_start=True)
+    ends = Check("t.left", "?", lambda _: left)
+    both = Check("t.both", "?", lambda _: worst([left, Finding(Verdict.WARN, "of another user")]))
+    told = report(ends, both, WARNING)
+    assert list(show.not_well(told)) == ["t.both", "t.warns"]
+    assert [one.name for one in told.warnings] == ["t.left", "t.both", "t.warns"]
+    assert "ends_with_start" not in told.as_dict()["checks"][0]
 
 
 def test_the_report_comes_as_json_as_lines_and_as_a_table() -> None:
