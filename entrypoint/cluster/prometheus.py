@@ -92,7 +92,9 @@ METRICS: Mapping[str, Metric] = {
     "run_dir_free_bytes": Metric("free space of the run directory's file system"),
     "run_dir_size_bytes": Metric("size of the run directory's file system"),
     "attempts_total": Metric("attempts of the run"),
-    "failures_total": Metric("attempts that failed, by class", ("failure",)),
+    "failures_total": Metric(
+        "attempts that failed, by class; head_lost: their head was lost", ("failure",)
+    ),
     "last_failure_timestamp_seconds": Metric(
         "when an attempt last failed in this class", ("failure",)
     ),

@@ -20,6 +20,7 @@ from entrypoint.job.rendezvous import Cluster, restart_ray
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import ENDED, RayEnded, WorkerLeaves
+from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.journal import Journal
 
 IDLE_SECONDS = 0.5
@@ -81,7 +82,9 @@ class JobLoop:
         if (failed or stopped_with_node) and not self.queue.is_stopping(job):
             why = redact(outcome.sentence, run.settings.secrets)
             sentence = f"{job.id} goes on with the next head: {why}"
-            self.run.journal.record("job-interrupted", sentence, job=job.id)
+            self.run.journal.record(INTERRUPTED, sentence, job=job.id)
+            with suppress(OSError):  # a user may have deleted the job's directory
+                run.journal.write(INTERRUPTED, sentence)
             return replace(outcome, sentence=why) if failed else None
         run.files.logs.mkdir(parents=True, exist_ok=True)  # a user may have deleted it
         supervisor.record(outcome, run, time.monotonic() - began)

@@ -9,6 +9,7 @@ from typing import Any
 
 from contract.journal_file.index import landmarks
 from contract.progress import Progress
+from entrypoint.run.attempt_ends import Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class RunAttempts:
     attempt: int
     """The newest; 0 before the first."""
     failures: int
-    """That have ended attempts so far."""
+    """That have ended attempts so far, with those of heads that were lost."""
     is_starting: bool
     """The newest attempt goes on, and has told no step yet."""
     progress: Progress | None
@@ -35,8 +36,9 @@ class RunAttempts:
 def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttempts:
     """Return the attempts of a run. `trains`: an attempt runs now. Raises OSError."""
     attempt, failures, began = 0, 0, ""
-    for event in landmarks(journal).events(["attempt", "failure"]):
-        failures += event["kind"] == "failure"
+    found = Failures()
+    for event in landmarks(journal).events():
+        failures += bool(found.of(event["kind"], event["details"]))
         if event["kind"] == "attempt":
             attempt, began = event["attempt"] or attempt + 1, event["at"]
     is_told = progress is not None and _is_of(progress, attempt, began)

@@ -23,9 +23,10 @@ from contract.journal_file.index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import errors, run_facts
+from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import read_run, run_end
-from entrypoint.run.flight_record.record import HEAD_LOST, RUNNING
+from entrypoint.run.flight_record.record import RUNNING
 from entrypoint.run.flight_record.run_end import ENTRY
 from entrypoint.run.lease import SILENCE_SECONDS
 

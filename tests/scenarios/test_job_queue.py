@@ -21,6 +21,7 @@ from entrypoint.job.job_queue import JobQueue
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox, RayEnded, RayFailedError, StopAsked
+from entrypoint.run.flight_record.record import from_journal
 from entrypoint.run.journal import Journal
 from tests.support.control import HEAD
 from tests.support.damage import damaged
@@ -117,6 +118,8 @@ def test_a_job_that_has_made_an_attempt_goes_on_and_does_not_begin_again(tmp_pat
         begun = [event["sentence"] for event in Journal(run.journal, "gn1").events("start")]
     assert started == ["job-1 begins", "job-1 goes on"]
     assert [sentence.split(" on the ")[0] for sentence in begun] == started
+    record = from_journal(Journal(run.journal, "gn1").events())
+    assert ([one.ending for one in record.attempts], record.failures) == (["stopped"], [])
 
 
 @pytest.mark.parametrize("code", [ExitCode.UNREACHABLE, ExitCode.RETRY, ExitCode.UNFIT])

@@ -14,10 +14,10 @@ from contract.journal import read_events
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
+from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.curves import Curves, Points
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.flight_record.record import (
-    HEAD_LOST,
     RUNNING,
     FlightRecord,
     NothingToReportError,

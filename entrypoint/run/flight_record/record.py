@@ -8,12 +8,11 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from entrypoint.run.attempt_ends import BY_HEAD, HEAD_LOST, INTERRUPTED, ends_attempt
 from entrypoint.run.failure_classes import evidence_of
-from entrypoint.run.flight_record.time_accounting import BY_HEAD, GOES_BACK, REPAIRS, USES, Tally
+from entrypoint.run.flight_record.time_accounting import GOES_BACK, REPAIRS, USES, Tally
 
-HEAD_LOST, RUNNING = "head_lost", "running"
-ENDS = ("failure", "outcome", "start")
-"""Kinds of events that end an attempt."""
+RUNNING = "running"
 FINISHED = ("step", "step-found")
 """Kinds of events that record a finished step."""
 ROUTINE = ("step", "checkpoint", "eval", "best")
@@ -207,7 +206,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
     made: list[AttemptRecord] = []
     for index, until in pairwise([*starts, len(events)]):
         start, rest = events[index], events[index + 1 : until]
-        ends = [event for event in rest if event.kind in ENDS or _is_by_head(event)]
+        ends = [event for event in rest if ends_attempt(event.kind, event.details)]
         last = ends[0] if ends else (rest[-1] if rest else start)
         made.append(
             AttemptRecord(
@@ -229,14 +228,11 @@ def _resumed_from(start: Event, rest: Sequence[Event]) -> int:
     return int(start.details.get("resume_from", 0) if told is None else told)
 
 
-def _is_by_head(event: Event) -> bool:
-    """Whether the head has ended the attempt for a better one, which is not a failure."""
-    return event.kind == "decision" and event.details.get("answer") in BY_HEAD
-
-
 def _ending(event: Event) -> str:
     if event.kind == "start":
         return HEAD_LOST
+    if event.kind == INTERRUPTED:
+        return "stopped"
     if event.kind == "decision":
         return BY_HEAD[event.details["answer"]]
     return str(event.details["failure" if event.kind == "failure" else "outcome"])
@@ -248,7 +244,7 @@ def _failures(events: Sequence[Event]) -> list[FailureRecord]:
     for index, event in enumerate(events):
         if event.kind == "attempt":
             attempt = index
-        elif attempt is not None and (event.kind in ENDS or _is_by_head(event)):
+        elif attempt is not None and ends_attempt(event.kind, event.details):
             if event.kind in ("failure", "start"):
                 found.append(_failure(events[attempt:index], event, events[index + 1 :]))
             attempt = None

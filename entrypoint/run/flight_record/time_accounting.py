@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from contract.files import stored_json
+from entrypoint.run.attempt_ends import BY_HEAD, INTERRUPTED, Failures
 
 TRAINING, AGAIN = "training", "steps done again"
 IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
@@ -29,6 +30,7 @@ USES = {
     "failure": NOTICING,
     "decision": "roll call",
     "outcome": "end of the job",
+    INTERRUPTED: "end of the job",
 }
 """Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
 NO_JOB_YET = {"start": "roll call", "roll": "services"}
@@ -46,8 +48,6 @@ REPAIRS = (
 GOES_BACK = ("resume", "rank-replaced")
 SLOW_LEFT = "straggler-replaced"
 """Kind of the event that a slow node has left for a spare."""
-BY_HEAD = {"grow": "more workers", "swap": "a slow node"}
-"""Answer of a decision that ends an attempt without a failure → why it was ended."""
 
 
 class _Steps:
@@ -107,6 +107,7 @@ class Tally:
         """Kind → the time of its newest event."""
         self.failed: dict[str, datetime] = {}
         """Class of a failure → the time of the newest one."""
+        self._failures = Failures()
         self.attempts_without_progress = 0
         """As the restart budget counts them."""
         self._before: datetime | None = None
@@ -127,7 +128,7 @@ class Tally:
         made = copy(self)
         for name in ("seconds", "failures", "repairs", "newest", "failed"):
             setattr(made, name, copy(getattr(self, name)))
-        made._steps = _Steps()
+        made._steps, made._failures = _Steps(), Failures()
         return made
 
     def add(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
@@ -174,6 +175,9 @@ class Tally:
         self.seconds[AGAIN] += undone
 
     def _count(self, at: datetime, kind: str, details: Mapping[str, Any]) -> None:
+        if failure := self._failures.of(kind, details):
+            self.failures[failure] += 1
+            self.failed[failure] = at
         if kind in REPAIRS:
             self.repairs[kind] += 1
         elif kind == "refused":
@@ -189,8 +193,6 @@ class Tally:
                 self._highest, self._progressed = details["step"], True
                 self.attempts_without_progress = 0
         elif kind == "failure":
-            self.failures[details["failure"]] += 1
-            self.failed[details["failure"]] = at
             self.attempts_without_progress += not self._progressed
         elif kind == "start" or details.get("answer") in BY_HEAD:  # a new head has a whole budget
             self.attempts_without_progress = 0

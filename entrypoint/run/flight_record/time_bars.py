@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contract.durations import duration
+from entrypoint.run.attempt_ends import BY_HEAD
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
 from entrypoint.run.flight_record.text import counted, spent
-from entrypoint.run.flight_record.time_accounting import BY_HEAD
 
 GRID = (0.0, 0.5, 1.0)
 
