@@ -34,6 +34,7 @@ STARTERS: Mapping[str, tuple[str, ...]] = {
 }
 """Programs and builtins that start the command behind them, and their flags with a value. What they
 change has no effect on a job."""
+SHELLS = ("bash", "sh", "dash", "zsh")
 CONTINUED = re.compile(r"\\?\s*\n\s*|\\")
 """A word that is the end of a line, as in a manifest that no shell reads."""
 
@@ -74,6 +75,25 @@ def unwrapped(words: Sequence[str]) -> Unwrapped:
         more, rest = variables_before(behind)
         variables |= more
     return Unwrapped(variables, rest, (*before, *dropped))
+
+
+def script_words(command: Sequence[str]) -> list[str]:
+    """Return the script that a shell runs, and its arguments; `-c` and the text of a line.
+
+    [] if the command runs another program.
+    """
+    if not command:
+        return []
+    if command[0].endswith(".sh"):
+        return list(command)
+    if PurePath(command[0]).name not in SHELLS:
+        return []
+    rest = list(command[1:])
+    while rest and rest[0][:1] == "-" and rest[0][:2] != "--":
+        if rest[0].endswith("c"):
+            return ["-c", *rest[1:]] if rest[1:] else []
+        rest = rest[2 if rest[0].endswith("o") else 1 :]
+    return rest
 
 
 def without_client(words: Sequence[str]) -> Unwrapped:

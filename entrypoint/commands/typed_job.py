@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 from contract.options import ConfigError, ParseError
 from entrypoint.config import parsers
@@ -43,7 +44,7 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         return as_given
     from entrypoint.job.recipes.recognise import recognised  # a plan without a job starts faster
 
-    found = recognised(words, given)
+    found = recognised(words, given, _began(environ))
     if not found.is_known and not arguments and words == (*BY_A_SHELL, raw):
         return as_given  # what is wrong with the line is said where it is read
     if found.fault:
@@ -58,6 +59,19 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         said="" if given and found.words == words else found.said,
         warnings=found.warnings,
     )
+
+
+def _began(environ: Mapping[str, str]) -> float | None:
+    """Return when the run began, in seconds of the epoch; None if its directory is a wrong one."""
+    from entrypoint.config.settings import Settings
+    from entrypoint.run import run_began
+
+    raw = environ.get("ROLLCALL_RUN_DIR", "").strip()
+    try:
+        default = next(one.default for one in fields(Settings) if one.name == "run_dir")
+        return run_began.seconds(parsers.run_dir(raw) if raw else Path(default))
+    except ParseError:
+        return None  # the settings say it
 
 
 def _words(raw: str) -> tuple[str, ...]:

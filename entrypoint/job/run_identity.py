@@ -17,6 +17,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.job import command_identity
 from entrypoint.job.recipes import base as recipes
 from entrypoint.machine.inventory import versions
+from entrypoint.run import run_began
 from entrypoint.run.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
             "flags": flags or _options(command),
             "model": recipe.model_name([f"--{name}={flags[name]}" for name in flags] or command),
             "versions": versions(settings),
-            "created": timestamp(),
+            "created": timestamp(run_began.seconds(run.root)),
         }
         _write(run, {**row, "name": settings.name})
     elif settings.name not in ("", row.get("name")):

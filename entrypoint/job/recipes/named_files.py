@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 from contract.files import yaml_text
 from contract.launch.command_lines import PYTHON, option_value, script_place, variables_before
+from contract.launch.shell_wrapping import SHELLS
 from contract.options import MISTYPED, did_you_mean
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
@@ -20,7 +21,6 @@ OF_ACCELERATE = ("config_file", "deepspeed_config_file")
 OF_SCRIPTS = ("deepspeed", "deepspeed_config", "fsdp_config", "accelerator_config")
 """Flags of scripts of transformers and DeepSpeed that name a file if the value looks like one."""
 OTHERWISE = "give the file's path as the nodes have it"
-SHELLS = ("bash", "sh", "dash", "zsh")
 
 
 def absent(settings: Settings, said: str, given: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,10 @@ from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.script import (
     OF_SLURM,
+    EndsError,
     Found,
     NotAloneError,
     Script,
-    UnboundError,
     is_of_slurm,
     only_command,
     script_in,
@@ -69,29 +69,28 @@ class Recognised:
     """Why the script would fail as it is; None if nothing says so."""
 
 
-def recognised(words: Sequence[str], given: str | None) -> Recognised:
+def recognised(words: Sequence[str], given: str | None, began: float | None = None) -> Recognised:
     """Return the recipe of typed words, and the words of the trainer's command.
 
     A script of a shell that has one command of a trainer, and nothing else that counts, is that
-    command. `given`: what ROLLCALL_RECIPE names, if it is set.
+    command. `given`: what ROLLCALL_RECIPE names, if it is set; `began`: as in `only_command`.
     """
     words = _split(words)
     script, why, fault = script_in(words), "", None
     name = given or recipe_of(words)
     if given is None or RECIPES[given].reads_command:
         try:
-            found = only_command(script, partial(_is_of, given)) if script else None
+            found = only_command(script, partial(_is_of, given), began) if script else None
         except NotAloneError as error:
             found, why = None, str(error)
-            fault = error.fault if isinstance(error, UnboundError) else None
+            fault = error.fault if isinstance(error, EndsError) else None
         if script and found:
             name = given or recipe_of(found.words)
             said = f"{script.shown} has {_shown(name, found.words, script)}"
             if found.left_out:
                 said += f". Left out: {', '.join(found.left_out)}"
-            return Recognised(
-                found.words, name, said, found.directory, warnings=_unset(script, found)
-            )
+            warnings = tuple(_warnings(script, found))
+            return Recognised(found.words, name, said, found.directory, warnings=warnings)
     if script and why and name == ANY:
         said = (
             f"{script.shown} runs as it is on the head, by recipe {ANY}: {why}. A trainer's "
@@ -102,13 +101,18 @@ def recognised(words: Sequence[str], given: str | None) -> Recognised:
     return Recognised(tuple(words), name, _shown(name, words, None), is_known=is_known)
 
 
-def _unset(script: Script, found: Found) -> tuple[str, ...]:
-    """Return a sentence for each variable that is not set where the command's words need it."""
-    return tuple(
-        f"{script.shown}, line {line}: {variable(name)} is not set, and its place in the command "
-        f"is empty. {how_to_give(name)}"
-        for name, line in found.unset.items()
-    )
+def _warnings(script: Script, found: Found) -> Iterator[str]:
+    """Yield a sentence on what the command lacks, or has otherwise than the script may mean it."""
+    for name, line in found.unset.items():
+        yield (
+            f"{script.shown}, line {line}: {variable(name)} is not set, and its place in the "
+            f"command is empty. {how_to_give(name)}"
+        )
+    for file, line in found.absent.items():
+        yield f"{script.shown}, line {line}: {file} is not a file here, and sets nothing"
+    yield from (f"{script.shown}, {note}" for note in found.notes)
+    for command in found.environments:
+        yield f"{command}: no effect here; run it before Rollcall starts"
 
 
 def _is_of(given: str | None, words: Sequence[str]) -> bool:

@@ -7,17 +7,19 @@ directory is a reason to run the script as it is.
 from __future__ import annotations
 
 import json
+import re
+import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from contract.launch.command_lines import variables_before
+from contract.launch.command_lines import option_value, variables_before
 from contract.launch.known_modules import MODULES
 from contract.launch.programs import Program
-from contract.launch.shell_wrapping import unwrapped
+from contract.launch.shell_wrapping import script_words, unwrapped
 from contract.options import Fault
-from entrypoint.job.recipes.named_files import SHELLS
 from entrypoint.processes import process
 from entrypoint.processes.programs import program
 
@@ -31,10 +33,29 @@ REPLACED = (
 """Commands of guides in place of which Rollcall starts Ray on all nodes, and uses its own Python
 or the image's."""
 IDLE = frozenset(
-    {"tee", "mkdir", "sleep", "date", "cat", "hostname", "which", "ls", "nvidia-smi", "ulimit"}
+    {
+        *("tee", "mkdir", "sleep", "date", "cat", "hostname", "which", "ls", "ulimit", "tail"),
+        *("nvidia-smi", "rocm-smi", "amd-smi", "npu-smi", "free", "df", "du", "uname", "whoami"),
+        *("nproc", "lscpu", "env", "printenv", "clear", "touch", "head", "wc", "grep", "awk"),
+        *("pkill", "killall", "kill", "fuser", "ps"),
+    }
 )
-"""Programs without which the trainer's command is the same: its log and directories are made."""
-
+"""Programs without which the trainer's command is the same: its log and directories are made, and
+what an earlier job has left is ended."""
+ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("activate", "deactivate")),
+    **dict.fromkeys(("module", "ml"), ("load", "unload", "purge", "list", "use")),
+    "pyenv": ("activate", "shell", "local"),
+}
+"""Programs that change the shell's own environment, by their first word."""
+DOWNLOADS = (
+    *(("huggingface-cli", "download"), ("hf", "download")),
+    ("modelscope", "download"),
+)
+MOST_SHOWN = 80
+"""Characters of a command in a sentence."""
+NO_PROGRAM = re.compile(r"--.*|[+~]*[A-Za-z_]\w*(\.\w+)+=.*", re.DOTALL)
+"""The first word of a line that its writer took for a part of the command above it."""
 
 SLURM = frozenset({"sbatch", "srun", "salloc"})
 OF_SLURM = "docs/platforms/slurm.md has the file for Slurm, whose job is a trainer's command alone"
@@ -44,16 +65,16 @@ class NotAloneError(Exception):
     """The script runs as it is; the message is a clause that says why."""
 
 
-class UnboundError(NotAloneError):
-    """The script would end at a line because a variable is not set."""
+class EndsError(NotAloneError):
+    """The script would end at a line, before a command of a trainer, with an error."""
 
-    def __init__(self, script: str, name: str, line: int) -> None:
-        self.fault = Fault(
-            f"{script}, line {line}",
-            None,
-            f"{variable(name)} is not set, and the script ends there",
-            given(name),
-        )
+    def __init__(self, script: str, row: Mapping[str, Any]) -> None:
+        if name := row["unbound"]:
+            problem, remedy = f"{variable(name)} is not set, and the script ends there", given(name)
+        else:
+            problem = f"the script ends there with an error{_last_words(row)}"
+            remedy = "Give what it asks for: arguments behind its name, or variables before it"
+        self.fault = Fault(f"{script}, line {row['ended']}", None, problem, remedy)
         super().__init__(str(self.fault))
 
 
@@ -77,70 +98,120 @@ class Found:
     """The other commands of the script."""
     unset: Mapping[str, int] = field(default_factory=dict)
     """Variables that are not set where the command's words need them → the line."""
+    absent: Mapping[str, int] = field(default_factory=dict)
+    """Files that the script sources and that are not there → the line."""
+    environments: tuple[str, ...] = ()
+    """Commands that change the environment of a shell, which the job does not have."""
+    notes: tuple[str, ...] = ()
+    """Sentences on lines that bash reads otherwise than their writer meant."""
 
 
 def script_in(words: Sequence[str]) -> Script | None:
     """Return the script that the words run in a shell; None if they run another program."""
     found = unwrapped(words)
-    command = found.command
-    if not command:
-        return None
-    if command[0].endswith(".sh") and Path(command[0]).is_file():
-        return Script(tuple(command), found.variables)
-    if PurePath(command[0]).name not in SHELLS:
-        return None
-    rest = command[1:]
-    while rest and rest[0][:1] == "-" and rest[0][:2] != "--":
-        if rest[0].endswith("c"):
-            return Script(("-c", *rest[1:]), found.variables) if rest[1:] else None
-        rest = rest[2 if rest[0].endswith("o") else 1 :]
-    is_file = bool(rest) and Path(rest[0]).is_file()
-    return Script(tuple(rest), found.variables) if is_file else None
+    script = script_words(found.command)
+    is_there = bool(script) and (script[0] == "-c" or Path(script[0]).is_file())
+    return Script(tuple(script), found.variables) if is_there else None
 
 
-def only_command(script: Script, is_known: Callable[[Sequence[str]], bool]) -> Found:
+def only_command(
+    script: Script, is_known: Callable[[Sequence[str]], bool], began: float | None = None
+) -> Found:
     """Return the command of the script that `is_known` knows.
 
-    Raises NotAloneError; an UnboundError if the script as it is would fail.
+    `began`: what `date` says in it, in seconds of the epoch; None: the time now. Raises
+    NotAloneError; an EndsError if the script as it is would fail.
     """
-    row = _read(script)
-    commands = [(one["words"], one["directory"]) for one in row["commands"]]
-    known = [one for one in commands if is_known(_recognisable(one[0]))]
-    if not known and row["unbound"]:
-        raise UnboundError(script.shown, row["unbound"], row["ended"])
-    if not known and row["ended"]:
-        raise NotAloneError(f"it ends at line {row['ended']}, before a command of a trainer")
-    if not known and (steps := [words for words, _ in commands if is_of_slurm(words)]):
-        text = " ".join(str(word) for words in steps for word in words)
-        module = next((f" ({name})" for name in MODULES if f"{name} " in f"{text} "), "")
-        raise NotAloneError(f"it starts its programs{module} by {steps[0][0]}, and {OF_SLURM}")
+    row = _read(script, time.time() if began is None else began)
+    known = [one for one in row["commands"] if is_known(_recognisable(one["words"]))]
     if not known:
-        raise NotAloneError("it has no command of a trainer that a recipe knows")
+        raise _without_a_trainer(script, row)
     if len(known) > 1:
         raise NotAloneError(f"it has {len(known)} commands of trainers")
-    words, directory = known[0]
-    unset = next(one["unset"] for one in row["commands"] if one["words"] is words)
-    others = [one for one, _ in commands if one is not words and not _is_idle(one)]
-    if others:
-        shown = next(iter(others[0][:1]), None) or "an unknown program"
-        raise NotAloneError(f"it runs {shown}, too")
-    exported = {name: value for name, value in row["exported"].items() if name not in SET_BY_BASH}
+    command, words, directory = known[0], known[0]["words"], known[0]["directory"]
+    others = [one["words"] for one in row["commands"] if one is not command]
+    for one in others:
+        if why := _why_it_counts(one):
+            raise NotAloneError(why)
+    exported = {
+        name: value for name, value in command["exported"].items() if name not in SET_BY_BASH
+    }
     whole = [word for word in words if word is not None]
     if len(whole) < len(words) or directory is None or None in exported.values():
         what, why = next(iter(row["unknown"].items()), ("a part", "only a run tells it"))
         raise NotAloneError(f"not all of its command is known before it runs (${what}, {why})")
-    variables, command = variables_before(whole)
+    variables, rest = variables_before(whole)
     assigned = {**script.variables, **exported, **variables}
     if directory and not Path(directory).is_dir():
         raise NotAloneError(f"it goes to {directory}, which is not a directory here")
     return Found(
-        words=(*(f"{name}={value}" for name, value in assigned.items()), *command),
+        words=(*(f"{name}={value}" for name, value in assigned.items()), *rest),
         directory="" if Path(directory) == Path.cwd() else directory,
-        left_out=tuple(
-            " ".join(word or "…" for word in one) for one, _ in commands if one is not words
-        ),
-        unset=unset,
+        left_out=tuple(_shown(one) for one in others if not _is_no_program(one)),
+        unset=command["unset"],
+        absent=row["absent"],
+        environments=tuple(_shown(one) for one in others if _changes_environment(one)),
+        notes=tuple(row["notes"]) if any(map(_is_no_program, others)) else (),
     )
+
+
+def _without_a_trainer(script: Script, row: Mapping[str, Any]) -> NotAloneError:
+    """Return why a script has no command of a trainer."""
+    if row["fails"] or (row["unbound"] and not row["sets_up"]):
+        return EndsError(script.shown, row)
+    if row["unbound"]:
+        name = variable(row["unbound"])
+        return NotAloneError(f"it ends at line {row['ended']}, unless what it sources sets {name}")
+    if row["ended"]:
+        before = f"it ends at line {row['ended']}, before a command of a trainer"
+        return NotAloneError(f"{before}{_last_words(row)}")
+    commands = [one["words"] for one in row["commands"]]
+    if steps := [words for words in commands if is_of_slurm(words)]:
+        text = " ".join(str(word) for words in steps for word in words)
+        module = next((f" ({name})" for name in MODULES if f"{name} " in f"{text} "), "")
+        return NotAloneError(f"it starts its programs{module} by {steps[0][0]}, and {OF_SLURM}")
+    return NotAloneError("it has no command of a trainer that a recipe knows")
+
+
+def _last_words(row: Mapping[str, Any]) -> str:
+    words = " ".join(str(row["last_words"]).split())
+    return f". It says: {words}" if words else ""
+
+
+def _why_it_counts(words: Sequence[str | None]) -> str:
+    """Return why a script cannot do without a command; "" if it can."""
+    if tuple(words[:2]) in DOWNLOADS:
+        into = option_value([word or "" for word in words], "local_dir")
+        if into is None or _has_files(into):
+            return ""
+        return (
+            f"it runs {_shown(words)}, too. Run that first, so that all nodes have {into}: then it "
+            "is left out"
+        )
+    if _is_idle(words) or _is_no_program(words) or _changes_environment(words):
+        return ""
+    shown = textwrap.shorten(_shown(words), MOST_SHOWN, placeholder=" …")
+    return f"it runs {shown}, too. Run that first, and take it out of the script"
+
+
+def _has_files(directory: str) -> bool:
+    try:
+        return any(Path(directory).expanduser().iterdir())
+    except OSError:
+        return False
+
+
+def _shown(words: Sequence[str | None]) -> str:
+    return " ".join(word or "…" for word in words)
+
+
+def _is_no_program(words: Sequence[str | None]) -> bool:
+    """Whether a line is a part of the command above it, to its writer alone."""
+    return bool(words) and bool(NO_PROGRAM.fullmatch(words[0] or ""))
+
+
+def _changes_environment(words: Sequence[str | None]) -> bool:
+    return len(words) > 1 and words[1] in ENVIRONMENTS.get(words[0] or "", ())
 
 
 def is_of_slurm(words: Sequence[str | None]) -> bool:
@@ -173,10 +244,10 @@ def _is_idle(words: Sequence[str | None]) -> bool:
     return PurePath(words[0]).name in IDLE or tuple(words[:2]) in REPLACED
 
 
-def _read(script: Script) -> dict[str, Any]:
+def _read(script: Script, began: float) -> dict[str, Any]:
     """Return what the reader of scripts prints. Raises NotAloneError."""
     assigned = [f"{name}={value}" for name, value in script.variables.items()]
-    argv = ("env", *assigned, *program(Program.SCRIPT_COMMANDS, *script.argv))
+    argv = ("env", *assigned, *program(Program.SCRIPT_COMMANDS, repr(began), *script.argv))
     try:
         code, said = process.output(argv, timeout=READ_SECONDS)
         row: dict[str, Any] = json.loads(said.splitlines()[-1]) if code == 0 else {"error": said}

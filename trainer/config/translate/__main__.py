@@ -23,6 +23,7 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from contract.exit_codes import ExitCode
+from contract.launch.shell_wrapping import SHELLS
 from contract.options import MISTYPED, did_you_mean
 from trainer.config.translate import command as commands
 from trainer.config.translate.bash.open_text import is_open, pieces
@@ -40,7 +41,6 @@ EXIT = """exit codes:
   1   something is lost, or still to be given: standard error says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
-SHELLS = ("bash", "sh", "dash", "zsh")
 TOGETHER = "\xa0"
 """Keeps a flag and its value on one line."""
 

@@ -1,14 +1,18 @@
 """Prints the commands that a shell script runs, as JSON, and runs nothing.
 
-    python -m trainer.config.translate.script_commands run.sh ARGUMENT …
-    python -m trainer.config.translate.script_commands -c 'cd /verl && python3 -m verl.…' NAME …
+    python -m trainer.config.translate.script_commands SECONDS run.sh ARGUMENT …
+    python -m trainer.config.translate.script_commands SECONDS -c 'cd /verl && python3 …' NAME …
 
-The script starts with this process's environment, in its directory. `commands` has the `words` of
-each, its `directory`, and in `unset` each variable that is not set where the words need it, with
-the line. `exported` has the variables that the script changes for them. A null stands
-for what only a run of the script tells; `unknown` has the reasons. If the script cannot be read,
-`error` says why instead. `ended` is the line at which it ends before its end, else 0; `unbound` is
-the variable that is not set, if that ends it, else empty.
+The script starts with this process's environment, in its directory; SECONDS of the epoch are what
+`date` says. `commands` has the `words` of each, its `directory`, and in `exported` the variables
+that it gets otherwise than the script. `unset` has each variable that is not set where the words
+need it, with the line. A null stands for what only a run of the script tells; `unknown` has the
+reasons. If the script cannot be read, `error` says why instead. `absent` has the files that it
+sources and that are not there, with the line; `notes` has sentences on lines that bash reads
+otherwise than their writer meant. `ended` is the line at which it ends before its end, else 0;
+`unbound` is the variable that is not set, if that ends it, else empty. `sets_up` says that it reads
+a file of the machine, which may set variables. `fails` says that it is sure
+to end so and to fail, and `last_words` what it says before.
 """
 
 from __future__ import annotations
@@ -37,11 +41,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _read(argv: Sequence[str]) -> Script:
     """Read the script. Raises ScriptSyntaxError, OSError and UnicodeDecodeError."""
+    began, argv = float(argv[0]), argv[1:]
     if argv[0] == TEXT:
-        text, place, arguments = argv[1], Place(next(iter(argv[2:3]), "bash")), argv[3:]
+        text, script, arguments = argv[1], next(iter(argv[2:3]), "bash"), argv[3:]
     else:
-        text, place, arguments = Path(argv[0]).read_text(errors=BYTES), Place(argv[0]), argv[1:]
-    return read_whole(text, os.environ, arguments, place)
+        text, script, arguments = Path(argv[0]).read_text(errors=BYTES), argv[0], argv[1:]
+    return read_whole(text, os.environ, arguments, Place(script, began=began))
 
 
 def _row(read: Script) -> dict[str, Any]:
@@ -50,16 +55,21 @@ def _row(read: Script) -> dict[str, Any]:
             {
                 "words": [_known(word) for word in words],
                 "directory": _known(directory) if isinstance(directory, str) else None,
+                "exported": {name: _known(value) for name, value in exported.items()},
                 "unset": dict(unset),
             }
-            for words, directory, unset in zip(
-                read.commands, read.directories, read.lacking, strict=True
+            for words, directory, exported, unset in zip(
+                read.commands, read.directories, read.environments, read.lacking, strict=True
             )
         ],
-        "exported": {name: _known(value) for name, value in read.exported.items()},
         "unknown": dict(read.asked),
         "ended": read.ended,
         "unbound": read.unbound,
+        "absent": dict(read.absent),
+        "notes": list(read.notes),
+        "sets_up": read.sets_up,
+        "fails": read.fails,
+        "last_words": read.last_words,
     }
 
 

@@ -7,11 +7,11 @@ script tells stays open in a word, behind UNSET, and `asked` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainer.config.translate.bash.open_text import is_open, names_in, opened, pieces
 from trainer.config.translate.bash.scope import Place, Record, text_of
-from trainer.config.translate.bash.state import State, Unknown
+from trainer.config.translate.bash.state import State, Unknown, Value
 from trainer.config.translate.bash.statements import Run
 from trainer.config.translate.bash.syntax import ScriptSyntaxError, parsed, slips
 from trainer.config.translate.rows import UNSET
@@ -28,6 +28,8 @@ class Script:
     """Where each command starts; "" is the directory in which the script starts."""
     exported: Mapping[str, str] = field(default_factory=dict)
     """Variables that its programs get; those whose values are not known are left out."""
+    environments: Sequence[Mapping[str, str]] = ()
+    """Of each command: the variables that it gets otherwise than the script, if all are known."""
     asked: Mapping[str, str] = field(default_factory=dict)
     """A variable's name, or an open piece → why its value is known only when the script runs."""
     notes: tuple[str, ...] = ()
@@ -37,6 +39,14 @@ class Script:
     """The variable that is not set, if it ends for that."""
     lacking: Sequence[Mapping[str, int]] = ()
     """Of each command: variables that are not set where its words need them → the line."""
+    absent: Mapping[str, int] = field(default_factory=dict)
+    """Files that it sources and that are not there → the line."""
+    sets_up: bool = False
+    """Whether it reads a file that sets up the machine, which may set any variable."""
+    fails: bool = False
+    """Whether it is sure to end before its end, and with another exit code than 0."""
+    last_words: str = ""
+    """What it says before that."""
 
     def missing(self, words: list[str]) -> dict[str, str]:
         """Return what is asked for in some words: name or piece → why."""
@@ -74,23 +84,35 @@ def read_whole(
 ) -> Script:
     """Return what a script runs that starts with these variables and no others.
 
-    Its exported variables are those that it changes; of one whose value is not known, the value is
-    open. Raises ScriptSyntaxError.
+    Raises ScriptSyntaxError.
     """
-    record, state = Record(), State({}, tuple(arguments), whole=True)
+    record, state = (
+        Record(exported=dict.fromkeys(environment)),
+        State({}, tuple(arguments), whole=True),
+    )
     state.variables |= environment
     state.directory = place.directory
     record.notes += slips(text)
     Run(parsed(text), record, place).script(state)
-    exported = {}
-    for one in {**environment, **record.exported}:
-        value = state.variables.get(one)
+    changed = [_changed(one, environment, record) for one in record.environments]
+    return replace(_script(record, {}), environments=changed)
+
+
+def _changed(
+    variables: Mapping[str, Value], environment: Mapping[str, str], record: Record
+) -> dict[str, str]:
+    """Return the variables that a command gets otherwise than the script itself.
+
+    Of one whose value is not known, the value is open.
+    """
+    found = {}
+    for name, value in variables.items():
         if isinstance(value, Unknown):
-            exported[one] = opened(f"{{{one}}}")
-            record.asked[one] = value.sentence
-        elif (known := text_of(value)) is not None and known != environment.get(one):
-            exported[one] = known
-    return _script(record, exported)
+            found[name] = opened(f"{{{name}}}")
+            record.asked[name] = value.sentence
+        elif (known := text_of(value)) is not None and known != environment.get(name):
+            found[name] = known
+    return found
 
 
 def _script(record: Record, exported: Mapping[str, str]) -> Script:
@@ -103,6 +125,10 @@ def _script(record: Record, exported: Mapping[str, str]) -> Script:
         ended=record.ended,
         unbound=record.unbound if record.ended else "",
         lacking=record.lacking,
+        absent=record.absent,
+        sets_up=record.sets_up,
+        fails=record.fails,
+        last_words=record.last_words,
     )
 
 

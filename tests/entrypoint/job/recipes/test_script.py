@@ -85,12 +85,12 @@ def test_variables_before_the_shell_reach_the_script() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"pip install -q x && {VERL} a.b=1", "it runs pip, too"),
+        (f"pip install -q x && {VERL} a.b=1", "it runs pip install -q x, too. Run that f"),
         (f"for s in 1 2; do {VERL} seed=$s; done", "it has 2 commands of trainers"),
         (f"{VERL} name=$(date)", "not all of its command is known before it runs ($(date), line 1"),
-        (f"source ./env.sh; {VERL} a.b=1", "line 1: `source ./env.sh` may set it"),
+        (f"cat > e.sh <<E\nE\n. ./e.sh; {VERL} a.b=1", "line 3: `. ./e.sh` may set it"),
         (f"cd /nowhere && {VERL} a.b=1", "it goes to /nowhere, which is not a directory here"),
-        (f"[ $# -gt 1 ] || exit 1\n{VERL} a.b=$1", "it ends at line 1, before a command"),
+        (f"[ $# -gt 1 ] || exit 0\n{VERL} a.b=$1", "it ends at line 1, before a command"),
         ("python3 train.py", "it has no command of a trainer that a recipe knows"),
         ("srun ray start --head", "by srun, and docs/platforms/slurm.md has the file for Slurm"),
         (f'srun ray start\nsrun --overlap bash -c "{VERL} x=1"', "(verl.trainer.main_ppo) by srun"),
@@ -163,6 +163,14 @@ launch train.py "${ARGS[@]}" --port ${PORT:-29500} \\
         (f"\n: ${{LR:?give it}}\n{VERL} a.b=$LR", "line 2: $LR is not set"),
         (f"set -u\n{VERL} a.b=$1", "line 2: argument 1 of the script is not set"),
         (f"set -u\nsource ~/.bashrc\n{VERL} a.b=$LR", ""),
+        (f"[ $# -gt 1 ] || exit 1\n{VERL}", "line 1: the script ends there with an error. Give"),
+        (
+            f"if [ $# -lt 2 ]; then\n echo 'Usage: run.sh GPUS DIR'\n exit 1\nfi\n{VERL} a.b=$1",
+            "line 3: the script ends there with an error. It says: Usage: run.sh GPUS DIR. Give w",
+        ),
+        (f"say() {{ echo 'needs $LR' >&2; exit 2; }}\n[ -n \"$LR\" ] || say\n{VERL}", "needs $LR."),
+        (f'set -e\n[ -n "$LR" ]\n{VERL}', "line 2: the script ends there with an error"),
+        (f"[ -d /nowhere ] || exit 0\n{VERL}", ""),
         (f"set -u\n{VERL} a.b=${{LR:-1}}", ""),
     ],
 )

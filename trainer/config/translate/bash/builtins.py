@@ -29,6 +29,8 @@ SPOILING_SWITCHES = frozenset([
 def write(scope: Scope, text: str | Unknown) -> None:
     """Add to what is read by `$(…)` or a pipe."""
     state = scope.state
+    if isinstance(text, str):
+        scope.record.said.append(text)
     if isinstance(text, Unknown) or isinstance(state.output, Unknown):
         state.output = text if isinstance(text, Unknown) else state.output
     else:

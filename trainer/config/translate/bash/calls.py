@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
-from trainer.config.translate.bash import assignments, builtins, tools
+from contract.launch.shell_wrapping import script_words, unwrapped
+from trainer.config.translate.bash import assignments, builtins, files, tools
 from trainer.config.translate.bash.flow import MOST_CALLS, NEXT, Flow, Runner, Step
 from trainer.config.translate.bash.open_text import is_open
 from trainer.config.translate.bash.scope import ARGUMENTS, Scope, text_of
@@ -15,6 +16,7 @@ from trainer.config.translate.bash.state import ABSENT, State, Unknown
 from trainer.config.translate.bash.syntax import (
     Node,
     ScriptSyntaxError,
+    Source,
     below,
     line,
     literal,
@@ -35,7 +37,7 @@ OF_THE_MACHINE = re.compile(
     r"|set_env\.sh|setvars\.sh|init/\w+)"
 )
 """Files that set up the programs of a machine, as the environment does."""
-SHELLS = frozenset(["bash", "sh", "sbatch", "srun", "ssh"])
+READERS = frozenset(["bash", "sh", "sbatch", "srun", "ssh"])
 """Programs that run what they read from standard input: it is recorded as their last word."""
 HOOKS = re.compile(r"(conda|mamba|micromamba|pyenv|direnv|brew|ssh-agent|module\w*|lmod)\b")
 
@@ -83,15 +85,16 @@ class Calls:
             assignments.assign(inner, one)
             prefix.append(f"{name}={text_of(inner.value(name)) or ''}")
             record.emptied |= record.made_of.pop(name, {})
-        reads = PurePath(first).name in SHELLS and isinstance(state.source, str)
+        reads = PurePath(first).name in READERS and isinstance(state.source, str)
         script = [str(state.source)] if reads else []
         path = text_of(scope.value("PATH")) if state.whole else None
         if path and (found := tools.probed(words, path)) is not None:
             builtins.write(scope, found)
             state.status = int(not found)
             return NEXT
-        record.add([*prefix, *words, *script], state.directory)
-        self._program(words, node, state)
+        if expanded.uncertain or not self._nested(words, prefix, state):
+            record.add([*prefix, *words, *script], state)
+            self._program(words, node, state)
         return NEXT
 
     def _uncertain(self, first: str, node: Node, state: State, why: Unknown) -> None:
@@ -114,10 +117,18 @@ class Calls:
         here = "" if state.directory and not state.whole else self._run.place.directory
         if state.whole and isinstance(state.directory, str):
             here = state.directory
-        text = tools.output(words, source, here) if tools.reads(words, source) else None
+        if state.whole and words[0] == "date":
+            text = tools.date(words, self._run.place.began, self._zone(state))
+        else:
+            text = tools.output(words, source, here) if tools.reads(words, source) else None
         why = Unknown(f"line {line(node)}: only a run tells what `{words[0]}` writes")
         builtins.write(self._run.scope(state), why if text is None else text)
         state.status = None if text is None else 0
+
+    def _zone(self, state: State) -> str | None:
+        """Return the time zone that programs get; None if only a run tells it."""
+        value = state.variables.get("TZ")
+        return None if isinstance(value, Unknown) else text_of(value) or ""
 
     def _with_prefix(self, node: Node, state: State, run: Callable[[], Flow]) -> Flow:
         """Run a builtin or a function, with the variables that are set for it alone."""
@@ -142,7 +153,8 @@ class Calls:
             return self._more(first, rest, node, state)
         if first == "exec":
             if rest:
-                self._run.record.add(rest, state.directory)
+                if not self._nested(rest, [], state):
+                    self._run.record.add(rest, state)
                 return self._run.ended(node)
             return NEXT
         if first in UNTOLD:
@@ -176,10 +188,7 @@ class Calls:
         """Run `eval`; a sourced file is one of the machine's, or may set anything."""
         shown = self._run.shown(node)
         if first != "eval":
-            if not (rest and OF_THE_MACHINE.fullmatch(rest[0].replace(UNSET, ""))):
-                state.spoil(f"line {line(node)}: `{shown}` may set it")
-            state.status, self._run.record.sets_up = None, True
-            return NEXT
+            return self._sourced(rest, node, state)
         text = " ".join(rest)
         if any(is_open(word) for word in rest):
             self._run.record.sets_up = True
@@ -195,12 +204,91 @@ class Calls:
         except ScriptSyntaxError:
             state.spoil(f"line {line(node)}: `{shown}` is not read")
             return NEXT
+        return self._inside(source, state)
+
+    def _inside(self, source: Source, state: State) -> Flow:
+        """Run statements of another text."""
         outer, self._run.source = self._run.source, source
         self._depth += 1
         flow = self._run.each(source.statements, state)
         self._depth -= 1
         self._run.source = outer
         return flow
+
+    def _sourced(self, rest: list[str], node: Node, state: State) -> Flow:
+        """Run a sourced file that is there; one of the machine is part of the environment."""
+        run, word = self._run, next(iter(rest), "")
+        source = (
+            None if OF_THE_MACHINE.fullmatch(word.replace(UNSET, "")) else self._read(word, state)
+        )
+        if source is None:
+            self._not_read(word, node, state)
+            return NEXT
+        place, arguments = run.place, state.arguments
+        run.place = replace(place, sourced=word)
+        state.arguments = tuple(rest[1:]) or arguments
+        state.saved = (*state.saved, {})  # so that `return` ends the file
+        flow = self._inside(source, state)
+        state.restore(state.saved[-1])
+        state.saved, run.place = state.saved[:-1], place
+        state.arguments = arguments if rest[1:] else state.arguments
+        left = flow - {Step.RETURN}
+        return left | NEXT if flow != left else left
+
+    def _not_read(self, word: str, node: Node, state: State) -> None:
+        """Take over a sourced file whose text is not known."""
+        run = self._run
+        path = files.path_of(word, state, run.place)
+        written = path is None or files.may_change(path, state, run.record, run.place)
+        is_of_machine = bool(OF_THE_MACHINE.fullmatch(word.replace(UNSET, "")))
+        if state.whole and path and not (written or is_of_machine or Path(path).exists()):
+            run.record.absent[word] = line(node)
+            state.status = 1
+            return
+        if not is_of_machine:
+            state.spoil(f"line {line(node)}: `{run.shown(node)}` may set it")
+        state.status, run.record.sets_up = None, True
+
+    def _read(self, word: str, state: State) -> Source | None:
+        """Return the text of a script that is there; None if it cannot be read before a run."""
+        text = files.text_of_script(word, state, self._run.record, self._run.place)
+        return None if text is None else self._parsed(text)
+
+    def _parsed(self, text: str) -> Source | None:
+        try:
+            return parsed(text) if self._depth <= MOST_CALLS else None
+        except ScriptSyntaxError:
+            return None
+
+    def _nested(self, words: list[str], prefix: list[str], state: State) -> bool:
+        """Run the script that a shell runs, with the variables that it gets.
+
+        Return False if the words are another program, or the script cannot be read before a run.
+        """
+        run, record = self._run, self._run.record
+        if any(map(is_open, [*words, *prefix])):
+            return False
+        started = unwrapped([*prefix, *words])
+        script = script_words(started.command)
+        if script[:1] == ["-c"]:
+            text, script = script[1], script[2:] or ["bash"]
+            source = self._parsed(text) if state.whole else None
+        else:
+            source = self._read(script[0], state) if script else None
+        if source is None:
+            return False
+        given = {name: state.variables[name] for name in record.exported if name in state.variables}
+        inner = State(state.given, tuple(script[1:]), state.whole)
+        inner.variables |= {**given, **started.variables}
+        inner.directory, inner.spoilt = state.directory, state.spoilt
+        outer = run.place, run.loops, dict(record.exported), record.ended, record.unbound
+        run.place, run.loops = replace(run.place, script=script[0], sourced=""), 0
+        record.exported |= dict.fromkeys(started.variables)
+        self._inside(source, inner)
+        run.place, run.loops, record.exported, record.ended, record.unbound = outer
+        state.status = inner.status
+        builtins.write(run.scope(state), Unknown(f"only a run tells what {script[0]} writes"))
+        return True
 
     def _function(
         self,
@@ -238,10 +326,11 @@ class Calls:
         record = self._run.record
         outer = record.emptied
         commands, notes, ended = len(record.commands), len(record.notes), record.ended
+        said = len(record.said)
         self._run.each(node.get("Stmts") or [], inner)
         record.cut(commands)
         record.emptied = outer | record.emptied
-        del record.notes[notes:]
+        del record.notes[notes:], record.said[said:]
         record.ended = ended
         files = any("Cmd" not in one for one in node.get("Stmts") or [])
         if files or isinstance(inner.output, Unknown):

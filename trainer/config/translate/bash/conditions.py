@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from trainer.config.translate.bash import patterns
+from trainer.config.translate.bash import files, patterns
 from trainer.config.translate.bash.arithmetic import NoNumberError, Sum, number
 from trainer.config.translate.bash.open_text import has_known, is_open
 from trainer.config.translate.bash.scope import Scope
@@ -92,6 +92,8 @@ def _unary(operator: str, text: str, scope: Scope) -> Answer:
         if value is ABSENT or isinstance(value, Unknown):
             return None
         return 0 in value.values if isinstance(value, Array) else value is not None
+    if scope.state.whole:
+        return files.tested(operator, text, scope.state, scope.record, scope.place)
     return None
 
 

@@ -129,7 +129,7 @@ class Parameter:
         if name.isdecimal() or name in ("#", "?"):
             return self._special(name)
         if name == "BASH_SOURCE":
-            return self._special("0")
+            return self._scope.place.sourced or self._special("0")
         if not name.isidentifier():
             return Unknown(f"`${name}` is known only when the script runs")
         if name == "PWD":

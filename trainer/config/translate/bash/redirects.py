@@ -28,8 +28,10 @@ def taken_over(statement: Node, scope: Scope) -> bool:
             state.source = _document(one, words)
         elif operator in ("<", "<>") and number in ("", "0"):
             state.source = Unknown("it is read from a file or a command")
-        elif operator.startswith((">", "&>")) and number in ("", "1"):
-            hidden = True
+        elif operator.startswith((">", "&>")):
+            if operator not in (">&", ">&-"):
+                scope.record.written.append(words.text(one["Word"]))
+            hidden |= number in ("", "1")
     return hidden
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,10 @@ class Place:
     script: str = "bash"
     """Its path as bash is given it; bash's own name for standard input and `bash -c`."""
     directory: str = field(default_factory=lambda: str(Path.cwd()))
+    sourced: str = ""
+    """The file of it that is being read, if it sources one."""
+    began: float = field(default_factory=time.time)
+    """What `date` says, in seconds of the epoch."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,18 @@ class Record:
     """An open piece without its sign, or a variable's name → why it is unknown."""
     notes: list[str] = field(default_factory=list)
     exported: dict[str, None] = field(default_factory=dict)
+    environments: list[dict[str, Value]] = field(default_factory=list, init=False)
+    """Of each command: the variables that it gets."""
+    written: list[str] = field(default_factory=list, init=False)
+    """Files into which the script redirects what commands write."""
+    absent: dict[str, int] = field(default_factory=dict, init=False)
+    """Files that the script reads and that are not there → the line."""
+    said: list[str] = field(default_factory=list, init=False)
+    """What the script itself has written."""
+    last_words: str = field(default="", init=False)
+    """What it had written when it ended before its end."""
+    fails: bool = field(default=False, init=False)
+    """Whether it is sure to end so, and with another exit code than 0."""
     ended: int = field(default=0, init=False)
     """The line at which the script ends before its end; 0: it does not."""
     unbound: str = field(default="", init=False)
@@ -57,14 +74,18 @@ class Record:
     made_of: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
     """The same of each variable's value."""
 
-    def add(self, words: list[str], directory: str | Unknown) -> None:
+    def add(self, words: list[str], state: State) -> None:
         self.commands.append(words)
-        self.directories.append(directory)
+        self.directories.append(state.directory)
+        self.environments.append(
+            {name: state.variables[name] for name in self.exported if name in state.variables}
+        )
         self.lacking.append({} if self.sets_up else dict(self.emptied))
 
     def cut(self, count: int) -> None:
         """Keep the first commands alone."""
         del self.commands[count:], self.directories[count:], self.lacking[count:]
+        del self.environments[count:]
 
 
 class UnboundError(Exception):

@@ -30,6 +30,8 @@ from trainer.config.translate.bash.words import Words
 
 CONTINUED = "lines that begin with a flag are taken as a part of the command above"
 LONGEST = 60
+MOST_SAID = 3
+"""Texts that are shown of what a script says before it ends."""
 SIMPLE = frozenset(
     ["CallExpr", "BinaryCmd", "Subshell", "TestClause", "ArithmCmd", "LetClause", "DeclClause"]
 )
@@ -49,7 +51,9 @@ class Run:
 
     def script(self, state: State) -> None:
         """Run the whole script."""
-        self.each(self.source.statements, state)
+        flow = self.each(self.source.statements, state)
+        failed = flow == EXIT and state.status not in (0, None)
+        self.record.fails = failed and not self.record.sets_up
 
     def scope(self, state: State) -> Scope:
         return Scope(state, self.source, self.record, self.place, self._calls.output_of)
@@ -108,8 +112,7 @@ class Run:
             hidden = redirects.taken_over(statement, self.scope(state))
             flow = self._command(command, state, checked=quiet) if command else NEXT
         except UnboundError as error:
-            if not self.record.sets_up:
-                self.record.unbound = self.record.unbound or str(error)
+            self.record.unbound = self.record.unbound or str(error)
             return self.ended(statement)
         if hidden:
             state.output = kept
@@ -125,7 +128,9 @@ class Run:
         return flow
 
     def ended(self, node: Node) -> Flow:
-        self.record.ended = self.record.ended or line(node)
+        if not self.record.ended:
+            self.record.ended = line(node)
+            self.record.last_words = "".join(self.record.said[-MOST_SAID:])
         return EXIT
 
     def _command(self, node: Node, state: State, *, checked: bool) -> Flow:
@@ -342,9 +347,10 @@ class Run:
     # Commands
 
     def _pipe(self, node: Node, state: State) -> Flow:
-        left = state.copy()
+        left, said = state.copy(), len(self.record.said)
         left.output = ()
         self.each([node["X"]], left, checked=True)
+        del self.record.said[said:]
         right = state.copy()
         right.source = left.output if isinstance(left.output, Unknown) else "".join(left.output)
         if node["Op"] == "|&":

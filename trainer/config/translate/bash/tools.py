@@ -6,14 +6,28 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
+from zoneinfo import ZoneInfo
 
 from contract.launch.command_lines import PYTHON
 from trainer.config.translate.bash.open_text import is_open, known_tail, opened
 
 IMPORT = re.compile(r"import (\w+)")
 """A Python's whole program that tells whether it has a module."""
+ANSWER_SECONDS = 10.0
+QUESTIONS = {
+    "nvidia-smi": re.compile(r"-L|--list-gpus|--query-gpu=[\w.,]+|--format=[\w,]+"),
+    "hostname": re.compile(r"-[Iifs]"),
+    "nproc": re.compile(r"(?!)"),
+    "whoami": re.compile(r"(?!)"),
+    "id": re.compile(r"-u|-un"),
+    "uname": re.compile(r"-[nsm]"),
+}
+"""Programs that only ask the machine, and what their words may be."""
+DATE = re.compile(r"\+(?:[^%]|%-?[CDFGHIMRSTUVWYdegjklmsuwy%])*")
+"""A format of numbers alone."""
 Output = str | None
 """None: this call is not read."""
 SETS = {"[:upper:]": ascii_uppercase, "[:lower:]": ascii_lowercase, "[:digit:]": digits,
@@ -37,6 +51,10 @@ def probed(words: list[str], path: str) -> Output:
         case ["command", "-v", name] | ["which", name] if not is_open(name):
             found = shutil.which(name, path=path)
             return f"{found}\n" if found else ""
+        case [name, *rest] if name in QUESTIONS and all(
+            QUESTIONS[name].fullmatch(word) for word in rest
+        ):
+            return _asked(words, path)
         case [python, "-c", text] if PYTHON.fullmatch(python) and (
             asked := IMPORT.fullmatch(text.strip())
         ):
@@ -46,6 +64,41 @@ def probed(words: list[str], path: str) -> Output:
                 return ""
             return "\n"
     return None
+
+
+def _asked(words: list[str], path: str) -> str:
+    """Return what this machine answers; "" without the program, or if it does not answer."""
+    if (program := shutil.which(words[0], path=path)) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, *words[1:]],
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=ANSWER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return ""
+    return "" if done.returncode else done.stdout
+
+
+def date(words: list[str], began: float, zone: str | None) -> Output:
+    """Return what `date +FORMAT` writes at a time, in seconds of the epoch.
+
+    Names of months and days are not read: they depend on the language. `zone`: TZ, or "".
+    """
+    rest = [word for word in words[1:] if word not in ("-u", "--utc", "--universal")]
+    if len(rest) != 1 or not DATE.fullmatch(rest[0]) or zone is None:
+        return None
+    try:
+        at = datetime.fromtimestamp(began, ZoneInfo(zone) if zone else UTC)
+    except (OSError, ValueError):  # no such zone
+        return None
+    is_of_zone = bool(zone) and len(rest) == len(words) - 1
+    at = at if is_of_zone else at.astimezone(UTC if len(rest) < len(words) - 1 else None)
+    return at.strftime(rest[0][1:]) + "\n"
 
 
 def real_path(program: str, words: list[str], directory: str) -> Output:
@@ -88,6 +141,28 @@ def seq(words: list[str], source: str | None) -> Output:
     if not by or any(re.match(r"-?0\d", word) for word in words):
         return None
     return "".join(f"{n}\n" for n in range(first, last + (1 if by > 0 else -1), by))
+
+
+def wc(words: list[str], source: str | None) -> Output:
+    return f"{source.count(chr(10))}\n" if words == ["-l"] and source is not None else None
+
+
+def head(words: list[str], source: str | None) -> Output:
+    found = re.fullmatch(r"-n?\x00?(\d+)", "\0".join(words or ["-10"]))
+    if not found or source is None:
+        return None
+    return "".join(source.splitlines(keepends=True)[: int(found[1])])
+
+
+def awk(words: list[str], source: str | None) -> Output:
+    """Return the words of each line at a place, as `{print $1}` writes them."""
+    found = re.fullmatch(r"\{ *print +\$(\d+) *;? *\}", words[0]) if len(words) == 1 else None
+    if not found or source is None:
+        return None
+    place = int(found[1])
+    lines = (line.split() if place else [line] for line in source.splitlines())
+    at = max(place - 1, 0)
+    return "".join(f"{cells[at] if at < len(cells) else ''}\n" for cells in lines)
 
 
 def cat(words: list[str], source: str | None) -> Output:
@@ -143,8 +218,11 @@ TOOLS: Mapping[str, Callable[[list[str], str | None], Output]] = {
     "cat": cat,
     "tr": tr,
     "cut": cut,
+    "wc": wc,
+    "head": head,
+    "awk": awk,
 }
-STREAMS = ("tr", "cut")
+STREAMS = ("tr", "cut", "wc", "head", "awk")
 """Programs that change each character: of an open text nobody knows the result."""
 
 
