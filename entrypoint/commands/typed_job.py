@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from contract.options import ConfigError, ParseError
 from entrypoint.config import parsers
@@ -69,7 +68,7 @@ def _began(environ: Mapping[str, str]) -> float | None:
     raw = environ.get("ROLLCALL_RUN_DIR", "").strip()
     try:
         default = next(one.default for one in fields(Settings) if one.name == "run_dir")
-        return run_began.seconds(parsers.run_dir(raw) if raw else Path(default))
+        return run_began.seconds(parsers.run_dir(raw or str(default)))
     except ParseError:
         return None  # the settings say it
 

@@ -69,7 +69,7 @@ class Context:
     def own_processes(self) -> tuple[set[int], str]:
         """The processes that may be this node's here, and a phrase that says whose they are."""
         mark = self.settings.node_mark
-        if self.ends_leftovers:
+        if self.running_pid is None:
             left = {found.pid for found in process.find_ours_or_orphaned(mark)}
             return left, "left by an earlier life of this node"
         running = {self.running_pid, *(found.pid for found in process.find_marked(mark))}

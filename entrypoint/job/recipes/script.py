@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from contract.launch.command_lines import option_value, variables_before
+from contract.launch.command_lines import PYTHON, option_value, variables_before
 from contract.launch.known_modules import MODULES
 from contract.launch.programs import Program
 from contract.launch.shell_wrapping import script_words, unwrapped
@@ -127,19 +127,22 @@ def only_command(
     if not known:
         raise _without_a_trainer(script, row)
     if len(known) > 1:
-        raise NotAloneError(f"it has {len(known)} commands of trainers")
+        raise NotAloneError(f"it has {len(known)} commands of trainers, and a job has one")
     command, words, directory = known[0], known[0]["words"], known[0]["directory"]
     others = [one["words"] for one in row["commands"] if one is not command]
     for one in others:
         if why := _why_it_counts(one):
             raise NotAloneError(why)
+    if needed := _written_for(words, row["written"]):
+        raise NotAloneError(f"it writes {needed}, which its command names")
     exported = {
         name: value for name, value in command["exported"].items() if name not in SET_BY_BASH
     }
     whole = [word for word in words if word is not None]
     if len(whole) < len(words) or directory is None or None in exported.values():
         what, why = next(iter(row["unknown"].items()), ("a part", "only a run tells it"))
-        raise NotAloneError(f"not all of its command is known before it runs (${what}, {why})")
+        open_ = f"not all of its command is known before it runs (${what}, {why})"
+        raise NotAloneError(f"{open_}. Put a fixed value there")
     variables, rest = variables_before(whole)
     assigned = {**script.variables, **exported, **variables}
     if directory and not Path(directory).is_dir():
@@ -170,7 +173,13 @@ def _without_a_trainer(script: Script, row: Mapping[str, Any]) -> NotAloneError:
         text = " ".join(str(word) for words in steps for word in words)
         module = next((f" ({name})" for name in MODULES if f"{name} " in f"{text} "), "")
         return NotAloneError(f"it starts its programs{module} by {steps[0][0]}, and {OF_SLURM}")
-    return NotAloneError("it has no command of a trainer that a recipe knows")
+    none = "it has no command of a trainer that a recipe knows"
+    for words in commands:
+        rest = _of_program(words)
+        if PYTHON.fullmatch(next(iter(rest), "")) and any(one.endswith(".py") for one in rest[:4]):
+            none += f". ROLLCALL_RECIPE=torchrun with `{_short(rest)}` alone runs that on every GPU"
+            break
+    return NotAloneError(none)
 
 
 def _last_words(row: Mapping[str, Any]) -> str:
@@ -180,8 +189,9 @@ def _last_words(row: Mapping[str, Any]) -> str:
 
 def _why_it_counts(words: Sequence[str | None]) -> str:
     """Return why a script cannot do without a command; "" if it can."""
-    if tuple(words[:2]) in DOWNLOADS:
-        into = option_value([word or "" for word in words], "local_dir")
+    command = _of_program(words)
+    if tuple(command[:2]) in DOWNLOADS:
+        into = option_value(command, "local_dir")
         if into is None or _has_files(into):
             return ""
         return (
@@ -190,8 +200,13 @@ def _why_it_counts(words: Sequence[str | None]) -> str:
         )
     if _is_idle(words) or _is_no_program(words) or _changes_environment(words):
         return ""
-    shown = textwrap.shorten(_shown(words), MOST_SHOWN, placeholder=" …")
-    return f"it runs {shown}, too. Run that first, and take it out of the script"
+    return f"it runs {_short(words)}, too. Run that first, and take it out of the script"
+
+
+def _written_for(words: Sequence[str | None], written: Sequence[str | None]) -> str:
+    """Return a file that the script writes and a command's words name; "" if there is none."""
+    named = {(word or "").rpartition("=")[2].strip("'\"[]") for word in words}
+    return next((file for file in written if file and file in named), "")
 
 
 def _has_files(directory: str) -> bool:
@@ -205,13 +220,23 @@ def _shown(words: Sequence[str | None]) -> str:
     return " ".join(word or "…" for word in words)
 
 
+def _short(words: Sequence[str | None]) -> str:
+    return textwrap.shorten(_shown(words), MOST_SHOWN, placeholder=" …")
+
+
 def _is_no_program(words: Sequence[str | None]) -> bool:
     """Whether a line is a part of the command above it, to its writer alone."""
     return bool(words) and bool(NO_PROGRAM.fullmatch(words[0] or ""))
 
 
 def _changes_environment(words: Sequence[str | None]) -> bool:
-    return len(words) > 1 and words[1] in ENVIRONMENTS.get(words[0] or "", ())
+    command = _of_program(words)
+    return len(command) > 1 and command[1] in ENVIRONMENTS.get(command[0], ())
+
+
+def _of_program(words: Sequence[str | None]) -> list[str]:
+    """Return a command from its program on, with what only a run tells as `…`."""
+    return unwrapped([word or "…" for word in words]).command
 
 
 def is_of_slurm(words: Sequence[str | None]) -> bool:
@@ -239,9 +264,10 @@ def _recognisable(words: Sequence[str | None]) -> list[str]:
 
 
 def _is_idle(words: Sequence[str | None]) -> bool:
-    if not words or words[0] is None:
-        return False
-    return PurePath(words[0]).name in IDLE or tuple(words[:2]) in REPLACED
+    command = _of_program(words)
+    if not command:
+        return not any(word is None for word in words)
+    return PurePath(command[0]).name in IDLE or tuple(command[:2]) in REPLACED
 
 
 def _read(script: Script, began: float) -> dict[str, Any]:

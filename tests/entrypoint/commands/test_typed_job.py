@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint.__main__ import _is_job
 from entrypoint.commands import typed_job
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
+from entrypoint.job import run_identity
+from entrypoint.run import run_began
 from tests.support.plan_command import run_plan
 
 VERL = "python3 -m verl.trainer.main_ppo"
@@ -102,3 +106,20 @@ def test_the_image_takes_a_trainers_command_as_a_job_and_executes_any_other_prog
     words: list[str], is_job: bool
 ) -> None:
     assert _is_job(words) == is_job
+
+
+def test_a_date_in_a_script_is_that_of_the_runs_begin_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_began.seconds.cache_clear()
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.25)
+    environ = {"ROLLCALL_RUN_DIR": str(tmp_path)}
+    line = ("bash", "-c", f"{VERL} name=$(date +%s)")
+    first = settings(environ, *line)
+    assert first.job[-1] == "name=1800000000"
+    run_identity.identify(first, RunFiles(tmp_path))
+    run_began.seconds.cache_clear()
+    monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0)
+    assert settings(environ, *line).job == first.job
+    assert settings({"ROLLCALL_RUN_DIR": str(tmp_path / "b")}, *line).job[-1] == "name=1900000000"
+    run_began.seconds.cache_clear()

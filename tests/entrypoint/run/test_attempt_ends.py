@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from entrypoint.run.flight_record.time_accounting import Tally
 from tests.support.flight_events import Clock
 
 BEGINS = ("start", "attempt", "step")
-DETAILS = {
+DETAILS: Mapping[str, Mapping[str, Any]] = {
     "failure": {"failure": "hang"},
     "outcome": {"outcome": "stopped"},
     "grow": {"answer": "grow"},

@@ -1,18 +1,23 @@
-"""Prints the commands that a shell script runs, as JSON, and runs nothing.
+"""Prints the commands that a shell script runs, as JSON, and runs none of them.
 
     python -m trainer.config.translate.script_commands SECONDS run.sh ARGUMENT …
     python -m trainer.config.translate.script_commands SECONDS -c 'cd /verl && python3 …' NAME …
 
 The script starts with this process's environment, in its directory; SECONDS of the epoch are what
-`date` says. `commands` has the `words` of each, its `directory`, and in `exported` the variables
-that it gets otherwise than the script. `unset` has each variable that is not set where the words
-need it, with the line. A null stands for what only a run of the script tells; `unknown` has the
-reasons. If the script cannot be read, `error` says why instead. `absent` has the files that it
-sources and that are not there, with the line; `notes` has sentences on lines that bash reads
-otherwise than their writer meant. `ended` is the line at which it ends before its end, else 0;
-`unbound` is the variable that is not set, if that ends it, else empty. `sets_up` says that it reads
-a file of the machine, which may set variables. `fails` says that it is sure
-to end so and to fail, and `last_words` what it says before.
+`date` says. What it asks the machine (`hostname`, `[ -f FILE ]`) is answered. A null in the JSON
+stands for what only a run of the script tells.
+
+- `commands`: the `words` of each, its `directory`, in `exported` the variables that it gets
+  otherwise than the script, in `unset` those that are not set where its words need them, with the
+  line
+- `unknown`: what only a run tells → why
+- `written`: files into which the script redirects; `absent`: files that it sources and that are not
+  there → the line
+- `notes`: sentences on lines that bash reads otherwise than their writer meant
+- `ended`: the line at which the script ends before its end, else 0; `unbound`: the variable that is
+  not set, if that ends it; `sets_up`: it reads a file of the machine, which may set that variable
+- `fails`: the script is sure to end so, with an error; `last_words`: what it says before
+- `error`, alone: why the script cannot be read
 """
 
 from __future__ import annotations
@@ -65,6 +70,7 @@ def _row(read: Script) -> dict[str, Any]:
         "unknown": dict(read.asked),
         "ended": read.ended,
         "unbound": read.unbound,
+        "written": [_known(file) for file in read.written],
         "absent": dict(read.absent),
         "notes": list(read.notes),
         "sets_up": read.sets_up,

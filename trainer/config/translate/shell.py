@@ -39,6 +39,8 @@ class Script:
     """The variable that is not set, if it ends for that."""
     lacking: Sequence[Mapping[str, int]] = ()
     """Of each command: variables that are not set where its words need them → the line."""
+    written: Sequence[str] = ()
+    """Files into which it redirects what commands write."""
     absent: Mapping[str, int] = field(default_factory=dict)
     """Files that it sources and that are not there → the line."""
     sets_up: bool = False
@@ -125,6 +127,7 @@ def _script(record: Record, exported: Mapping[str, str]) -> Script:
         ended=record.ended,
         unbound=record.unbound if record.ended else "",
         lacking=record.lacking,
+        written=record.written,
         absent=record.absent,
         sets_up=record.sets_up,
         fails=record.fails,

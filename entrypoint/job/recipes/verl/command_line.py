@@ -17,7 +17,8 @@ from entrypoint.job.recipes.typed_command import TypedCommand
 
 MODULE = "verl.trainer.main_ppo"
 MODULES = re.compile(
-    r"(?:verl|recipe)(?:\.\w+)*\.(?:main_ppo(?:_v0|_sync)?|main_dapo|fully_async_main|async_main_ppo)"
+    r"(?:verl|recipe)(?:\.\w+)*\."
+    r"(?:main_ppo(?:_v0|_sync|_format)?|main_dapo|fully_async_main|async_main_ppo)"
 )
 """Trainers with the keys of main_ppo, and of their own besides."""
 ASYNC = re.compile(r"(?:verl|recipe)(?:\.\w+)*\.(?:fully_async|one_step_off)\w*\.\w+")
@@ -65,7 +66,7 @@ def is_training(program: Sequence[str]) -> bool:
 
 def is_search_r1(typed: TypedCommand) -> bool:
     """Return whether a command of verl's PPO trainer has keys of Search-R1."""
-    is_ppo = is_training(typed.program) and typed.program[-1] == MODULE
+    is_ppo = is_training(typed.program) and typed.program[-1] in (MODULE, f"{MODULE}_format")
     return is_ppo and any(OF_SEARCH_R1.fullmatch(word) for word in typed.unwrapped)
 
 

@@ -45,6 +45,7 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("/opt/verl/bin/python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),
         ("A=b python3 -W ignore -m verl.trainer.main_ppo retriever.topk=3", "search-r1"),
         ("python3 -m verl.trainer.main_ppo max_turns=4", "search-r1"),
+        ("python3 -m verl.trainer.main_ppo_format max_turns=4", "search-r1"),
         ("python3 -m verl.trainer.main_ppo x.max_turns=4", "verl"),
         ("A=b /opt/x/bin/trl sft", "trl"),
         ("uv run python -m verl.trainer.main_ppo trainer.nnodes=2", "verl"),

@@ -149,10 +149,11 @@ def test_a_line_that_a_missing_backslash_cuts_off_is_named_and_is_no_program(her
 def test_what_sets_up_a_shell_or_looks_at_the_machine_is_left_out(here: Path) -> None:
     text = (
         "module load cuda\nconda activate verl\npkill -9 ray\nray stop --force\n"
-        f"ray start --head\nray status\nnvidia-smi\nnohup {VERL} a.b=1 > log 2>&1 &\ntail -f log"
+        "A=1 nohup ray start --head &\nray status\nnvidia-smi\n"
+        f"nohup {VERL} a.b=1 > log 2>&1 &\ntail -f log"
     )
     found = of(text)
     assert found.words[-4:] == (*VERL.split(), "a.b=1")
     no_effect = "no effect here; run it before Rollcall starts"
     assert found.warnings == (f"module load cuda: {no_effect}", f"conda activate verl: {no_effect}")
-    assert "pkill -9 ray, ray stop --force, ray start --head" in found.said
+    assert "pkill -9 ray, ray stop --force, A=1 nohup ray start --head" in found.said

@@ -128,3 +128,17 @@ def test_an_array_that_the_script_does_not_tell_is_given_as_words() -> None:
     text = 'if python x; then A=(--x 1); else A=(--y "2 3"); fi; a "${A[@]}"'
     assert "A" in read(text, {}).missing(commands(text)[-1])
     assert commands(text, A='--y "2 3"')[-1] == ["a", "--y", "2 3"]
+
+
+def test_scripts_beside_it_are_a_part_of_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("env.sh").write_text("N=${N:-3}")
+    Path("inner.sh").write_text("a $1 $N $M")
+    text = "source env.sh\nexport M=4\nbash inner.sh 2\nb $N"
+    assert commands(text) == [["a", "2", f"{UNSET}{{N}}", "4"], ["b", "3"]]
+    assert commands(text, N="5") == [["a", "2", "5", "4"], ["b", "5"]]
+    assert commands("export N=1; bash none.sh") == [["bash", "none.sh"]]
+    Path("self.sh").write_text("a; bash self.sh")
+    assert commands("bash self.sh") == [["a"]] * 5 + [["bash", "self.sh"]]

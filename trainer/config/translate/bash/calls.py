@@ -25,6 +25,8 @@ from trainer.config.translate.bash.syntax import (
 from trainer.config.translate.bash.words import Words
 from trainer.config.translate.rows import UNSET
 
+MOST_SCRIPTS = 5
+"""Scripts inside each other that are read."""
 LEAVES = {"break": Step.BREAK, "continue": Step.CONTINUE, "return": Step.RETURN}
 CERTAIN = frozenset(["exit", "return", "eval", "source", ".", "exec", "cd", *builtins.IDLE])
 """Builtins for which the number of their words does not count, or that look by themselves."""
@@ -256,7 +258,7 @@ class Calls:
 
     def _parsed(self, text: str) -> Source | None:
         try:
-            return parsed(text) if self._depth <= MOST_CALLS else None
+            return parsed(text) if self._depth < MOST_SCRIPTS else None
         except ScriptSyntaxError:
             return None
 

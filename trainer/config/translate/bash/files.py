@@ -11,6 +11,8 @@ from trainer.config.translate.bash.scope import Place, Record
 from trainer.config.translate.bash.state import State
 from trainer.config.translate.bash.syntax import BYTES
 
+LARGEST = 2**20
+"""Bytes of a script that is read."""
 Test = Callable[[Path], bool]
 
 TESTS: Mapping[str, Test] = {
@@ -67,9 +69,11 @@ def may_change(path: str, state: State, record: Record, place: Place) -> bool:
 def text_of_script(word: str, state: State, record: Record, place: Place) -> str | None:
     """Return what a script has that another one runs; None if it cannot be read before a run."""
     path = path_of(word, state, place)
-    if path is None or may_change(path, state, record, place):
+    if path is None or path.startswith("/dev/") or may_change(path, state, record, place):
         return None
     try:
-        return Path(path).read_text(errors=BYTES)
+        file = Path(path)
+        is_script = file.is_file() and file.stat().st_size <= LARGEST
+        return file.read_text(errors=BYTES) if is_script else None
     except (OSError, UnicodeDecodeError):
         return None
