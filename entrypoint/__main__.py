@@ -298,7 +298,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
     options = arguments.parse(call.command, call.arguments)
     try:
-        if getattr(options, "path", None) is None:  # `open RUN` reads that run, whatever lives here
+        if not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run alone
             environ = node_shell.with_node(environ)
     except node_shell.SeveralNodesError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)

@@ -66,6 +66,8 @@ RENEWAL_SECONDS = 60.0
 """How long after a change a worker may get the new token."""
 NEWEST_MARKS = 8
 """Of two tokens and their keys. To prove that it knows a mark takes a head about 40 ms of a CPU."""
+SHOWN_FIRST = "run"
+"""Names the run that the page shows: in a link's query, and then behind the page's `#`."""
 DESCRIPTION = "/v1/openapi.json"
 """Answers with the OpenAPI description of the port."""
 NEEDED: Mapping[tuple[str, str], Access] = {
@@ -243,12 +245,14 @@ def keys_of(settings: Settings, token: str) -> Keys:
     return keys
 
 
-def page_link(base: str, key: str, *, controls: bool = False) -> str:
+def page_link(base: str, key: str, *, controls: bool = False, job: str = "") -> str:
     """Return the address of the page with its read-only key, or with the operator key.
 
-    `base`: the control port's URL. Logs mask what follows `token=`, and not what follows `read=`.
-    The operator key stands behind `#`: no proxy sees it. No link has the run's token: browsers
-    keep addresses.
+    `base`: the control port's URL. `job`: what the page shows first; none: the head's run. Logs
+    mask what follows `token=`, and not what follows `read=`. The operator key stands behind `#`: no
+    proxy sees it. No link has the run's token: browsers keep addresses.
     """
-    named = urlencode({"token" if controls else "read": key})
-    return f"{base.rstrip('/')}/{'#' if controls else '?'}{named}"
+    query = {} if controls else {"read": key}
+    query |= {SHOWN_FIRST: job} if job else {}
+    fragment = f"#{urlencode({'token': key})}" if controls else ""
+    return f"{base.rstrip('/')}/{'?' if query else ''}{urlencode(query)}{fragment}"

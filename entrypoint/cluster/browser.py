@@ -6,13 +6,14 @@ import html
 import re
 from collections.abc import Mapping
 from importlib.resources import files
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from entrypoint.cluster.access import SHOWN_FIRST
 from entrypoint.cluster.request_io import body_of
 from entrypoint.run import inline_code
 
@@ -51,7 +52,7 @@ FORM = (SOURCES / "sign_in.html").read_text() + (
 )
 WRONG = '<p role="alert">That key is not of this run.</p>'
 ONWARD = (
-    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=./">'
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={}">'
     "<title>Rollcall</title>"
 )
 """Loads the page again. A redirect would not do: after a click in another site's page, a browser
@@ -115,7 +116,9 @@ async def key_in_form(request: Request) -> str:
 
 def onward(request: Request, cookie: str, key: str) -> Response:
     """Give the browser its key in a cookie, and load the page without a key in its address."""
-    answer = HTMLResponse(ONWARD)
+    shown = request.query_params.get(SHOWN_FIRST)
+    place = f"#{urlencode({SHOWN_FIRST: shown})}" if shown else ""
+    answer = HTMLResponse(ONWARD.format(html.escape(f"./{place}")))
     is_https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
     answer.set_cookie(cookie, key, httponly=True, samesite="strict", secure=is_https)
     return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import textwrap
@@ -197,11 +198,20 @@ def seconds(text: str) -> float:
 
 
 def job(text: str) -> str:
-    """Return a job's id. Raises ArgumentTypeError: an empty word is not the whole run."""
-    if re.fullmatch(r"[\w-]+", text, re.ASCII):
+    """Return a job's id or name. Raises ArgumentTypeError: an empty word is not the whole run."""
+    if _is_job(text):
         return text
-    problem = f"{text!r} is not a job's id, such as job-1: `rollcall list` shows them"
+    problem = f"{text!r} is not a job's id, such as job-1, or its name: `rollcall list` shows them"
     raise argparse.ArgumentTypeError(problem)
+
+
+def path_or_job(text: str) -> Path | str:
+    """Return a path; a job's id or name if nothing here has it as a path."""
+    return text if _is_job(text) and not os.path.lexists(text) else Path(text)
+
+
+def _is_job(text: str) -> bool:
+    return re.fullmatch(rf"[\w-]+|{parsers.RUN_NAME}", text, re.ASCII) is not None
 
 
 def addresses(text: str) -> str:
@@ -298,7 +308,8 @@ def _wait(parser: argparse.ArgumentParser) -> None:
 def _open(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     what = "a run's directory, or one with runs: the page reads it; none: the page of the head"
-    add("path", nargs="?", type=Path, metavar="RUN", help=what)
+    what += f"; a word that is no path here: {JOB}"
+    add("path", nargs="?", type=path_or_job, metavar="RUN", help=what)
     add("--port", type=port, default=0, help="of the page of RUN, on 127.0.0.1; none: a free one")
     add("--control", action="store_true", help="with a key that lets the page stop the run")
     what = "print a key alone: read (the default), as for Prometheus, operator or submit"

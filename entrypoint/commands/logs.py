@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from contract.exit_codes import ExitCode
 from contract.files import stored_json
@@ -18,7 +17,7 @@ from contract.options import did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Part
-from entrypoint.commands.remote import end_of_run
+from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs
 from entrypoint.job.failures.log_patterns import spoken
@@ -70,16 +69,21 @@ class LogsHere:
         if not self.job:
             return end_of_run(self.settings) is not None
         try:
-            row = stored_json.json_object(self._run.root / "job.json") or {}
+            row = stored_json.json_object(self._run.root / jobs.ENTRY) or {}
         except FileNotFoundError:
-            where = self._run.root.parent
-            raise NoAnswerError(f"there is no {self.job} in {where}", ExitCode.USAGE) from None
+            raise self._absent(self.job) from None
         return row.get("ended") is not None
 
     def job_named(self, name: str) -> str:
-        """Return the id of the newest job of this name; "" if there is none."""
+        """Return the id of the newest job of this name. Raises NoAnswerError."""
         found = jobs.newest_named(jobs.stored(RunFiles(self.settings.run_dir).jobs), name)
-        return found.id if found else ""
+        if found is None:
+            raise self._absent(name)
+        return found.id
+
+    def _absent(self, job: str) -> NoAnswerError:
+        where = RunFiles(self.settings.run_dir).jobs
+        return NoAnswerError(f"there is no {job} in {where}", ExitCode.USAGE)
 
     def head(self) -> str:
         """Return the name of the node that has these files."""
@@ -103,17 +107,12 @@ class LogsOfHead:
         return Piece(row["text"], row["offset"])
 
     def over(self) -> bool:
-        path, key = (f"/v1/jobs/{self.job}", "ended") if self.job else ("/v1/state", "outcome")
+        path, key = (job_path(self.job), "ended") if self.job else ("/v1/state", "outcome")
         return self._ask(path)[key] is not None
 
     def job_named(self, name: str) -> str:
-        """Return the id of the newest job of this name; "" if there is none."""
-        try:
-            return str(ask(self.settings, "GET", f"/v1/jobs/{quote(name, safe='')}")["id"])
-        except AwayError:
-            raise
-        except NoAnswerError:  # it has no such job, or no jobs
-            return ""
+        """Return the id of the newest job of this name."""
+        return str(self._ask(job_path(name))["id"])
 
     def head(self) -> str:
         return str(self._ask("/v1/state")["head"])
@@ -162,20 +161,35 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def source_of(settings: Settings, job: str = "", *, patient: bool = False) -> LogsHere | LogsOfHead:
-    """Return the logs in the run directory, else over HTTP. Raises NoAnswerError."""
+    """Return the logs in the run directory, else over HTTP. Raises NoAnswerError.
+
+    `job`: of the job that has this id or name; none: of the run.
+    """
+    whole: LogsHere | LogsOfHead
     if settings.url is None and RunFiles(settings.run_dir).journal.is_file():
-        return LogsHere(settings, job)
-    _find_head(settings)
-    return LogsOfHead(settings, job, patient)
+        whole = LogsHere(settings)
+    else:
+        _find_head(settings)
+        whole = LogsOfHead(settings, patient=patient)
+    return _of_job(whole, job) if job else whole
+
+
+def _of_job(whole: LogsHere | LogsOfHead, name: str) -> LogsHere | LogsOfHead:
+    """Return the logs of the job that has this id or name. Raises NoAnswerError."""
+    return replace(whole, job=name if JOB.fullmatch(name) else whole.job_named(name))
 
 
 def _source_named(settings: Settings, name: str, *, patient: bool = False) -> LogsHere | LogsOfHead:
     """Return the logs of the job that has this id or name, else the run's. Raises NoAnswerError."""
-    if JOB.fullmatch(name):
-        return source_of(settings, name, patient=patient)
     whole = source_of(settings, patient=patient)
-    job = "" if not name or _log_named(whole, name) else whole.job_named(name)
-    return replace(whole, job=job)
+    if not name or (not JOB.fullmatch(name) and _log_named(whole, name)):
+        return whole
+    try:
+        return _of_job(whole, name)
+    except AwayError:
+        raise
+    except NoAnswerError:  # there is no such job, or there are no jobs
+        return whole
 
 
 def _followed(source: Logs, options: argparse.Namespace, *names: str) -> Iterator[str]:

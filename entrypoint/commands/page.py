@@ -1,6 +1,7 @@
 """`open`: the link of the run's page, which a browser of this machine also opens.
 
-`open RUN` serves the page of a run that is over, or of several, until Ctrl-C.
+`open RUN` serves the page of a run that is over, or of several, until Ctrl-C. `open JOB` shows a
+submitted job: on its head's page, else from the run directory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
 from entrypoint.commands.arguments import GIVE_A_RUN
 from entrypoint.commands.head_client import NoAnswerError, ask, keys_of
+from entrypoint.commands.logs import LogsHere, source_of
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING
@@ -28,8 +30,32 @@ from entrypoint.run.flight_record.record import RUNNING
 
 def open_page(settings: Settings, options: argparse.Namespace) -> int:
     """Print the link, and open it if a person with a browser asks. Raises NoAnswerError."""
-    if options.path is not None:
+    if isinstance(options.path, Path):
         return _open_kept(settings, options)
+    if options.path:
+        return _open_job(settings, options)
+    return _open_head(settings, options)
+
+
+def _open_job(settings: Settings, options: argparse.Namespace) -> int:
+    """Show the job that `options.path` names. Raises NoAnswerError and OSError."""
+    try:
+        source = source_of(settings, options.path)
+        source.over()  # raises if there is no such job
+    except NoAnswerError as error:
+        sentence = f"{options.path} is neither a path here nor a job: {error}"
+        raise NoAnswerError(sentence, error.exit_code) from None
+    try:
+        return _open_head(settings, options, source.job)
+    except NoAnswerError:
+        if options.control or options.key or not isinstance(source, LogsHere):
+            raise
+    path = RunFiles(settings.run_dir).jobs / source.job
+    return _open_kept(settings, argparse.Namespace(**{**vars(options), "path": path}))
+
+
+def _open_head(settings: Settings, options: argparse.Namespace, job: str = "") -> int:
+    """Show the page of the head, with the `job` first if there is one. Raises NoAnswerError."""
     keys, url = keys_of(settings)
     wanted = options.key or ("operator" if options.control else "read")
     if wanted not in keys:
@@ -42,7 +68,7 @@ def open_page(settings: Settings, options: argparse.Namespace) -> int:
     if options.key:
         print(keys[wanted])
     else:
-        _show(page_link(url, keys[wanted], controls=options.control), options)
+        _show(page_link(url, keys[wanted], controls=options.control, job=job), options)
     return ExitCode.FINISHED
 
 
@@ -62,7 +88,7 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
         run_list.check(run)
         if run_list.state_of(run)[0] == RUNNING and (own := _live(settings, path)):
             print(f"{path} has a head that lives: this is its page", file=sys.stderr)
-            return open_page(own, argparse.Namespace(**{**vars(options), "path": None}))
+            return _open_head(own, options)
     elif not run_list.find(path):
         sentence = (
             f"{path} is not a run and has none: no directory in it, down to {run_list.DEEPEST} "

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from contract.durations import duration
 from contract.exit_codes import ExitCode
@@ -75,7 +76,7 @@ def stop(settings: Settings, options: argparse.Namespace) -> int:
     """Ask the head to stop, or a job; of a run that has ended, show its outcome."""
     if options.job:
         stops = f"{options.job} will save and stop; the cluster stays up"
-        path = f"/v1/jobs/{options.job}/stop"
+        path = f"{job_path(options.job)}/stop"
         return _say(settings, options, ("POST", path), lambda row: [_after_stop(row, stops)])
     return _say(settings, options, ("POST", "/v1/stop"), lambda _: [STOPS])
 
@@ -148,7 +149,12 @@ def _look(
 
 
 def _path(options: argparse.Namespace) -> str:
-    return f"/v1/jobs/{options.job}" if options.job else "/v1/state"
+    return job_path(options.job) if options.job else "/v1/state"
+
+
+def job_path(job: str) -> str:
+    """Pure: return the head's path for a job. `job`: its id or name, in which spaces may be."""
+    return f"/v1/jobs/{quote(job, safe='')}"
 
 
 def _lines(options: argparse.Namespace) -> Say:

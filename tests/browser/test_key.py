@@ -8,8 +8,10 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from contract.journal import append_event
+from entrypoint.cluster.access import page_link
 from entrypoint.run import token as run_token
 from tests.support.control import TOKEN, Head
+from tests.support.queued_jobs import works_at_a_queue
 
 pytestmark = pytest.mark.browser
 READ_KEY = run_token.read_only(TOKEN)
@@ -45,6 +47,15 @@ def test_the_key_of_a_link_is_seen_once(head: Head, tab: Page, controls: bool) -
     assert (key in first) is not controls
     assert len(others) > 3
     assert [one for one in others if key in one or run_token.read_only(key) in one] == []
+
+
+@pytest.mark.parametrize("controls", [False, True])
+def test_the_link_of_a_job_shows_that_job(head: Head, tab: Page, controls: bool) -> None:
+    works_at_a_queue(head, {"warm-up": "finished", "low-rate": "running"})
+    key = run_token.for_page(TOKEN) if controls else READ_KEY
+    tab.goto(page_link(address(head), key, controls=controls, job="job-1"))
+    tab.wait_for_url(f"{address(head)}/#run=job-1")
+    expect(tab.locator("#name")).to_have_text("warm-up")
 
 
 def test_without_a_key_a_form_asks_for_one(head: Head, tab: Page) -> None:

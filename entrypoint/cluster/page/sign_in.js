@@ -10,7 +10,7 @@ function signInByLink() {
   history.replaceState(null, "", location.pathname + location.search);
   const form = document.createElement("form");
   form.method = "post";
-  form.action = "./";
+  form.action = `./${location.search}`; // it may say which run is shown first
   const field = document.createElement("input");
   field.type = "hidden";
   field.name = "token";

@@ -78,6 +78,8 @@ def test_a_log_may_hold_the_link_whole_and_no_link_with_the_token() -> None:
     controls = page_link("http://10.0.0.2:8267", PAGE_KEY, controls=True)
     assert controls == f"http://10.0.0.2:8267/#token={PAGE_KEY}"
     assert PAGE_KEY not in redact(controls)
+    of_job = page_link("http://10.0.0.2:8267", PAGE_KEY, controls=True, job="job-1")
+    assert of_job == f"http://10.0.0.2:8267/?run=job-1#token={PAGE_KEY}"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,13 @@ def test_the_first_load_takes_the_key_out_of_the_address_and_into_a_cookie(
     assert TOKEN not in cookie
     assert '<ol id="events">' in browser.get("/").text
     assert browser.get("/v1/state").json()["head"] == "head"
+
+
+def test_the_first_load_goes_on_to_the_run_that_the_link_names_and_to_no_other_host(
+    head: Head,
+) -> None:
+    answer = visit(head).get("/", params={"read": READ_KEY, "run": 'job-1"><a href="//x'})
+    assert 'content="0; url=./#run=job-1%22%3E%3Ca+href%3D%22%2F%2Fx"' in answer.text
 
 
 def test_behind_tls_the_cookie_is_secure(head: Head) -> None:
