@@ -29,13 +29,14 @@ def identify(settings: Settings, run: RunFiles) -> Mapping[str, Any]:
     if row is None:
         recipe, command = recipes.load(settings.recipe), _shown(settings)
         flags = redact_all(dict(recipe.flags(settings)), settings.secrets)
+        words = [f"--{name}={flags[name]}" for name in flags]
         row = {
             "run_id": kept_run_id(run) or uuid.uuid4().hex,
             "recipe": settings.recipe,
             "fingerprint": command_identity.fingerprint(settings),
             "command": command,
             "flags": flags or _options(command),
-            "model": recipe.model_name([f"--{name}={flags[name]}" for name in flags] or command),
+            "model": recipe.model_name(words) or recipe.model_name(command),
             "versions": versions(settings),
             "created": timestamp(run_began.seconds(run.root)),
         }

@@ -58,6 +58,29 @@ def test_the_flags_of_any_program_are_facts_of_the_run(run: RunFiles) -> None:
     assert run_facts.flags(run) == {"": "python3 train.py", "lr": "0.1", "token": "********"}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "program", "model"),
+    [
+        ("verl", "python3 -m verl.trainer.main_ppo", "actor_rollout_ref.model.path"),
+        ("verl-sft", "torchrun --nproc-per-node 8 -m verl.trainer.sft_trainer", "model.path"),
+    ],
+)
+def test_each_override_of_verl_is_a_flag_of_the_run(
+    run: RunFiles, recipe: str, program: str, model: str
+) -> None:
+    words = (f"{model}=/models/Qwen2.5-7B", "+data.seed=1", "data.seed=2", "~trainer.val", "k=a=b")
+    begin(run, *program.split(), *words, "wandb.api_key=abcdef", recipe=recipe)
+    given = run_facts.flags(run)
+    assert given.pop("").startswith(program)
+    assert given == {
+        model: "/models/Qwen2.5-7B",
+        "data.seed": "2",
+        "k": "a=b",
+        "wandb.api_key": "********",
+    }
+    assert run_facts.read(run)["model"] == "Qwen2.5-7B"
+
+
 def test_a_run_of_an_earlier_version_has_no_flags(run: RunFiles) -> None:
     run.run.write_text('{"run_id": "0", "flags": ["--seed"]}')
     assert run_facts.flags(run) == {}

@@ -86,6 +86,16 @@ class VerlCommand:
         variables = (f"{name}={value}" for name, value in self.variables.items())
         return (*variables, self.interpreter or "python3", *self.program, *self.overrides)
 
+    @property
+    def flags(self) -> dict[str, str]:
+        """The values of the overrides by their keys, and behind "" the program and other words."""
+        matches = {word: OVERRIDE.fullmatch(word) for word in self.overrides}
+        others = replace(
+            self, overrides=tuple(word for word, match in matches.items() if not match)
+        )
+        values = {match["key"]: match["value"] for match in matches.values() if match}
+        return {"": " ".join(others.words), **values}
+
     def value(self, key: str) -> str | None:
         """Return the value of an override; None if none is given or if it is null."""
         found = None

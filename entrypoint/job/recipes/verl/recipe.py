@@ -112,6 +112,9 @@ class AnyVerl(AnyCommand):
     def warnings(self, settings: Settings) -> Sequence[str]:
         return tuple(self.warnings_of(settings, parse(settings.job)))
 
+    def flags(self, settings: Settings) -> Mapping[str, str]:
+        return parse(settings.job).flags
+
     def warnings_of(self, settings: Settings, command: VerlCommand) -> Iterator[str]:
         """Yield the warnings that each copy of verl needs."""
         unsaved = "without checkpoints, each attempt begins at step 1"

@@ -83,6 +83,11 @@ class VerlSft(TorchRun):
             found += verl.lacks(settings, command, _completed(settings, command).overrides)
         return [sentence for sentence in found if sentence]
 
+    def flags(self, settings: Settings) -> Mapping[str, str]:
+        command = _command(settings)
+        launch = settings.job[: len(settings.job) - len(command.overrides)]
+        return {**command.flags, "": " ".join(launch)}
+
     def warnings(self, settings: Settings) -> Sequence[str]:
         return [*super().warnings(settings), *_warnings(settings, _command(settings))]
 
