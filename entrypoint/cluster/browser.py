@@ -22,8 +22,8 @@ MOST_BYTES = 4096
 SOURCES = files("entrypoint.cluster") / "page"
 SIGN_IN = "sign_in.js"
 SCRIPTS = (
-    *(SIGN_IN, "view.js", "nodes.js", "events.js", "curves.js", "runs.js"),
-    *("samples.js", "logs.js", "main.js"),
+    *(SIGN_IN, "view.js", "nodes.js", "events.js", "controls.js", "curves.js", "flags.js"),
+    *("runs.js", "samples.js", "logs.js", "main.js"),
 )
 
 

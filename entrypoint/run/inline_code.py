@@ -8,8 +8,10 @@ from importlib.resources import files
 
 CHARTS = files("entrypoint.run") / "charts"
 """What the run's page and the report share. uPlot is unchanged."""
-STYLE = (CHARTS / "uPlot.css").read_text()
-SCRIPTS = tuple((CHARTS / name).read_text() for name in ("uPlot.js", "elements.js", "charts.js"))
+STYLE = "".join((CHARTS / name).read_text() for name in ("uPlot.css", "charts.css"))
+SCRIPTS = tuple(
+    (CHARTS / name).read_text() for name in ("uPlot.js", "elements.js", "smoothing.js", "charts.js")
+)
 LICENCE = f"<!-- uPlot:\n{(CHARTS / 'uPlot.LICENSE').read_text()}-->\n"
 
 

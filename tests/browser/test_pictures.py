@@ -123,7 +123,8 @@ def test_a_picture_of_the_page(head: Head, tab: Page, name: str, tmp_path: Path)
     tab.set_viewport_size({"width": width, "height": height})
     tab.emulate_media(color_scheme="dark" if case.dark else "light")
     tab.goto(head.link())
-    expect(tab.get_by_role("img", name=re.compile("Use of the GPUs"))).to_be_visible()
+    gpus = tab.locator("#charts details", has=tab.get_by_role("heading", name="GPUs"))
+    expect(gpus).to_be_visible()  # on a phone it is folded
     if case.dies:
         head.control.__exit__()
     expect(tab.locator("#state")).to_have_text(case.word)
@@ -176,18 +177,25 @@ def test_a_picture_of_a_run_after_its_end(tab: Page, tmp_path: Path) -> None:
 
 
 def test_a_picture_of_two_runs_over_each_other(tab: Page, tmp_path: Path) -> None:
-    for name, rate in (("run-7", 1.0), ("run-8", 0.7)):
+    slower = {"actor_learning_rate": "5e-7", "advantage_estimator": "rloo"}
+    flags = ({"actor_learning_rate": "1e-6"}, slower)
+    for name, rate, given in zip(("run-7", "run-8"), (1.0, 0.7), flags, strict=True):
         run = reported_runs.with_faults(tmp_path / "runs" / name)
         rows = [
             {key: value * (rate if "/" in key else 1) for key, value in row.items()}
             for row in reported_runs.learns(60)
         ]
         run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        begun = {"recipe": "builtin", "model": "tiny-7b", "flags": {"seed": "3", **given}}
+        run.run.write_text(json.dumps(begun))
     reported_runs.tells_loss(tmp_path / "runs" / "sft")
     tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     with KeptRunsServer(tmp_path / "runs") as server:
         tab.goto(server.link)
         for name in ("run-7", "run-8"):
             tab.get_by_label(f"Curves of {name}").check()
-        expect(tab.get_by_role("img", name=re.compile("^KL from"))).to_be_visible()
+        tab.get_by_label("Smoothing").last.fill("0.8")
+        smoothed = re.compile("^KL from.* smoothed ")
+        expect(tab.get_by_role("img", name=smoothed)).to_be_visible()
+        expect(tab.get_by_role("region", name="Flags that differ")).to_be_visible()
         keep("page-runs", tab.screenshot(), tmp_path)

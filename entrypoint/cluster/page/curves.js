@@ -2,8 +2,7 @@
 "use strict";
 
 const NONE = {version: "", steps: [], series: {}, charts: []};
-const groupOfCharts = group => make("section", {}, make("h3", {}, group), make("div", {className: "charts"}));
-const charts = new Charts(by("charts"), groupOfCharts);
+const charts = foldedCharts("charts");
 let curves = NONE, gpus = NONE;
 
 /** Ask for the points that are new, and draw them. */
@@ -64,5 +63,3 @@ function slowRewards({series}) {
   const share = last("timing/reward") / last("timing/step");
   return share > 0.5 ? [["warn", `rewards take ${Math.round(100 * share)} % of a step: the GPUs wait for the reward server`]] : [];
 }
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.redraw());

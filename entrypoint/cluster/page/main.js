@@ -79,6 +79,7 @@ function turn() {
   [state, shownJob, whole, slowAt, asked, failedLog] = [null, undefined, null, -Infinity, performance.now(), ""];
   document.body.classList.toggle("list", isList());
   by("runs-title").className = "";
+  smoothing.set(weightOf(inAddress().get("smoothing")));
   source?.close();
   by("runs").hidden = !isList();
   refresh();
@@ -249,11 +250,16 @@ by("confirm").addEventListener("close", async () => {
 });
 by("filter").addEventListener("input", () => whole && showNodes(whole));
 by("routine").addEventListener("change", () => listen(shownJob));
+by("back").addEventListener("click", click => {
+  click.preventDefault();
+  location.hash = addressWith("run"); // what else is in the address stays
+});
 addEventListener("hashchange", turn);
 document.addEventListener("visibilitychange", () => {
   asked = performance.now();
   refresh();
 });
+smoothing.set(weightOf(inAddress().get("smoothing")));
 refresh();
 setInterval(refresh, 1000 * POLL_SECONDS);
 setInterval(tick, 1000);

@@ -5,14 +5,12 @@ const MOST_RUNS = 200;
 const STATES = {...ENDS, failed: FAILED, running: ["Running", "good", "▶"], head_lost: ["Head lost", "bad", "✕"], queued: ["Queued", "busy", "…"], unreadable: ["Unreadable", "bad", "?"]};
 const LIST = document.body.dataset.list; // the directory's name, if the page has no run of its own
 const chosen = new Map(), pointsOf = new Map();
-const together = new Charts(by("together"), groupOfCharts);
+const together = foldedCharts("together");
 let runs = [], palette = [], drawnRuns = "";
 
 /** The run that the address names; null: the page's own one, or the list. */
-const inAddress = () => new URLSearchParams(location.hash.slice(1));
 const picked = () => inAddress().get("run");
 const isList = () => LIST !== undefined && picked() === null;
-const linkTo = id => `#${new URLSearchParams({run: id})}`;
 
 /** Ask for the rows, some at a time if there are many. */
 async function refreshRuns() {
@@ -49,7 +47,7 @@ function showRuns() {
   const shown = rows.slice(0, MOST_RUNS);
   by("runs-shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} runs: find others by a word` : "";
   const isFull = chosen.size >= palette.length;
-  const key = JSON.stringify([shown, [...chosen], isFull]);
+  const key = JSON.stringify([shown, [...chosen], isFull, location.hash]);
   if (key === drawnRuns) return; // a reader may be on a checkbox
   drawnRuns = key;
   const at = document.activeElement?.dataset.run;
@@ -57,17 +55,22 @@ function showRuns() {
   if (at) by("run-rows").querySelector(`[data-run="${CSS.escape(at)}"]`)?.focus();
 }
 
+/** A piece of line in the colour of a run's curves, if it is chosen. */
+function lineOf(id) {
+  const line = make("span", {className: "line"});
+  line.style.background = chosen.get(id) ?? "none";
+  return line;
+}
+
 function runRow(run, isFull) {
   const [word, colour, mark] = STATES[run.state] ?? [run.state || "not begun", "busy", "…"], title = titleOf(run);
   const box = make("input", {type: "checkbox", checked: chosen.has(run.id), disabled: isFull && !chosen.has(run.id), ariaLabel: `Curves of ${title}`});
   box.dataset.run = run.id;
   box.addEventListener("change", () => choose(run.id, box.checked));
-  const line = make("span", {className: "line"});
-  line.style.background = chosen.get(run.id) ?? "none";
   const best = run.best === null ? "" : `${number(run.best)} ${run.metric}`;
-  const cells = [["run", make("a", {href: linkTo(run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`)], ["model", run.model],
+  const cells = [["run", make("a", {href: addressWith("run", run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`)], ["model", run.model],
     ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", ran(run)]];
-  return make("tr", {}, make("td", {}, box, " ", line), ...cells.map(([name, content]) => {
+  return make("tr", {}, make("td", {}, box, " ", lineOf(run.id)), ...cells.map(([name, content]) => {
     const cell = make("td", {}, content);
     cell.dataset.name = name;
     return cell;
@@ -84,18 +87,21 @@ function chooseNamed() {
 function choose(id, isWanted) {
   if (isWanted) chosen.set(id, palette.find(colour => ![...chosen.values()].includes(colour)));
   else chosen.delete(id);
-  history.replaceState(null, "", `#${new URLSearchParams([...inAddress().entries()].filter(([name]) => name !== "curves").concat([...chosen.keys()].map(one => ["curves", one])))}`);
+  keepInAddress("curves", ...chosen.keys());
   showRuns();
   refreshTogether().catch(() => {});
 }
 
 /** Draw a chart for each metric, with one line for each run that is chosen. */
 async function refreshTogether() {
+  await refreshFlags(chosen.keys());
+  showFlags(runs.filter(run => chosen.has(run.id)));
   for (const id of chosen.keys()) {
     let points = pointsOf.get(id) ?? NONE;
     do pointsOf.set(id, points = await newer(points, id)); while (points.more);
   }
   by("runs-hint").textContent = chosen.size >= palette.length ? `${palette.length} runs at most: each has a colour of its own.` : "Choose runs to lay their curves over each other.";
+  by("compared").hidden = !chosen.size; // a chart has the width of its place
   together.show(overEachOther(runs.filter(run => chosen.has(run.id))));
 }
 
@@ -117,4 +123,4 @@ function overEachOther(those) {
 
 by("runs-filter").addEventListener("input", showRuns);
 by("runs-order").addEventListener("change", showRuns);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => together.redraw());
+remembered(by("differing"), "differing", true);

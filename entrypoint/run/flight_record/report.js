@@ -10,6 +10,14 @@ const reported = [...document.querySelectorAll(".curves")].map(place => {
   charts.show(JSON.parse(place.querySelector("script").textContent));
   return charts;
 });
+const sliders = reported.map((_, number) => {
+  const slider = make("div", {className: "smoothing"});
+  document.querySelectorAll(".curves")[number].before(slider);
+  return slider;
+});
+new Smoothing(sliders, weight => {
+  for (const charts of reported) charts.smooth(weight);
+});
 let unfolded = [];
 
 function redraw() {
