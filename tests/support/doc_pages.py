@@ -167,18 +167,15 @@ def of_stages() -> dict[str, list[Declared]]:
 
 
 def shared_with_ppo() -> dict[str, str]:
-    """The flags of all stages that have PPO's default and effect, each as the page names it.
-
-    A dotted spelling follows the name if it is not PPO's.
-    """
+    """The flags of all stages with PPO's default and effect → the dotted spelling, if not PPO's."""
     ppo = flags_of(Config)
     shared = {}
     for name, flag in flags_of(StageFlags).items():
         if name in ppo and _meaning(flag) == _meaning(ppo[name]):
             dotted = flag.about.dotted_spellings
             other = dotted != ppo[name].about.dotted_spellings
-            spelled = ", ".join(f"`{one}`" for one in dotted) or "no dotted spelling"
-            shared[name] = f"`{name}` ({spelled})" if other else f"`{name}`"
+            spelled = ", ".join(f"`{one}`" for one in dotted) or "none"
+            shared[name] = spelled if other else ""
     return shared
 
 
@@ -192,10 +189,13 @@ def _meaning(flag: Declared) -> object:
 
 def with_stages(page: str) -> str:
     """`page` with the present tables of the stages' flags."""
-    shared = ", ".join(shared_with_ppo().values())
+    shared = shared_with_ppo()
+    equal = ", ".join(f"`{name}`" for name, spelled in shared.items() if not spelled)
+    other = ((f"`{name}`", spelled) for name, spelled in shared.items() if spelled)
     same = (
-        "These have the default and the effect of [PPO's](flags.md). A dotted spelling of their "
-        f"own is in parentheses: {shared}.\n\n"
+        f"These flags are the same as [PPO's](flags.md): {equal}.\n\n"
+        "These have PPO's default and effect, and another dotted spelling:\n\n"
+        f"{markdown_table(('flag', 'dotted spelling'), other)}\n"
     )
     return with_tables(page, same + markdown(of_stages()))
 
