@@ -247,8 +247,8 @@ class Attempt:
                 self._look(progress, before)
             elif self._does_not_end():
                 break
-            self._see(progress, before)  # last: it may add events to those of the job
             self._say_events()
+            self._see(progress, before)  # last: it may add events to those of the job
         if self.slow:
             self.slow.rest()
         self._over.set()

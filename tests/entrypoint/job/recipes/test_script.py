@@ -15,6 +15,12 @@ from entrypoint.job.recipes.recognise import recognised, words_to_run
 VERL = "python3 -m verl.trainer.main_ppo"
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".bashrc").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 def script(directory: Path, text: str) -> str:
     path = directory / "run.sh"
     path.write_text(text)

@@ -81,6 +81,11 @@ def test_a_file_that_is_sourced_and_is_not_there_sets_nothing_and_a_warning_says
     assert found.warnings == ("run.sh, line 2: ./env.sh is not a file here, and sets nothing",)
     guarded = of(f"[ -f env.sh ] && source env.sh\n{VERL} lr=${{LR:-1}}")
     assert (shlex.join(guarded.words), guarded.warnings) == (f"{VERL} lr=1", ())
+    toolkit = of(f"source /none/set_env.sh\nsource conda.sh\n{VERL} lr=${{LR:-1}}")
+    assert [one.split(" is not")[0] for one in toolkit.warnings] == [
+        "run.sh, line 1: /none/set_env.sh",
+        "run.sh, line 2: conda.sh",
+    ]
     ends = of(f"set -e\nsource ./env.sh\n{VERL} lr=${{LR:-1}}")
     assert str(ends.fault).startswith("run.sh, line 2: the script ends there with an error")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from contract.launch.shell_wrapping import script_words, unwrapped
 from trainer.config.translate.bash import assignments, builtins, files, tools
@@ -240,14 +240,11 @@ class Calls:
     def _not_read(self, word: str, node: Node, state: State) -> None:
         """Take over a sourced file whose text is not known."""
         run = self._run
-        path = files.path_of(word, state, run.place)
-        written = path is None or files.may_change(path, state, run.record, run.place)
-        is_of_machine = bool(OF_THE_MACHINE.fullmatch(word.replace(UNSET, "")))
-        if state.whole and path and not (written or is_of_machine or Path(path).exists()):
+        if state.whole and files.is_absent(word, state, run.record, run.place):
             run.record.absent[word] = line(node)
             state.status = 1
             return
-        if not is_of_machine:
+        if not OF_THE_MACHINE.fullmatch(word.replace(UNSET, "")):
             state.spoil(f"line {line(node)}: `{run.shown(node)}` may set it")
         state.status, run.record.sets_up = None, True
 

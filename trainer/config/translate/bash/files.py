@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.config.translate.bash.open_text import is_open, opened
-from trainer.config.translate.bash.scope import Place, Record
+from trainer.config.translate.bash.scope import Place, Record, text_of
 from trainer.config.translate.bash.state import State
 from trainer.config.translate.bash.syntax import BYTES
 
@@ -64,6 +64,19 @@ def may_change(path: str, state: State, record: Record, place: Place) -> bool:
         if found is None or found == path or path.startswith(f"{found.rstrip('/')}/"):
             return True
     return False
+
+
+def is_absent(word: str, state: State, record: Record, place: Place) -> bool:
+    """Return whether a file that a script sources is sure not to be there.
+
+    One without a slash may lie in a directory of PATH.
+    """
+    path = path_of(word, state, place)
+    if path is None or may_change(path, state, record, place):
+        return False
+    programs = text_of(state.variables.get("PATH")) or "" if "/" not in word else ""
+    beside = (Path(directory, word) for directory in programs.split(":") if directory)
+    return not any(file.exists() for file in (Path(path), *beside))
 
 
 def text_of_script(word: str, state: State, record: Record, place: Place) -> str | None:
