@@ -140,7 +140,8 @@ def test_a_picture_of_the_jobs_of_a_queue(head: Head, tab: Page, tmp_path: Path)
     for name in ("warm-up", "rate-1e-6"):
         tab.get_by_label(f"Curves of {name}").check()
     together = tab.locator("#together")
-    expect(together.get_by_role("img", name=re.compile("^KL from"))).to_be_visible()
+    both = re.compile("^KL from.*(rate.*warm-up|warm-up.*rate)")
+    expect(together.get_by_role("img", name=both)).to_be_visible()
     tab.evaluate("document.getElementById('runs').scrollIntoView()")
     keep("page-queue", tab.screenshot(), tmp_path)
 
@@ -195,7 +196,7 @@ def test_a_picture_of_two_runs_over_each_other(tab: Page, tmp_path: Path) -> Non
         for name in ("run-7", "run-8"):
             tab.get_by_label(f"Curves of {name}").check()
         tab.get_by_label("Smoothing").last.fill("0.8")
-        smoothed = re.compile("^KL from.* smoothed ")
+        smoothed = re.compile("^KL from.* smoothed .* smoothed ")
         expect(tab.get_by_role("img", name=smoothed)).to_be_visible()
         expect(tab.get_by_role("region", name="Flags that differ")).to_be_visible()
         keep("page-runs", tab.screenshot(), tmp_path)

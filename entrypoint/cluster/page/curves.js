@@ -55,6 +55,7 @@ function drawCurves() {
   by("curves").hidden = false; // a chart has the width of its place
   charts.show(curves, gpus);
   by("curves").hidden = !charts.drawn.size;
+  showJumps();
 }
 
 /** Pure: whether the reward server takes most of a step. */
