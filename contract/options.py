@@ -151,6 +151,8 @@ class ConfigError(ValueError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = tuple(faults)
+        self.exit_code = ExitCode.USAGE
+        """The exit code that a command would have ended with."""
 
 
 def ended(sentence: str) -> str:

@@ -31,6 +31,14 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def no_number(value: object) -> str:
+    """Return why a value is no reward and no metric, as a predicate: "is a text (str): give …"."""
+    if hasattr(value, "__float__") or hasattr(value, "__index__"):
+        return "is not a finite number"
+    kind = "text (str)" if isinstance(value, str) else type(value).__name__
+    return f"is a {kind}: give a number, such as 1.0"
+
+
 def brief(value: object) -> str:
     """Return a value as a short text for a message."""
     try:
@@ -114,6 +122,7 @@ class Score:
 
         Raises TypeError and ValueError for something that is not a number, or too large a one.
         """
+        _check_numbers(self.reward, self.metrics)
         try:
             metrics = {str(name): float(value) for name, value in self.metrics.items()}
             parts = tuple(RewardPart(float(part[0]), float(part[1])) for part in self.parts)
@@ -123,12 +132,24 @@ class Score:
 
     @classmethod
     def of(cls, reward: float, /, **metrics: float) -> Score:
-        """Return a score. A metric may have any name, `reward` too."""
+        """Return a score. A metric may have any name, `reward` too.
+
+        Raises TypeError for a reward or a metric that is not a number, such as a text.
+        """
+        _check_numbers(reward, metrics)
         return cls(ScoreStatus.OK, reward, metrics)
 
     @classmethod
     def failed(cls, error: str, raised: Raised | None = None) -> Score:
         return cls(ScoreStatus.FAILED, error=error, raised=raised)
+
+
+def _check_numbers(reward: object, metrics: Mapping[str, object]) -> None:
+    """Raise TypeError if one is no number at all. NaN and infinity are numbers."""
+    named = {"reward": reward} | {f"metric {name}": value for name, value in metrics.items()}
+    for name, value in named.items():
+        if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+            raise TypeError(f"Score: the {name} {brief(value)} {no_number(value)}")
 
 
 class RewardFunction(Protocol):

@@ -9,7 +9,7 @@ from rollcall import own_packages
 
 if TYPE_CHECKING:
     from contract.options import ConfigError
-    from entrypoint.commands.head_client import NoAnswerError, RefusedError
+    from entrypoint.commands.head_client import AwayError, NoAnswerError, RefusedError
     from env.episodes.environment import Environment
     from env.episodes.types import Episode, Reply, Task, Turn
     from env.types import RewardFunction, RewardRequest, Score
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AwayError",
     "Callback",
     "CallbackError",
     "CheckpointEnd",
@@ -52,7 +53,7 @@ __all__ = [
 
 _MODULES = {
     "contract.options": ("ConfigError",),
-    "entrypoint.commands.head_client": ("NoAnswerError", "RefusedError"),
+    "entrypoint.commands.head_client": ("AwayError", "NoAnswerError", "RefusedError"),
     "env.episodes.environment": ("Environment",),
     "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
     "env.types": ("RewardFunction", "RewardRequest", "Score"),
@@ -68,6 +69,8 @@ own_packages.install()
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("rollcall")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
@@ -75,4 +78,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

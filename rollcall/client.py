@@ -101,10 +101,11 @@ class Event:
 class Client:
     """Asks a cluster.
 
-    Every method raises RefusedError if the head answers that it does not do what is asked for, and
-    NoAnswerError, of which it is one, for any other reason. While the head does not answer, as
-    during its restart, methods ask again, for ROLLCALL_HEAD_TIMEOUT. It holds no connection, and
-    `with Client() as client` is for programs that expect it.
+    Every method raises RefusedError if the head answers that it does not do what is asked for,
+    AwayError if no head answers now, and NoAnswerError, of which both are, for any other reason.
+    While the head does not answer, as during its restart, methods ask again, for
+    ROLLCALL_HEAD_TIMEOUT. It holds no connection, and `with Client() as client` is for programs
+    that expect it.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:

@@ -142,7 +142,7 @@ def _elsewhere(settings: Settings) -> str:
         return ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
     return (
         ". If its machine is gone, and a worker leads the run: set ROLLCALL_RUN_DIR to the run's "
-        "directory, or give the address of another node (--address, ROLLCALL_URL)"
+        "directory, or give the address of another node (ROLLCALL_URL)"
     )
 
 

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env.types import RewardRequest, Score, brief, finite
+from env.types import RewardRequest, Score, brief, finite, no_number
 
 LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
 
@@ -110,7 +110,7 @@ def _score(reward: object, metrics: Mapping[str, float], error: object) -> Score
     if reward is None:
         return Score.failed(str(error or "the reward is null, with no reason given"))
     if (number := finite(reward)) is None:
-        raise AnswerError(f"the reward {brief(reward)} is not a finite number")
+        raise AnswerError(f"the reward {brief(reward)} {no_number(reward)}")
     return Score.of(number, **metrics)
 
 

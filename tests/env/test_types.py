@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from env.types import brief, finite
+from env.types import Score, brief, finite
 
 HUGE = 10**400
 
@@ -57,3 +57,19 @@ def test_a_number_is_finite_or_none(value: Any, number: float | None) -> None:
 def test_a_value_in_a_message_is_short() -> None:
     assert brief(10**5000) == "a int that is too long"
     assert len(brief("a" * 99)) == 60
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("abc", r"text \(str\)"), ("1.0", r"text \(str\)"), (None, "NoneType"), ([1.0], "list")],
+)
+def test_a_score_of_what_is_no_number_is_refused_where_it_is_made(value: Any, kind: str) -> None:
+    with pytest.raises(TypeError, match=f"the reward .* is a {kind}: give a number"):
+        Score.of(value)
+    with pytest.raises(TypeError, match=f"the metric length .* is a {kind}: give a number"):
+        Score.of(1.0, length=value)
+
+
+@pytest.mark.parametrize("value", [1, True, Fraction(1, 2), np.float32(1), torch.tensor([0.5])])
+def test_numbers_of_other_packages_make_a_score(value: Any) -> None:
+    assert Score.of(value, acc=value).plain().reward == float(value)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from contract.options import did_you_mean
+
 Told = TypeVar("Told")
 
 
@@ -49,7 +51,7 @@ class Callback:
     """Is told what a run does, in the thread that trains. Override what you need.
 
     Training waits for each method. An exception in one ends the attempt with CallbackError; the
-    run can be resumed.
+    run can be resumed. Methods of other names must not begin with `on_`.
     """
 
     def on_step_end(self, step: StepEnd) -> None:
@@ -66,15 +68,23 @@ METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def check(callbacks: Sequence[object]) -> None:
-    """Raise TypeError unless all have Callback's methods: a run would find out after a step."""
-    if isinstance(callbacks, Callback):
+    """Raise TypeError unless all have Callback's methods: a run would find out after a step.
+
+    Another public method that begins with `on_` is refused, too: no run would call it.
+    """
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks is a {type(callbacks).__name__}; give a list of callbacks")
     for one in callbacks:
         if isinstance(one, type):
             name = one.__name__
             raise TypeError(f"callbacks: {name} is a class; give an object, {name}()")
         if not all(callable(getattr(one, method, None)) for method in METHODS):
-            raise TypeError(f"callbacks: {one!r} is not a trainer.Callback")
+            raise TypeError(f"callbacks: {one!r} is not a rollcall.Callback")
+        for name in dir(type(one)):
+            if name.startswith("on_") and name not in METHODS and callable(getattr(one, name)):
+                known = f"Callback's methods are {', '.join(METHODS)}"
+                remedy = did_you_mean(name, METHODS, known)
+                raise TypeError(f"callbacks: {type(one).__name__}.{name} is never called: {remedy}")
 
 
 class CallbackError(Exception):

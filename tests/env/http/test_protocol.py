@@ -57,7 +57,7 @@ def test_a_column_of_rewards_is_a_list_of_them() -> None:
     assert (first.reward, first.metrics) == (0.5, {"acc": 1.0, "n": 1.0})
     assert (second.ok, third.reward) == (False, 2.0)
     assert [score.reward for score in read_answer([[0.25]], 1)] == [0.25]
-    with pytest.raises(AnswerError, match="is not a finite number"):
+    with pytest.raises(AnswerError, match="is a list: give a number"):
         read_answer([[1.0, 2.0], [1.0, 2.0]], 2)
     same = {"rewards": [[0.5]], "scores": [0.5]}
     assert read_answer(same, 1)[0].metrics == {}, "a server that repeats its rewards"
@@ -97,8 +97,8 @@ def test_answers_of_other_servers_are_read() -> None:
         ({"rewards": [1.0]}, "1 rewards for 2 completions"),
         ({"rewards": [1.0, 2.0, 3.0]}, "3 rewards for 2"),
         ({"rewards": [1.0, float("nan")]}, "nan is not a finite number"),
-        ({"rewards": [1.0, "2"]}, "'2' is not a finite number"),
-        ({"rewards": [[1.0, 0.0], [2.0, 0.0]]}, "is not a finite number"),
+        ({"rewards": [1.0, "2"]}, r"'2' is a text \(str\): give a number, such as 1.0"),
+        ({"rewards": [[1.0, 0.0], [2.0, 0.0]]}, "is a list: give a number"),
     ],
 )
 def test_an_answer_that_is_none_is_never_read_as_rewards(answer: Any, says: str) -> None:

@@ -123,7 +123,7 @@ def test_the_rows_answer_and_nonsense_are_scored(
         ("adds", "len(c) + a", "TypeError: unsupported operand"),
         ("one_for_all", "def one_for_all", "1 rewards for 4 completions .* in one call"),
         ("one_number", "def one_number", "no list of rewards in 1.0"),
-        ("texts", "def texts", "the reward 'good' is not a finite number"),
+        ("texts", "def texts", r"the reward 'good' is a text \(str\): give a number, such as 1.0"),
         ("leaves", "sys.exit(0)", "SystemExit: 0"),
         ("splits", "float(c) for", "ValueError: could not convert .* with the completion 'qw"),
     ],

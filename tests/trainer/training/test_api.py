@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_import_rollcall_imports_nothing_heavy() -> None:
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in rollcall.__all__:
         assert getattr(rollcall, name).__name__ == name
+    assert rollcall.__version__ == metadata.version("rollcall")
     with pytest.raises(AttributeError, match="'rollcall' has no attribute 'trian'"):
         rollcall.trian  # noqa: B018
 
@@ -135,8 +137,9 @@ def test_a_run_directory_that_cannot_be_one_is_a_run_error(
     ("callbacks", "says"),
     [
         (Callback(), "callbacks is a Callback; give a list"),
+        (None, "callbacks is a NoneType; give a list"),
         ([Callback], r"Callback is a class; give an object, Callback\(\)"),
-        ([print], "print> is not a trainer.Callback"),
+        ([print], "print> is not a rollcall.Callback"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_anything_is_started(
@@ -144,6 +147,29 @@ def test_what_is_no_callback_is_refused_before_anything_is_started(
 ) -> None:
     with pytest.raises(TypeError, match=says):
         train(callbacks=callbacks)
+
+
+def test_a_misspelt_method_of_a_callback_is_refused_with_the_right_name() -> None:
+    class Near(Callback):
+        def on_stepend(self, step: StepEnd) -> None: ...
+
+    class Far(Callback):
+        def on_weather(self) -> None: ...
+
+    class Right(Callback):
+        on_time = True
+
+        def on_step_end(self, step: StepEnd) -> None: ...
+
+        def _on_helper(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Near.on_stepend is never called: did you mean on_step_e"):
+        train(callbacks=[Right(), Near()])
+    with pytest.raises(TypeError, match=r"Far.on_weather .*: Callback's methods are on_step_end, "):
+        train(callbacks=[Far()])
+    with pytest.raises(ConfigError) as raised:
+        train(callbacks=[Right()])
+    assert raised.value.exit_code is ExitCode.USAGE
 
 
 def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
