@@ -21,6 +21,9 @@ MODULES = re.compile(
     r"(?:main_ppo(?:_v0|_sync|_format)?|main_dapo|fully_async_main|async_main_ppo)"
 )
 """Trainers with the keys of main_ppo, and of their own besides."""
+RELATIVES = re.compile(r"(?:\w+\.)*(?!\w*(?:generation|eval))\w*main\w*")
+"""Modules of packages on verl's code, which have its keys if the command gives some of them."""
+KEYS_OF_PPO = ("actor_rollout_ref.", "trainer.")
 ASYNC = re.compile(r"(?:verl|recipe)(?:\.\w+)*\.(?:fully_async|one_step_off)\w*\.\w+")
 """Trainers whose rollouts have GPUs of their own: `rollout.nnodes`."""
 PROGRAM_OF_SFT = re.compile(
@@ -62,6 +65,14 @@ OF_SEARCH_R1 = re.compile(
 def is_training(program: Sequence[str]) -> bool:
     """Return whether a program is one of verl's trainers, started as a module."""
     return program[0] == "-m" and MODULES.fullmatch(program[-1]) is not None
+
+
+def is_relative(typed: TypedCommand) -> bool:
+    """Return whether a package on verl's code trains: its command has keys of main_ppo."""
+    if typed.program[0] != "-m" or not RELATIVES.fullmatch(typed.program[-1]):
+        return False
+    keys = [word.lstrip("+~") for word in typed.unwrapped if OVERRIDE.fullmatch(word)]
+    return all(any(key.startswith(begin) for key in keys) for begin in KEYS_OF_PPO)
 
 
 def is_search_r1(typed: TypedCommand) -> bool:

@@ -170,7 +170,7 @@ def saving(
 class Verl(AnyVerl):
     def recognises(self, typed: TypedCommand) -> Match:
         if not command_line.is_training(typed.program):
-            return Match.NONE
+            return Match.OWN if command_line.is_relative(typed) else Match.NONE
         return Match.POSSIBLE if command_line.is_search_r1(typed) else Match.OWN
 
     def is_translated(self, typed: TypedCommand) -> bool:
