@@ -31,7 +31,8 @@ RECORD_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 The second is the older name: of two that are set, torch takes the first."""
 RECORD_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORD_SIZE = "2000"
-"""Collectives; newer versions of torch have the same default, older ones record none."""
+"""Collectives. Torch with the first of RECORDERS has the same default, and warns of the older name;
+without it, torch records none."""
 ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 SET_HERE = frozenset({*RECORD_FILES, *RECORD_SIZES, ON_TIMEOUT})
 """Variables that a process may have from its parent. No import reads them."""
@@ -83,7 +84,8 @@ def _leave_record(mark: str) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in RECORD_FILES:  # a parent's value would have two processes write one file
             os.environ[name] = str(record_file(mark, os.getpid()))
-        if not any(name in os.environ for name in RECORD_SIZES):
+        is_newer = hasattr(sys.modules.get(BINDINGS), RECORDERS[0])
+        if not is_newer and not any(name in os.environ for name in RECORD_SIZES):
             os.environ[RECORD_SIZES[1]] = RECORD_SIZE
         os.environ.setdefault(ON_TIMEOUT, "1")
 
