@@ -42,6 +42,7 @@ KEYS = (
     "recipe",
     "job",
     "code",
+    "notes",
     "layout",
     "run_dir",
     "storage",
@@ -102,6 +103,7 @@ def plan(
         return _row(faults=faults, warnings=warnings, **given)
     if missing:
         return _row(warnings=[*warnings, NOT_WRITTEN], **given)
+    given["notes"] = list(recipe.notes(settings)) or None
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
     given["code"] = list(tried.lines) or None
     warnings += tried.warnings
@@ -240,10 +242,11 @@ def show(row: dict[str, Any], *, cost: bool) -> None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
             for name in KEYS
-            if name not in ("sources", "warnings", "faults", "layout", "code")
+            if name not in ("sources", "warnings", "faults", "layout", "code", "notes")
             and row[name] not in (None, "")
         ]
         lines += [("tried", line, "") for line in row["code"] or ()]
+        lines += [("note", line, "") for line in row["notes"] or ()]
         layout = row["layout"]
         _print_table(lines + _layout_lines(layout) + (_cost_lines(row) if cost else []))
     for warning in row["warnings"]:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from env.data.columns import GSM8K, KNOWN
 from env.data.rows import PromptError, read_rows
 from env.prepare.output import PrepareError, write_jsonl
 from env.rewards.gsm8k import gold_answer
 
-HUB = "openai/gsm8k"
+HUB = GSM8K
 TEMPLATE = "Question: {}\nThink step by step and end with #### and the number.\nAnswer:"
-KEYS = ("question", "answer")
+KEYS = KNOWN[HUB]
 SPLITS = ("train", "test")
 # "48/2 = <<48/2=24>>24": the calculator's notes, which are no part of the text.
 CALCULATOR = re.compile(r"<<[^<>]*>>")

@@ -24,6 +24,7 @@ from typing import Any
 from contract.launch.programs import Program
 from contract.options import ended
 from contract.redaction import redact, secret_texts
+from env.data.columns import ANSWER_COLUMNS
 from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
 from env.user_code import Cause, Raised, defined_at, same_fault
@@ -45,12 +46,6 @@ GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
 NONSENSE = "qwertz 0x7 qwertz"
 """A completion that answers nothing."""
-PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")
-"""Usual names of the prompts' column, the most usual first."""
-ANSWER_COLUMNS = (
-    *("answer", "solution", "ground_truth", "label", "target", "output", "completion", "response"),
-)
-"""Usual names of the answers'. Their text is tried as a completion if no --label_key is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     vllm: VLLMSettings = composed(VLLMSettings, prefix="vllm_", dotted="vllm.")
     warnings: tuple[str, ...] = ()
     """One sentence for each flag that was given and has no effect."""
+    unnamed: frozenset[str] = frozenset()
+    """Flags of columns that nobody gave: the data may decide them."""
+    notes: tuple[str, ...] = ()
+    """One sentence for each value that the data decided."""
 
     @property
     def files(self) -> RunFiles:

@@ -13,10 +13,10 @@ from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.options import did_you_mean, ended, nearest
 from contract.progress import Progress
+from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS
 from env.data.prompts import MissingKeyError, PromptError, ReadSettings, load_prompts
 from env.types import Prompt
 from trainer.config import architecture, images, label_check, model_files, reward_models
-from trainer.config.code_check import ANSWER_COLUMNS, PROMPT_COLUMNS
 from trainer.config.config import Config
 from trainer.config.options.training import LoRASettings
 from trainer.config.vocabulary import unreadable_tokens

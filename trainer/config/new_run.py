@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns
 from env.data.rows import column_of, is_chat, read_rows
 from env.registry import FUNCTION, Kind, parts
 from env.rewards.python_file import NAME
-from trainer.config.code_check import ANSWER_COLUMNS, PROMPT_COLUMNS
 from trainer.config.data_sets import HUB_NAME
 
 ROWS = 4
@@ -25,6 +25,7 @@ __all__ = [
     "first_rows",
     "is_chat",
     "is_hub_name",
+    "known_columns",
     "own_file",
 ]
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from contract.files.os_errors import why_absent
 from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile, nearest
-from trainer.config import layout, values
+from trainer.config import data_columns, layout, values
 from trainer.config.config import Config
 from trainer.config.help import help_text
 from trainer.config.no_effect import warnings_between
@@ -76,7 +76,10 @@ def parse_all(argv: Sequence[str], *, incomplete: bool = False, absent: bool = F
     between = [fault for fault in faults_between(config) if fault.path not in open_flags]
     faults = reading.all_faults(between, absent=absent)
     warnings = (*reading.warnings, *warnings_between(config, reading.given))
-    return Parsed(replace(config, warnings=warnings), faults, reading.unsure(Config))
+    unsure = reading.unsure(Config)
+    unnamed = frozenset(data_columns.COLUMN_FLAGS) - reading.given - unsure
+    config = replace(config, warnings=warnings, unnamed=unnamed)
+    return Parsed(data_columns.chosen(config), faults, unsure)
 
 
 def unchecked(argv: Sequence[str]) -> Config:

@@ -43,7 +43,7 @@ from trainer.cluster.placement import Placement
 from trainer.cluster.ray_worker_group import RayLauncher
 from trainer.cluster.standby import StandbyRanks
 from trainer.cluster.stop import Stopped, StopRequest
-from trainer.config import label_check, layout, reward_models
+from trainer.config import data_columns, label_check, layout, reward_models
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.config.job_checks import engine_faults, model_faults
@@ -99,6 +99,8 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     _compare_models(config)
     pretrained.trust(config.trust_remote_code)
     config = with_local_data(config)
+    for note in config.notes:
+        print(f"note: {note}", flush=True)
     keep_servers_in(config.files.servers)
     small = with_small_files(config)
     tell_of_code(small)
@@ -280,11 +282,12 @@ def with_local_data(config: Config) -> Config:
 
     Raises HubError.
     """
-    return replace(
+    local = replace(
         config,
         prompt_data=_on_this_disk(config, config.prompt_data, config.prompt_split),
         eval_dataset=_on_this_disk(config, config.eval_dataset, config.eval_split),
     )
+    return data_columns.chosen(local)
 
 
 def with_small_files(config: Config) -> Config:

@@ -204,6 +204,10 @@ class Recipe(ABC):
         """Return the warnings of the job, for `plan` and the journal."""
         return ()
 
+    def notes(self, settings: Settings) -> Sequence[str]:
+        """Return a sentence for each value that the data decide, for `plan`."""
+        return ()
+
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         """Return settings whose job fits these nodes, which are fewer than requested.
 

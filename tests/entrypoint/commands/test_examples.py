@@ -109,6 +109,26 @@ def test_the_readme_s_three_nodes_of_eight_gpus_leave_none_idle(tmp_path: Path) 
     assert row["layout"]["slots"] == 24
 
 
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [
+        (ROOT / "README.md", r"-e EXPECTED_WORKERS=0 rollcall:cuda (.*?)\n```"),
+        (PAGE, r"rollcall plan --nodes 3 --gpus 8 --gpu-memory 80GB (.*?)\n```"),
+    ],
+)
+@pytest.mark.parametrize("seen", ["", "--assume-columns question,answer "])
+def test_a_page_s_command_reads_the_columns_of_the_data_set_that_it_names(
+    page: Path, block: str, seen: str
+) -> None:
+    (found,) = re.findall(block, page.read_text(), re.S)
+    words = shlex.split(found.replace("\\\n", " "))
+    row = planned(f"{seen}--nodes 1 --gpus 8 --gpu-memory 80GB", *words)
+    assert row["faults"] == []
+    notes = " ".join(row["notes"])
+    assert "--input_key question" in notes
+    assert "--label_key answer" in notes
+
+
 ELSEWHERE = "--assume-columns prompt,answer --nodes 3 --gpus 8 --gpu-memory 80GB --config"
 SEVEN_BILLION = str(ROOT / "examples" / "gsm8k-7b-three-nodes.yaml")
 

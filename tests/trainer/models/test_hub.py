@@ -185,14 +185,14 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
         "from trainer.training import run; from trainer.rollout import prompts\n"
         "config = run.with_local_data(parse(sys.argv[1:]))\n"
         "loaded = prompts.load(config)\n"
-        "print(json.dumps([config.prompt_data.names, len(loaded.stream), len(loaded.held_out)]))"
+        "print(json.dumps([config.prompt_data.names, len(loaded.stream), len(loaded.held_out),"
+        " config.input_key]))"
     )
     flags = {
         "pretrain": tiny.model,
         "prompt_data": "owner/prompts:all,owner/prompts:few",
         "eval_dataset": "owner/prompts:few",
         "eval_split": "test",
-        "input_key": "prompt",
         "remote_rm_url": "arithmetic",
         "run_dir": run_dir,
     }
@@ -205,8 +205,8 @@ def test_the_rows_of_a_data_set_by_name_lie_in_the_run_directory(
             timeout=60,
         )
     assert done.returncode == 0, done.stderr
-    paths, training, held_out = json.loads(done.stdout.splitlines()[-1])
+    paths, training, held_out, column = json.loads(done.stdout.splitlines()[-1])
     data = run_dir / "data"
     assert paths == [str(data / "owner--prompts+all"), str(data / "owner--prompts+few")]
-    assert (training, held_out) == (24 + 7, 5)
+    assert (training, held_out, column) == (24 + 7, 5, "prompt")
     assert (data / "owner--prompts+few@test" / "state.json").is_file()

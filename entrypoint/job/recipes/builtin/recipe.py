@@ -112,14 +112,22 @@ class Builtin(Recipe):
         unseen = assumed_warnings(config, self._columns)
         return [*config.warnings, *unseen, *data_warnings(config), *model_warnings(config)]
 
+    def notes(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.data_columns import unseen
+
+        config = self._planned(settings).config
+        return [*config.notes, *unseen(config)]
+
     def _planned(self, settings: Settings) -> Parsed:
         """Return the job's configuration and faults. Data may be away if columns are assumed."""
+        from trainer.config.data_columns import chosen
         from trainer.config.job_checks import DATA_FLAGS
         from trainer.config.parse import parse_all
 
         parsed = parse_all(_arguments(settings), incomplete=True)
         if not self._columns:
             return parsed
+        parsed = replace(parsed, config=chosen(parsed.config, self._columns))
         away = [one for one in parsed.faults if isinstance(one, MissingFile)]
         away = [one for one in away if one.path in DATA_FLAGS]
         return replace(parsed, faults=tuple(one for one in parsed.faults if one not in away))
