@@ -89,7 +89,8 @@ class Journal:
         Each event is asked for once.
         """
         own = self.claim.epoch if self.claim else None
-        if event.get("epoch") not in (None, own) or event["attempt"] != self.attempt:
+        is_of_attempt = event["attempt"] in (None, self.attempt)
+        if event.get("epoch") not in (None, own) or not is_of_attempt:
             return False
         with suppress(ValueError):
             self._said.remove(_key(event))

@@ -45,6 +45,14 @@ def command(text: str, *arguments: str) -> str:
         ("{} n=$(nproc --all | wc -l)", ""),
         ("{} n=$(hostname | wc -l)", "{} n=1"),
         (r"{} n=$(printf 'a b\nc\n' | head -n 1 | awk '{print $2}')", "{} n=b"),
+        (
+            "export A_1=1 A_2=2 B=3\nfor v in $(env | awk -F= '/^(A|C)_/{print $1}'); do\n"
+            '  unset "$v"\ndone\nexport A_3=${A_1:-no}\n{}',
+            "B=3 A_3=no {}",
+        ),
+        ("if echo 'NVIDIA H100' | grep -q 'NVIDIA H'; then X=1; fi\n{} x=$X", "{} x=1"),
+        ("if ! echo 'gpu a' | grep -iE '^(b|GPU b)$'; then X=2; fi\n{} x=$X", "{} x=2"),
+        ("echo a | grep -P 'a' && X=1\n{} x=$X", ""),
         ("{} n=$(git rev-parse HEAD)", ""),
         ("{} n=$(date +%B)", ""),
     ],

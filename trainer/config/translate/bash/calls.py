@@ -123,9 +123,23 @@ class Calls:
             text = tools.date(words, self._run.place.began, self._zone(state))
         else:
             text = tools.output(words, source, here) if tools.reads(words, source) else None
+        if state.whole and words in (["env"], ["printenv"]):
+            text = self._environment(state)
         why = Unknown(f"line {line(node)}: only a run tells what `{words[0]}` writes")
-        builtins.write(self._run.scope(state), why if text is None else text)
-        state.status = None if text is None else 0
+        is_found = words[0] != "grep" or bool(text)
+        quiet = words[0] == "grep" and any(re.fullmatch(r"-\w*q\w*", word) for word in words[1:])
+        shown = "" if quiet and text is not None else text
+        builtins.write(self._run.scope(state), why if shown is None else shown)
+        state.status = None if text is None else int(not is_found)
+
+    def _environment(self, state: State) -> str | None:
+        """Return the variables that programs get, a line each; None if one is not known."""
+        names = [name for name in self._run.record.exported if name in state.variables]
+        values = {name: state.variables[name] for name in names}
+        if any(isinstance(value, Unknown) for value in values.values()):
+            return None
+        known = {name: text_of(value) for name, value in values.items()}
+        return "".join(f"{name}={text}\n" for name, text in known.items() if text is not None)
 
     def _zone(self, state: State) -> str | None:
         """Return the time zone that programs get; None if only a run tells it."""

@@ -154,15 +154,48 @@ def head(words: list[str], source: str | None) -> Output:
     return "".join(source.splitlines(keepends=True)[: int(found[1])])
 
 
+AWK = re.compile(r"(?:/(?P<pattern>(?:[^/\\])*)/)? *\{ *print +\$(?P<place>\d+) *;? *\}")
+"""A program of awk that writes the words at a place, of all lines or of those with a pattern."""
+SAME_PATTERN = re.compile(r"(?:[\w\s:,=@%/-]|[\^$.|()*+?]|\[\^?[\w.-]+\])*")
+"""Regular expressions that Python reads as POSIX's extended ones."""
+
+
 def awk(words: list[str], source: str | None) -> Output:
-    """Return the words of each line at a place, as `{print $1}` writes them."""
-    found = re.fullmatch(r"\{ *print +\$(\d+) *;? *\}", words[0]) if len(words) == 1 else None
-    if not found or source is None:
+    """Return the words of lines at a place, as `-F= '/^A/{print $1}'` writes them."""
+    sign, rest = None, words
+    if rest and re.fullmatch(r"-F.", rest[0]):
+        sign, rest = rest[0][2], rest[1:]
+    found = AWK.fullmatch(rest[0]) if len(rest) == 1 else None
+    if not found or source is None or (pattern := _pattern(found["pattern"] or "")) is None:
         return None
-    place = int(found[1])
-    lines = (line.split() if place else [line] for line in source.splitlines())
+    place = int(found["place"])
+    lines = [line for line in source.splitlines() if pattern.search(line)]
+    cells = [line.split(sign) if place else [line] for line in lines]
     at = max(place - 1, 0)
-    return "".join(f"{cells[at] if at < len(cells) else ''}\n" for cells in lines)
+    return "".join(f"{one[at] if at < len(one) else ''}\n" for one in cells)
+
+
+def grep(words: list[str], source: str | None) -> Output:
+    """Return the lines with a pattern; "" if there are none, or with -q, which has no output."""
+    options = [word for word in words if re.fullmatch(r"-[qEvi]+", word)]
+    rest = [word for word in words if word not in options]
+    flags = "".join(options).replace("-", "")
+    if len(rest) != 1 or source is None or rest[0][:1] == "-":
+        return None
+    extended = "E" in flags or not re.search(r"[|()+?{}\\]", rest[0])
+    pattern = _pattern(rest[0], re.IGNORECASE if "i" in flags else re.NOFLAG)
+    if pattern is None or not extended:
+        return None
+    lines = [one for one in source.splitlines() if bool(pattern.search(one)) != ("v" in flags)]
+    return "".join(f"{one}\n" for one in lines)
+
+
+def _pattern(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str] | None:
+    """Return a regular expression of POSIX; None if Python may read it otherwise."""
+    try:
+        return re.compile(text, flags) if SAME_PATTERN.fullmatch(text) else None
+    except re.error:
+        return None
 
 
 def cat(words: list[str], source: str | None) -> Output:
@@ -221,8 +254,9 @@ TOOLS: Mapping[str, Callable[[list[str], str | None], Output]] = {
     "wc": wc,
     "head": head,
     "awk": awk,
+    "grep": grep,
 }
-STREAMS = ("tr", "cut", "wc", "head", "awk")
+STREAMS = ("tr", "cut", "wc", "head", "awk", "grep")
 """Programs that change each character: of an open text nobody knows the result."""
 
 
