@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from trainer.config.validate import faults_between
 
 T = TypeVar("T")
 CONFIG = "config"
+OTHERS_DATA = "dataset"
+"""The flag that names the data of a supervised stage."""
 PROG = "python -m trainer"
 DESCRIPTION = "Train a policy with PPO, GRPO and their relatives on the Ray cluster at hand."
 
@@ -155,17 +158,21 @@ class Reading(Generic[T]):
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...]
     """One sentence for each flag that was given and has no effect."""
+    unread: bool
+    """A file of flags cannot be read: what it gives is unknown."""
 
     def all_faults(self, between: Iterable[Fault], *, absent: bool) -> tuple[Fault, ...]:
         """Return the faults of one flag, and those `between` flags.
 
-        Between flags, those that are at fault by themselves are left out. `absent`: named files
-        may be missing.
+        Those `between` flags that name one at fault, or misspelt, are left out: with what the user
+        meant they may not be there. So are all, if a file of flags cannot be read. `absent`: named
+        files may be missing.
         """
+        unsure = self.unsure(type(self.config))
         more = [
             fault
             for fault in between
-            if fault.path.removeprefix("--") not in self.at_fault
+            if not (self.unread or _flags_named(fault) & unsure)
             and not (absent and isinstance(fault, MissingFile))
         ]
         return (*self.faults, *more)
@@ -175,10 +182,23 @@ class Reading(Generic[T]):
 
         `config`: the class of the flags.
         """
-        known = aliases(config)
-        spellings = (fault.path.removeprefix("--").rpartition(": ")[2] for fault in self.faults)
-        meant = (one if one in known else nearest(one, known) for one in spellings)
-        return self.at_fault.union(*(known[one] for one in meant if one))
+        return self.at_fault | _meant(self.faults, aliases(config))
+
+
+FLAG_NAME = re.compile(r"--(\w+)|\b([a-z]+_\w+)")
+"""A flag in a sentence: behind dashes, or by several words."""
+
+
+def _flags_named(fault: Fault) -> set[str]:
+    text = f"{fault.path} {fault.problem} {fault.remedy}"
+    return {dashed or words for dashed, words in FLAG_NAME.findall(text)}
+
+
+def _meant(faults: Iterable[Fault], known: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Return the flags of these faults: of an unknown spelling, those that it is nearest to."""
+    spellings = (fault.path.removeprefix("--").rpartition(": ")[2] for fault in faults)
+    meant = (one if one in known else nearest(one, known) for one in spellings)
+    return frozenset(name for one in meant if one for name in known[one])
 
 
 def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> Reading[T]:
@@ -199,12 +219,16 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
     for given in from_line:
         if given.spelling == CONFIG:
             more, broken = read_file(Path(*given.texts), known)
+            more, broken = _of_this_command(declared, more, broken)
             from_files += more
             faults += broken
     in_files, twice_in_file, warnings = resolve(from_files, known)
     on_line, twice, _ = resolve((one for one in from_line if one.spelling != CONFIG), known)
     found = in_files | on_line | resolve(from_above, known)[0]
+    unread = any(fault.path == label(CONFIG) for fault in faults)
     checked = _checked(declared, found)
+    spelt = () if unread else _meant((*faults, *wrong), known)
+    lacking = {} if unread else {k: v for k, v in checked.lacking.items() if k not in spelt}
     return Reading(
         with_values(config(), {declared[name].path: v for name, v in checked.values.items()}),
         frozenset(name for name, one in found.items() if known[one.spelling][0] == name),
@@ -214,9 +238,27 @@ def read(config: type[T], argv: Sequence[str], prog: str, description: str) -> R
             if not declared[name].about.secret
         },
         frozenset(checked.at_fault),
-        (*faults, *wrong, *twice_in_file, *twice, *checked.faults.values()),
+        (*faults, *wrong, *twice_in_file, *twice, *lacking.values(), *checked.faults.values()),
         tuple(dict.fromkeys([*warnings, *checked.warnings])),
+        unread,
     )
+
+
+def _of_this_command(
+    declared: Mapping[str, Declared], givens: list[Given], faults: list[Fault]
+) -> tuple[list[Given], list[Fault]]:
+    """Return what a file gives; of a file of another command, one fault that names the command."""
+    about = {
+        one.spelling: declared[one.spelling].about for one in givens if one.spelling in declared
+    }
+    foreign = [name for name, flag in about.items() if flag.unsupported]
+    if about.get(OTHERS_DATA) is None or OTHERS_DATA not in foreign:
+        return givens, faults
+    stage, others = ("dpo", "or rm") if "chosen_key" in about else ("sft", "or dpo, rm")
+    file = next(one.file for one in givens)
+    problem = f"has flags of a supervised stage ({', '.join(foreign)})"
+    remedy = f"Give it to the stage's own command: `rollcall {stage} --config {file}` ({others})"
+    return [], [Fault(label(CONFIG), file, problem, remedy)]
 
 
 def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -231,6 +273,8 @@ class _Checked:
     """Values and faults of the flags, each checked by itself."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    lacking: dict[str, Fault] = field(default_factory=dict)
+    """Flags that are required and were not given."""
     at_fault: set[str] = field(default_factory=set)
     faults: dict[str, Fault] = field(default_factory=dict)
     """By spelling: a shared spelling is at fault once."""
@@ -244,7 +288,9 @@ def _checked(declared: Mapping[str, Declared], given: Mapping[str, Given]) -> _C
         if name in given:
             value, fault = _value(one, given[name])
         elif one.about.required:
-            value, fault = None, Fault(label(name), "", "is required", one.about.help)
+            checked.at_fault.add(name)
+            checked.lacking[name] = Fault(label(name), "", "is required", one.about.help)
+            continue
         else:
             continue
         if fault is not None:

@@ -61,23 +61,35 @@ def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[G
     Several values after = are separated by commas. The values themselves are not checked.
     """
     left = _Words(list(argv))
+    last = ""
     givens: list[Given] = []
     faults: list[Fault] = []
     while left.words:
         word = left.next()
         name, equals, value = word[2:].partition("=")
         if not word.startswith("--") or not name:
-            faults.append(Fault(f"'{word}'", "", "belongs to no flag", "See --help"))
+            faults.append(_stray(word, last, shapes))
         elif name not in shapes:
+            last = ""
             faults.append(unknown(name, shapes))
             left.skip_values()
         else:
-            shape = shapes[name]
+            shape, last = shapes[name], name
             texts = _split(value, shape) if equals else left.values(shape)
             before = [one for one in givens if shape.repeats and one.spelling == name]
             givens = [one for one in givens if one not in before]
             givens.append(Given(name, tuple(t for one in before for t in one.texts) + texts))
     return givens, faults
+
+
+def _stray(word: str, last: str, shapes: Mapping[str, Shape]) -> Fault:
+    """Return the fault of a word that is no flag. `last`: the flag before it, if there is one."""
+    if not last or word.startswith("-"):
+        return Fault(f"'{word}'", "", "belongs to no flag", "See --help")
+    most = shapes[last].most
+    values = "one value" if most == 1 else f"{most} values"
+    takes = "true or false, and alone means true" if shapes[last].switch else values
+    return Fault(f"'{word}'", "", f"belongs to no flag: {label(last)} takes {takes}", "See --help")
 
 
 def _split(value: str, shape: Shape) -> tuple[str, ...]:
@@ -156,6 +168,8 @@ def _twice(before: Given, now: Given) -> Fault:
     return Fault(now.label, "", f"{before.label} says the same", "Give one of the two")
 
 
+STAGES = "stages"
+"""The key that a file of a pipeline has, and no file of flags."""
 SUFFIXES = {".yaml", ".yml", ".toml"}
 
 
@@ -170,6 +184,11 @@ def read_file(path: Path, known: Mapping[str, object]) -> tuple[list[Given], lis
         return [], [MissingFile("--config", str(path), problem, remedy)]
     except ValueError as error:
         return [], [_fault(path, f"is broken: {' '.join(str(error).split())}", "Correct it")]
+    if isinstance(content, dict) and STAGES in content and STAGES not in known:
+        remedy = (
+            f"`rollcall plan pipeline {path}` shows its stages, `rollcall pipeline` starts them"
+        )
+        return [], [_fault(path, "is a pipeline of several jobs", remedy)]
     if not isinstance(content, dict):
         return [], [_fault(path, "holds no keys", "Write one `flag: value` a line")]
     givens, faults = [], []
