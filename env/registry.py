@@ -90,11 +90,18 @@ FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 
+ADDRESS = re.compile(r"[^\s\"'{}()]+")
+"""What may be an address whose scheme is missing."""
+
+
 class RewardSpecError(ValueError):
     """Not the name of a reward; the message says what would be."""
 
-    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, problem: str, raised: Raised | None = None, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+        """What to do; empty if `problem` says all."""
         self.raised = raised
         """The exception of a user's file, if that is why."""
 
@@ -143,7 +150,7 @@ def reward_function(
         raise RewardSpecError(str(error), error.raised) from error
     except ValueError as error:
         raise RewardSpecError(str(error)) from error
-    raise RewardSpecError(_unknown(spec))
+    raise _unknown(spec)
 
 
 def keep_servers_in(file: Path) -> None:
@@ -155,7 +162,8 @@ def keep_servers_in(file: Path) -> None:
 def given_in_python(reward: Callable[..., Any] | Sequence[Any]) -> Iterator[str]:
     """Give functions of this process the name IN_PYTHON among the rewards, in the block.
 
-    Several are summed, as TRL sums its `reward_funcs`; a text among them is a spec.
+    Several are summed, as TRL sums its `reward_funcs`. A text among them is a spec, with
+    `:WEIGHT` or without.
     """
     if callable(reward):
         made = guard(_adapted(reward))
@@ -171,7 +179,8 @@ def given_in_python(reward: Callable[..., Any] | Sequence[Any]) -> Iterator[str]
 def _part(one: str | Callable[..., Any]) -> tuple[str, float, RewardFunction]:
     """Return the name, the weight and the reward of a part of a sum."""
     if isinstance(one, str):
-        return one, 1.0, reward_function(one)
+        spec, weight = _weighed(one)
+        return _short_name(spec), weight, reward_function(spec)
     return getattr(one, "__name__", type(one).__name__), 1.0, guard(_adapted(one))
 
 
@@ -223,7 +232,7 @@ def _kind(text: str) -> Kind:
         return Kind.SERVICE
     if text.endswith(".py") or FUNCTION.fullmatch(text):
         return Kind.CODE
-    raise RewardSpecError(_unknown(text))
+    raise _unknown(text)
 
 
 def _weighed(text: str) -> tuple[str, float]:
@@ -280,12 +289,17 @@ def _converted(name: str, key: str, text: str, default: object) -> Any:
     raise RewardSpecError(f"{name}: {key} is '{text}', where {wanted} is wanted")
 
 
-def _unknown(spec: str) -> str:
-    name = spec.partition("?")[0]
-    if "/" in name or ":" in name:
-        text = shown(spec)
-        return f"'{text}' is not a URL and no .py file; did you mean 'http://{text}'?"
+def _unknown(spec: str) -> RewardSpecError:
+    """Return the error of a text that is neither a name nor a place of a reward."""
+    name, text = spec.partition("?")[0], shown(spec)
+    if ".py:" in name:
+        problem = f"'{text}' is not FILE.py:NAME"
+        return RewardSpecError(problem, remedy="Give the name of a function in the file")
+    if ("/" in name or ":" in name) and ADDRESS.fullmatch(spec):
+        problem = f"'{text}' is not a URL and no .py file"
+        return RewardSpecError(problem, remedy=f"Did you mean 'http://{text}'?")
     near = difflib.get_close_matches(name, REWARDS, n=1)
-    advice = f"; did you mean '{near[0]}'?" if near else ""
-    names = ", ".join(REWARDS)
-    return f"'{name}' is not a URL, no .py file and none of the rewards {names}{advice}"
+    return RewardSpecError(
+        f"'{shown(name)}' is not a URL, no .py file and none of the rewards",
+        remedy=f"Did you mean '{near[0]}'?" if near else f"Give one of {', '.join(REWARDS)}",
+    )

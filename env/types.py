@@ -105,6 +105,8 @@ class Score:
     error: str = ""
     raised: Raised | None = field(default=None, compare=False)
     """The exception of the user's code, if that is why it failed."""
+    not_finite: bool = field(default=False, compare=False)
+    """Whether it failed because the reward is NaN or infinite."""
     parts: tuple[RewardPart, ...] = ()
     """What the reward is the weighted sum of, if several functions gave it."""
 

@@ -59,6 +59,10 @@ class Raised:
     file: str = ""
     """The user's file, and `line` in it; empty, and 0, if no line is known."""
     line: int = 0
+    package: str = ""
+    """The module that is not installed, if that is why."""
+    of_here: bool = False
+    """Whether a package or a file is missing, which another machine may have."""
 
     def __str__(self) -> str:
         what = ": ".join(filter(None, (self.name, self.text)))
@@ -82,7 +86,16 @@ class Raised:
         text = " ".join(str(error).split())
         shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
         is_own = type(error).__module__.startswith("env.")
-        return cls("" if is_own else type(error).__name__, shown, cause_of(error), file, line)
+        package = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        return cls(
+            name="" if is_own else type(error).__name__,
+            text=shown,
+            cause=cause_of(error),
+            file=file,
+            line=line,
+            package=package.partition(".")[0],
+            of_here=isinstance(error, (ImportError, *WRONG_FILES)),
+        )
 
 
 def cause_of(error: BaseException) -> Cause:

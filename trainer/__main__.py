@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
     if faults:
-        return fail("\n".join(faults))
+        return fail("\n".join(map(str, faults)))
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     if why := missing_packages():

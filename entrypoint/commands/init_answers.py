@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.options import did_you_mean
+from contract.options import did_you_mean, ended
 from entrypoint.commands.init_platforms import PLATFORMS
 
 OWN = "own"
@@ -155,7 +155,8 @@ def reward_file(reward: str, directory: Path) -> Place | None:
     try:
         named = new_run.own_file(reward)
     except ValueError as error:
-        raise AnswerError(f"--reward {reward}: {error}; {OWN} writes reward.py") from error
+        said = ended(f"--reward {reward}: {error}")
+        raise AnswerError(f"{said} {OWN} writes reward.py") from error
     if named is None:
         return None
     place = Place(named[0], directory)

@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from env.types import RewardFunction, RewardRequest, Score
 from env.user_code import Raised
@@ -45,7 +46,7 @@ def _plain(score: Score) -> Score:
     except ValueError as error:  # of this completion alone
         return Score.failed(f"the reward function gave no usable number: {error}")
     if plain.ok and not math.isfinite(plain.reward):
-        return Score.failed(f"the reward is {plain.reward}")
+        return replace(Score.failed(f"the reward is {plain.reward}"), not_finite=True)
     return plain
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from env.http.protocol import read_answer, write_request
 from env.types import RewardRequest, Score, brief, finite
-from env.user_code import Raised, check_signature, offered
+from env.user_code import Raised, callables_in, check_signature, offered
 
 NAME = "reward_func"
 
@@ -43,7 +43,13 @@ class FileReward:
 
 def load_reward_file(path: Path) -> FileReward:
     """`reward_func` of the file, which returns rewards (list, array, tensor) or a dictionary."""
-    return FileReward(load_callable(path, NAME, "(queries, prompts, labels)"))
+    module, parameters = load_module(path), "(queries, prompts, labels)"
+    if not hasattr(module, NAME) and (names := callables_in(module)):
+        raise RewardFileError(
+            f"{path}: defines no function {NAME}{parameters}: it defines {', '.join(names)}. Name "
+            f"the one that scores, as in {path}:{names[0]}"
+        )
+    return FileReward(_callable_of(module, path, NAME, parameters))
 
 
 def load_callable(path: Path, name: str, parameters: str) -> Callable[..., Any]:
@@ -51,7 +57,10 @@ def load_callable(path: Path, name: str, parameters: str) -> Callable[..., Any]:
 
     `parameters`: those that are wanted, for the message. Raises RewardFileError.
     """
-    module = load_module(path)
+    return _callable_of(load_module(path), path, name, parameters)
+
+
+def _callable_of(module: object, path: Path, name: str, parameters: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         raise RewardFileError(
@@ -110,7 +119,8 @@ def with_reasons(answer: Any, scores: Sequence[Score]) -> Iterator[Score]:
         if score.ok or has_own:
             yield score
         else:
-            yield replace(score, error=f"the reward is {brief(reward)}")
+            is_none = reward is None
+            yield replace(score, error=f"the reward is {brief(reward)}", not_finite=not is_none)
 
 
 def plain(value: Any) -> Any:

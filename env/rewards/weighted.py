@@ -42,7 +42,8 @@ class WeightedReward:
         parts = []
         for part, score in zip(self._parts, scores, strict=True):
             if not score.ok:
-                return Score.failed(f"{part.name}: {score.error}", score.raised)
+                failed = Score.failed(f"{part.name}: {score.error}", score.raised)
+                return replace(failed, not_finite=score.not_finite)
             total += part.weight * score.reward
             parts.append(RewardPart(score.reward, part.weight))
             metrics = {**score.metrics, **metrics, f"reward_{part.name}": score.reward}

@@ -42,10 +42,12 @@ def test_names_and_urls_are_understood() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("arithmetc", "did you mean 'arithmetic'"),
-        ("nothing", "none of the rewards arithmetic, arithmetic-partial, gsm8k"),
+        ("arithmetc", "Did you mean 'arithmetic'?"),
+        ("nothing", "none of the rewards. Give one of arithmetic, arithmetic-partial, gsm8k"),
+        ('{"gsm8k": 1}', "is not a URL, no .py file and none of the rewards. Give one of"),
+        ("mine.py:no-name", "'mine.py:no-name' is not FILE.py:NAME. Give the name of a function"),
         ("", "not a URL"),
-        ("head:5000/get_reward", "did you mean 'http://head:5000/get_reward'"),
+        ("head:5000/get_reward", "Did you mean 'http://head:5000/get_reward'"),
         ("ftp://head/x", "'ftp://head/x' is not a URL such as http://head:5000/get_reward"),
         ("http://", "is not a URL"),
         ("http://head :5000/x", "'http://head :5000/x' is not a URL such as"),
@@ -57,7 +59,7 @@ def test_names_and_urls_are_understood() -> None:
         ("http://user:hunter2@head:port/x", "'http://********@head:port/x' is not a URL"),
         ("http://user:hunter/2@head/x", "'http://********@head/x' is not a URL"),
         ("ftp://user:hunter2@head/x", "'ftp://********@head/x' is not a URL such as"),
-        ("user:hunter2@head/x", "did you mean 'http://********@head/x'"),
+        ("user:hunter2@head/x", "Did you mean 'http://********@head/x'"),
         ("nowhere/reward.py", "nowhere/reward.py: no such file"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_server_that_is_killed_and_started_again_is_only_a_wait(free_port: int
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--task", "arithmetc"], "did you mean 'arithmetic'?"),
+        (["--task", "arithmetc"], "Did you mean 'arithmetic'?"),
         (["--task", "arithmetic", "--port", "70000"], "'70000' is not a port"),
         (["--task", "arithmetic", "--max-batch", "0"], "whole number from 1"),
         *(

@@ -59,7 +59,7 @@ def test_broken_prompts_end_with_file_and_line(
     ("flags", "said"),
     [
         ({"prompt_data": "/nowhere.jsonl"}, "/nowhere.jsonl"),
-        ({"remote_rm_url": "arithmatic"}, "did you mean 'arithmetic'"),
+        ({"remote_rm_url": "arithmatic"}, "Did you mean 'arithmetic'"),
         ({"train_batch_size": 3}, "2 or 4 would"),
         ({"eps_clp": 3}, "Did you mean --eps_clip?"),
         ({"input_key": "prmpt"}, "prmpt"),

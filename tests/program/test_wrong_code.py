@@ -62,7 +62,18 @@ def test_a_wrong_reward_ends_plan_and_up_with_64_and_the_line(
         done = run(tmp_path, command, *flags, f"mine.py:{name}")
         assert done.returncode == 64, done.stderr
         assert said in done.stderr
+        assert "--no-code" not in done.stderr
     assert not RunFiles(tmp_path / "run").journal.exists()
+
+
+def test_a_missing_package_is_to_be_installed_or_the_check_left_out(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    (tmp_path / "imports.py").write_text("import nosuch\n")
+    done = run(tmp_path, "plan", *flags, "imports.py")
+    assert done.returncode == 64
+    assert "Install nosuch, or correct imports.py:1. If the nodes have what" in done.stderr
+    assert "--no-code" in done.stderr
 
 
 def test_a_right_reward_is_shown_and_no_code_runs_none(tmp_path: Path, flags: list[str]) -> None:

@@ -77,10 +77,17 @@ class Trouble:
     """FILE:LINE of the user's code; empty if unknown."""
     refuses: bool = True
     """Whether the run would fail in the same way; else it is a warning."""
+    package: str = ""
+    """The module that is not installed here, if that is why."""
+    of_here: bool = False
+    """Whether another machine may have what the code lacks here."""
 
     def __str__(self) -> str:
         said = f"{self.flag}: {self.problem}"
-        return f"{ended(said)} Correct {self.place or 'the code'}" if self.refuses else said
+        if not self.refuses:
+            return said
+        install = f"Install {self.package}, or correct" if self.package else "Correct"
+        return f"{ended(said)} {install} {self.place or 'the code'}"
 
 
 Found = Tried | Trouble
@@ -106,7 +113,11 @@ class CodeCheck:
 
     @property
     def faults(self) -> list[str]:
-        return [str(one) for one in self.troubles if one.refuses]
+        return [str(one) for one in self.refusals]
+
+    @property
+    def refusals(self) -> list[Trouble]:
+        return [one for one in self.troubles if one.refuses]
 
     @property
     def warnings(self) -> list[str]:
@@ -166,7 +177,7 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
     from env.registry import RewardSpecError, reward_function
 
     for spec in rewards_of(config):
-        flag = f"{'--reward' if config.rewards else '--remote_rm_url'} {spec}"
+        flag = f"{config.reward_flag_name} {spec}"
         flag = "the function of reward=" if spec == IN_PYTHON else flag
         try:
             reward = reward_function(spec)
@@ -206,14 +217,22 @@ def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
     away = raised is not None and raised.cause is Cause.OUTAGE
     file, python, _ = flag.partition(" ")[2].partition(".py")
     place = raised.place if raised else ""
-    return Trouble(flag, shown(str(error)), place or file + python, refuses=not away)
+    trouble = Trouble(flag, shown(str(error)), place or file + python, refuses=not away)
+    return _of_machine(trouble, raised) if raised else trouble
 
 
 def failed(flag: str, raised: Raised, when: str) -> Trouble:
-    """Return a fault for what a user's code raised each time; a warning if a server is away."""
-    return Trouble(
-        flag, f"{shown(str(raised))} {when}", raised.place, refuses=raised.cause is not Cause.OUTAGE
-    )
+    """Return a fault for what a user's code raised each time; a warning if a server is away.
+
+    `when`: "for each of the first 4 rows".
+    """
+    problem = f"{when} it fails: {shown(str(raised))}"
+    refuses = raised.cause is not Cause.OUTAGE
+    return _of_machine(Trouble(flag, problem, raised.place, refuses), raised)
+
+
+def _of_machine(trouble: Trouble, raised: Raised) -> Trouble:
+    return replace(trouble, package=raised.package, of_here=raised.of_here)
 
 
 def shown(text: str) -> str:
@@ -249,6 +268,7 @@ def _scored(
     """Yield the scores of each row's answer and of nonsense, and what is wrong with them."""
     errors: list[str] = []
     scored: list[float | None] = []
+    impossible = 0
     rows = f"the first {len(prompts)} rows"
     for completions, named in (
         ([answer_of(prompt) for prompt in prompts], "with the row's answer"),
@@ -261,11 +281,11 @@ def _scored(
             scores = [score for one in asked for score in reward([one])]
         raised = [score.raised for score in scores]
         if same := same_fault(raised):
-            yield failed(flag, same, f"for each of {rows}, {named}")
+            yield failed(flag, same, f"for each of {rows}, {named},")
             return  # nonsense would add nothing
         some = next(filter(None, raised), None)
         if together is not None and some is None:
-            yield failed(flag, together, f"for {rows} in one call, {named}")
+            yield failed(flag, together, f"for {rows} in one call, {named},")
             return
         if some is not None:
             count = sum(one is not None for one in raised)
@@ -277,11 +297,13 @@ def _scored(
             yield Tried(spec, prompt.index + 1, shown(text), value)
             scored.append(value)
             errors += [score.error] if not (score.ok or score.raised) else []
+            impossible += score.not_finite
     if prompts and len(errors) == 2 * len(prompts):
         file, line = defined_at(getattr(inspect.unwrap(reward), "code", None))
         place = f" ({file}:{line})" if file else ""
         problem = f"it scores none of {rows}: {shown(errors[0])}{place}"
-        yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses=False)
+        refuses = impossible == len(errors)  # None says that it does not judge the completion
+        yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
         problem = (
             f"it gives {scored[0]:g} for each row's answer and for {NONSENSE!r} alike. If it gives "
@@ -366,7 +388,8 @@ def _unfinished(flag: str, code: int | None, seconds: float, lines: Sequence[str
     last = f". Its last line: {shown(lines[-1])}" if lines else ""
     ended = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
     is_killed = code == -signal.SIGKILL  # by the kernel, for its memory, or by a person
-    return Trouble(flag, f"its process was ended {ended}{last}", refuses=not is_killed)
+    problem = f"its process was ended {ended}{last}"
+    return Trouble(flag, problem, refuses=not is_killed, of_here=code < 0)
 
 
 END = "end"

@@ -238,9 +238,12 @@ class Config(  # from the last concern to the first: a dataclass takes its bases
     @property
     def reward_flag(self) -> str:
         """The flag that names the reward functions, with its value, for messages."""
-        if self.rewards:
-            return redact(f"--reward {' '.join(self.rewards)}")
-        return redact(f"--remote_rm_url {self.remote_rm_url}")
+        value = " ".join(self.rewards) or self.remote_rm_url
+        return redact(f"{self.reward_flag_name} {value}")
+
+    @property
+    def reward_flag_name(self) -> str:
+        return "--reward" if self.rewards else "--remote_rm_url"
 
     @property
     def needs_old_log_probs(self) -> bool:

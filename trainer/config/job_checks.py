@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
-from contract.options import did_you_mean, ended, nearest
+from contract.options import Fault, did_you_mean, nearest
 from contract.progress import Progress
 from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS
 from env.data.prompts import MissingKeyError, PromptError, ReadSettings, load_prompts
@@ -39,19 +39,21 @@ def missing_packages() -> str | None:
     )
 
 
-def reward_faults(config: Config) -> list[str]:
-    """Why a name of a reward, or its options, are none, in one sentence; no user's code is run."""
+def reward_faults(config: Config) -> list[Fault]:
+    """Why a name of a reward, or its options, are none; no user's code is run."""
     from env.registry import RewardSpecError, pure_reward  # imports an HTTP client: --help does not
 
     try:
         pure_reward(config.reward_spec)
     except RewardSpecError as error:
-        return [f"{config.reward_flag}: {error}"]
+        flag = config.reward_flag_name
+        problem = error.problem if error.remedy else f"{config.reward_flag}: {error.problem}"
+        return [Fault(flag, None, problem, error.remedy)]
     return []
 
 
-def data_faults(config: Config, rows: int | None = None) -> list[str]:
-    """One sentence for each data set on this disk that is empty or broken: flag, file, line.
+def data_faults(config: Config, rows: int | None = None) -> list[Fault]:
+    """One fault for each data set on this disk that is empty or broken: flag, file, line.
 
     `rows`: how many of its rows are read; None: all.
     """
@@ -60,12 +62,12 @@ def data_faults(config: Config, rows: int | None = None) -> list[str]:
         try:
             prompts = _read(config, flag, path, rows)
         except PromptError as error:
-            faults.append(f"{ended(f'{flag}: {error}')} {_remedy(config, error)}")
+            faults.append(Fault(flag, None, str(error), _remedy(config, error)))
             continue
         if fault := label_check.without_tokens(config, path, prompts):
-            faults.append(f"{flag}: {fault}")
+            faults.append(Fault(flag, None, f"{flag}: {fault}", ""))
         if flag == "--prompt_data" and (fault := _unscored(config, path, prompts)):
-            faults.append(fault)
+            faults.append(Fault(config.reward_flag_name, None, fault, ""))
     return faults
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 
 from contract.journal import has_head
+from contract.options import Fault
 from env.data.prompts import PromptError
 from env.types import Prompt
 from trainer.config import code_check, job_checks
@@ -25,8 +26,8 @@ OF_THE_DATA = frozenset(
 
 def content_faults(
     config: Config, unsure: Collection[str] = (), *, rows: int | None = None
-) -> list[str]:
-    """Return a sentence for each fault in what the flags of a job name: rewards, models, data.
+) -> list[Fault]:
+    """Return each fault in what the flags of a job name: rewards, models, data.
 
     `unsure`: flags whose value is not the one that the user meant; what depends on them is left
     out. `rows`: how many rows of each data set are read; None: all. Raises OSError if the disk
@@ -34,22 +35,28 @@ def content_faults(
     """
     found = chain(
         job_checks.reward_faults(config),
-        job_checks.engine_faults(config),
-        job_checks.model_faults(config) if "pretrain" not in unsure else (),
+        map(_of_sentence, job_checks.engine_faults(config)),
+        map(_of_sentence, job_checks.model_faults(config) if "pretrain" not in unsure else ()),
         job_checks.data_faults(config, rows) if OF_THE_DATA.isdisjoint(unsure) else (),
     )
-    return [one for one in found if not _mentioned(one).intersection(unsure)]
+    return [one for one in found if not _mentioned(str(one)).intersection(unsure)]
 
 
-def start_faults(parsed: Parsed) -> list[str]:
+def _of_sentence(sentence: str) -> Fault:
+    return Fault("", None, sentence, "")
+
+
+def start_faults(parsed: Parsed) -> list[Fault]:
     """Return each fault that lets an attempt not begin, before Ray and torch are there.
 
     The trainer reads all rows itself, so a few of them are read here. Raises OSError.
     """
-    told = [str(fault) for fault in parsed.faults]
     found = content_faults(parsed.config, parsed.unsure, rows=job_checks.FIRST_ROWS)
-    beginning = () if told else job_checks.beginning_faults(parsed.config)
-    return list(dict.fromkeys([*told, *found, *beginning]))
+    beginning = () if parsed.faults else job_checks.beginning_faults(parsed.config)
+    told: dict[str, Fault] = {}
+    for fault in (*parsed.faults, *found, *map(_of_sentence, beginning)):
+        told.setdefault(str(fault), fault)
+    return list(told.values())
 
 
 def try_code(config: Config, words: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from contract.exit_codes import ExitCode
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
+from env.types import brief
 from trainer.config.config import Config
 from trainer.config.job_checks import finished_steps, missing_packages
 from trainer.config.parse import parse_all
@@ -38,6 +39,11 @@ NOTHING_TRAINED = (
     "the run in {run} had {steps} steps, and that is all that this call asks for. Nothing was "
     "trained: the result is of the earlier flags and reward. Give another run_dir, or more steps"
 )
+REWARD_REMEDY = (
+    "Give a reward's name, a function, or a list of them. A weight is behind a name: "
+    '["gsm8k:1", "length:0.5"]'
+)
+ENVIRONMENT_REMEDY = "Give an environment's name, a class, or a function that makes one"
 PLOTTED = ("train/reward", "eval/accuracy")
 
 
@@ -139,10 +145,9 @@ def train(
         except OSError as error:
             raise _of_disk(error) from error
         if parsed.faults:
-            named = [Fault("", None, sentence, "") for sentence in faults[len(parsed.faults) :]]
-            raise ConfigError([*parsed.faults, *named])
+            raise ConfigError(faults)
         if faults:
-            raise RunError("\n".join(faults), ExitCode.USAGE)
+            raise RunError("\n".join(map(str, faults)), ExitCode.USAGE)
         for warning in config.warnings:
             print(f"warning: {warning}", file=sys.stderr, flush=True)
         if refused := try_code(config, words):
@@ -185,18 +190,31 @@ def _named(
     reward: Reward | Sequence[Reward] | None,
     environment: str | Callable[..., Environment] | None,
 ) -> dict[str, object]:
-    """Return the flags of reward and environment. Objects have their names until the stack ends."""
+    """Return the flags of reward and environment. Objects have their names until the stack ends.
+
+    Raises ConfigError.
+    """
     from env import registry as rewards
     from env.environments import registry as environments
 
     named: dict[str, object] = {"reward": reward, "environment": environment}
     several = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+    _check_kinds("reward", [one for one in several if one is not None], REWARD_REMEDY)
+    _check_kinds("environment", [] if environment is None else [environment], ENVIRONMENT_REMEDY)
     if any(map(callable, several)):
         assert reward is not None
         named["reward"] = stack.enter_context(rewards.given_in_python(reward))
     if callable(environment):
         named["environment"] = stack.enter_context(environments.given_in_python(environment))
     return named
+
+
+def _check_kinds(name: str, values: Sequence[object], remedy: str) -> None:
+    """Raise ConfigError unless each is a text or can be called."""
+    wrong = [one for one in values if not (isinstance(one, str) or callable(one))]
+    if wrong:
+        problem = f"{brief(wrong[0])} is a {type(wrong[0]).__name__}"
+        raise ConfigError([Fault(name, None, problem, remedy)])
 
 
 def to_words(flags: Mapping[str, object]) -> list[str]:

@@ -133,7 +133,7 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
         (["--model", ""], "--model '': no directory and no name of a model"),
         (["--model", "."], "is no model: it has no config.json"),
         (["--data", "y"], "--data y: no such file"),
-        (["--reward", "gsm8"], "--reward gsm8: .*did you mean 'gsm8k'"),
+        (["--reward", "gsm8"], "--reward gsm8: .*Did you mean 'gsm8k'\\? own writes"),
         (["--platform", "slrum"], "--platform slrum: did you mean slurm?"),
         (["--modle", "x"], "unknown argument --modle.*did you mean --model"),
     ],

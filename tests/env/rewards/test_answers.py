@@ -323,7 +323,7 @@ def test_options_follow_the_name_as_in_a_url() -> None:
         ("length?free=few", "length: free is 'few', where a whole number is wanted"),
         ("length?free=9&most=3", "free is 9 and most is 3 characters"),
         ("format?pattern=(", "pattern '(' is not a regular expression: missing )"),
-        ("lenght?free=3", "did you mean 'length'"),
+        ("lenght?free=3", "Did you mean 'length'"),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_would_be_right(spec: str, says: str) -> None:

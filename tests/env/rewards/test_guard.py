@@ -29,7 +29,7 @@ def test_numbers_of_numpy_are_pythons() -> None:
     ("given", "reason"),
     [
         ([0.5], "0.5, where a Score is wanted"),
-        ([Score(ScoreStatus.OK, 1.0, TEXT)], "could not convert string to float"),
+        ([Score(ScoreStatus.OK, 1.0, TEXT)], "the metric why 'text' is a text (str)"),
         (None, "'NoneType' object is not iterable"),
     ],
 )

@@ -74,7 +74,7 @@ def test_only_rewards_without_effects_are_pure() -> None:
     assert pure_reward(["gsm8k:1", "judge?url=http://h/v1&model=m:2"]) is None
     assert pure_reward("") is None
     for find in (reward_function, pure_reward):
-        with pytest.raises(RewardSpecError, match="did you mean 'gsm8k'"):
+        with pytest.raises(RewardSpecError, match="Did you mean 'gsm8k'"):
             find(["format:1", "gsm8:1"])
 
 

@@ -37,6 +37,9 @@ class Callable:
 def label_of_another(completions, label):
     return [1.0 for _ in completions]
 
+def no_kwargs(completions):
+    return [1.0 for _ in completions]
+
 def adds(completions, answer, **kwargs):
     return [len(c) + a for c, a in zip(completions, answer)]
 
@@ -121,11 +124,20 @@ def test_the_rows_answer_and_nonsense_are_scored(
     [
         ("label_of_another", "def label_of_another", "needs `label`, and is called with `answer`"),
         ("adds", "len(c) + a", "TypeError: unsupported operand"),
-        ("one_for_all", "def one_for_all", "1 rewards for 4 completions .* in one call"),
+        ("one_for_all", "def one_for_all", "in one call, .* it fails: 1 rewards for 4 completions"),
+        (
+            "no_kwargs",
+            "def no_kwargs",
+            "for each of the first 4 rows, with the row's answer, it fails: .*: add .* parameters",
+        ),
         ("one_number", "def one_number", "no list of rewards in 1.0"),
         ("texts", "def texts", r"the reward 'good' is a text \(str\): give a number, such as 1.0"),
         ("leaves", "sys.exit(0)", "SystemExit: 0"),
-        ("splits", "float(c) for", "ValueError: could not convert .* with the completion 'qw"),
+        (
+            "splits",
+            "float(c) for",
+            "with the completion 'qw.* it fails: ValueError: could not",
+        ),
     ],
 )
 def test_what_would_fail_in_the_run_is_a_fault_with_the_users_line(
@@ -146,6 +158,34 @@ def test_a_wrong_name_is_a_fault(tiny: Tiny, file: Path, run_dir: Path) -> None:
     assert f"Correct {file}" in fault
 
 
+def test_a_file_without_a_name_is_answered_with_the_names_in_it(
+    tiny: Tiny, run_dir: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("def good(completions, **kwargs): ...\n\ndef other(): ...\n")
+    (fault,) = tried(config_of(tiny, run_dir, str(own))).faults
+    assert f"it defines good, other. Name the one that scores, as in {own}:good" in fault
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nosuch.part", "Install nosuch, or correct"),
+        ("open('/nowhere/table')", "Correct"),
+    ],
+)
+def test_what_this_machine_lacks_is_told_from_a_wrong_line(
+    tiny: Tiny, file: Path, run_dir: Path, tmp_path: Path, source: str, said: str
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(f"{source}\ndef f(completions, **kwargs): ...\n")
+    (fault,) = tried(config_of(tiny, run_dir, f"{own}:f")).refusals
+    assert str(fault).endswith(f". {said} {own}:1")
+    assert fault.of_here
+    (fault,) = tried(config_of(tiny, run_dir, f"{file}:adds")).refusals
+    assert not fault.of_here
+
+
 def test_one_reward_for_right_and_wrong_is_a_warning(tiny: Tiny, file: Path, run_dir: Path) -> None:
     found = tried(config_of(tiny, run_dir, f"{file}:constant"))
     assert found.faults == []
@@ -159,13 +199,16 @@ def test_one_reward_for_right_and_wrong_is_a_warning(tiny: Tiny, file: Path, run
 def test_why_a_function_scores_nothing_is_said_with_its_line(
     tiny: Tiny, file: Path, run_dir: Path, name: str, reward: str
 ) -> None:
-    (warning,) = tried(config_of(tiny, run_dir, f"{file}:{name}")).warnings
+    """None says that the function does not judge a completion; NaN is no reward at all."""
+    (trouble,) = tried(config_of(tiny, run_dir, f"{file}:{name}")).troubles
+    assert trouble.refuses is (name != "nobody")
+    warning = str(trouble)
     lines = REWARDS.splitlines()
     line = next(n for n, text in enumerate(lines, 1) if f"def {name}(" in text)
     assert f"the reward is {reward} ({file}:{line})" in warning
 
 
-@pytest.mark.parametrize("name", ["nobody", "nan", "away"])
+@pytest.mark.parametrize("name", ["nobody", "away"])
 def test_what_another_machine_or_row_may_change_is_a_warning(
     tiny: Tiny, file: Path, run_dir: Path, name: str
 ) -> None:
@@ -251,7 +294,8 @@ def test_functions_of_this_process_are_tried_in_it(
     with given_in_python(wrong):
         config = config_of(tiny, run_dir, IN_PYTHON)
         (fault,) = whole_job.try_code(config, [])
-    assert fault.startswith("the function of reward=: no list of rewards in 1.0")
+    assert fault.startswith("the function of reward=: for each of the first 4 rows, ")
+    assert "it fails: no list of rewards in 1.0" in fault
     assert f"{Path(__file__).name}:" in fault
     assert capfd.readouterr().err == ""
 

@@ -108,7 +108,7 @@ def test_each_set_is_looked_into_and_scored(tiny: Tiny, run_dir: Path, tmp_path:
     broken.write_text('{"prompt": "1+1="}\n')
     words = write(tmp_path / "words.jsonl", "two", "three")
     config = tiny.config(run_dir, prompt_data=f"{tiny.prompts},{broken},{words}")
-    first, second = data_faults(config)
+    first, second = map(str, data_faults(config))
     assert first.startswith(f"--prompt_data: {broken}:1: the key 'answer' is missing")
     assert f"can score none of the first 2 rows of {words}" in second
 
@@ -127,7 +127,7 @@ def test_a_split_is_read_from_a_directory_and_has_no_effect_on_files(
     loaded = prompts.load(config)
     assert (len(loaded.stream), len(loaded.held_out)) == (3, 1)
     wrong = tiny.config(run_dir, **flags, eval_split="dev")
-    (fault,) = data_faults(wrong)
+    (fault,) = map(str, data_faults(wrong))
     assert f"--eval_dataset: {saved}: has no split 'dev'; name one of its splits" in fault
     files = tiny.config(run_dir, prompt_split="test", eval_split="test").warnings
     assert [warning.split()[0] for warning in files] == ["--prompt_split", "--eval_split"]

@@ -99,8 +99,33 @@ def test_wrong_flags_are_all_faults_at_once() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "path", "problem"),
+    [
+        ({"reward": {"gsm8k": 1}}, "reward", "{'gsm8k': 1} is a dict"),
+        ({"reward": ["gsm8k", 1.0]}, "reward", "1.0 is a float"),
+        ({"reward": "arithmetic", "environment": ["search"]}, "environment", "is a list"),
+    ],
+)
+def test_what_is_neither_a_name_nor_a_function_is_a_fault_of_its_argument(
+    given: dict[str, Any], path: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"Give an? ") as raised:
+        train(**given)
+    (fault,) = raised.value.faults
+    assert (fault.path, problem in fault.problem) == (path, True)
+
+
+def test_a_wrong_reward_beside_wrong_flags_has_its_flag_and_its_remedy() -> None:
+    with pytest.raises(ConfigError) as raised:
+        train(reward="arithmatic", max_steps="three")
+    (fault,) = [one for one in raised.value.faults if "arithmatic" in one.problem]
+    assert fault.path == "--reward"
+    assert fault.remedy == "Did you mean 'arithmetic'?"
+
+
 def test_what_only_the_files_show_is_a_run_error(tiny: Tiny, run_dir: Path) -> None:
-    with pytest.raises(RunError, match="did you mean 'arithmetic'") as raised:
+    with pytest.raises(RunError, match="Did you mean 'arithmetic'") as raised:
         train(
             pretrain=tiny.model,
             prompt_data=tiny.prompts,

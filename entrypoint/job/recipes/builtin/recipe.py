@@ -57,7 +57,11 @@ KEPT: Mapping[tuple[str, ...], str] = {
 """Maps flags to what stays as the run began, whatever their new values."""
 
 
-WAY_OUT = ", or leave this check out with --no-code (ROLLCALL_CHECK_CODE=0)"
+WAY_OUT = (
+    ". If the nodes have what is missing here, leave this check out with --no-code "
+    "(ROLLCALL_CHECK_CODE=0)"
+)
+"""Behind a fault that may be of this machine alone."""
 LESS_MEMORY = MemoryAdvice(
     gpu="lower --train_max_tokens_per_gpu (without --use_dynamic_batch --micro_train_batch_size and"
     " --micro_rollout_batch_size) or --vllm_gpu_memory_utilization, or raise --zero_stage",
@@ -96,7 +100,7 @@ class Builtin(Recipe):
             named = [
                 *_run_dir_faults(settings),
                 *(() if of_flags else _store_faults(settings, config)),
-                *content_faults(config, parsed.unsure),
+                *map(str, content_faults(config, parsed.unsure)),
                 *(() if parsed.unsure else assumed_faults(config, self._columns)),
                 *(() if of_flags else _beginning_faults(settings, config)),
             ]
@@ -143,7 +147,9 @@ class Builtin(Recipe):
         hide = settings.secrets
         return TriedCode(
             lines=tuple(redact(one, hide) for one in found.lines),
-            faults=tuple(redact(f"{one}{WAY_OUT}", hide) for one in found.faults),
+            faults=tuple(
+                redact(f"{one}{WAY_OUT if one.of_here else ''}", hide) for one in found.refusals
+            ),
             warnings=tuple(redact(one, hide) for one in found.warnings),
         )
 
