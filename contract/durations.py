@@ -1,4 +1,4 @@
-"""Durations in sentences."""
+"""Lengths of time and numbers of things as text."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def duration(seconds: float) -> str:
         if whole < (24 if large == "h" else 60) or large == "d":
             return f"{whole} {large} {rest} {small}"
     raise AssertionError("days have no end")
+
+
+def counted(number: int, noun: str) -> str:
+    """Pure: return the number with its noun, such as `1 step` and `2 steps`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The progress of a run, and the newest heartbeat of its driver."""
+"""The progress of a run, its result, and the newest heartbeat of its driver."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from contract import lease
+from contract.exit_codes import ExitCode
 from contract.files import stored_json, umask
 from contract.journal import timestamp
-from contract.run_dir import write_atomically
+from contract.run_dir import RunFiles, write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,35 @@ class Progress:
         """
         fitting = _fitting(row)
         return cls(**fitting) if "step" in fitting else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run has ended: `RUN/result.json`, which a head or a trainer without a head writes."""
+
+    outcome: str
+    """finished, failed or stopped."""
+    exit_code: ExitCode
+    attempts: int
+    progress: Progress | None
+    seconds: float
+    """How long the run has taken since its last start."""
+
+    def write(self, files: RunFiles) -> None:
+        """Replace result.json. Raises OSError."""
+        told = self.progress
+        row = {
+            "outcome": self.outcome,
+            "exit_code": int(self.exit_code),
+            "attempts": self.attempts,
+            "steps": told.step if told else 0,
+            "reward_first": told.reward_first if told else None,
+            "reward_last": told.reward if told else None,
+            "eval_before": told.eval_before if told else None,
+            "eval_after": told.eval if told else None,
+            "wall_seconds": round(self.seconds, 1),
+        }
+        write_atomically(files.result, json.dumps(row, indent=1) + "\n")
 
 
 def held_out(value: float, *more: float) -> list[str]:

@@ -23,7 +23,8 @@ class RunFiles:
         """Return whether the run itself writes this file or directory, or a parent of it."""
         lines = (self.journal, self.journal_index, self.metrics, self.samples, self.rank_times)
         state = (self.progress, self.phase, self.leases, self.peers, self.layouts, self.unfit)
-        own = (*lines, *state, self.origin, self.kept, self.checkpoints)
+        files = (self.run, self.result, self.heartbeat, self.origin, self.kept, self.checkpoints)
+        own = (*lines, *state, *files)
         return isinstance(file, str) and any(Path(file).is_relative_to(path) for path in own)
 
     @property
@@ -65,6 +66,11 @@ class RunFiles:
     @property
     def phase(self) -> Path:
         return self.root / ".phase"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Is locked and renewed by a trainer that no head has started, while it lives."""
+        return self.root / ".heartbeat"
 
     @property
     def result(self) -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
+from contract.launch.programs import Program
 from contract.options import fail
+from contract.redaction import redact_all
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.imports import without_collections
 from trainer.config.job_checks import missing_packages
@@ -33,10 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail("\n".join(refused))
     # Imported only after the flags are valid, so that --help and a typing error answer at once.
     with without_collections():
-        from trainer.training import run
+        from trainer.training import run, standalone
 
+    again = shlex.join(["python", "-m", Program.TRAINER, *redact_all(list(words))])
     try:
-        run.run(config)
+        with standalone.recorded(config, words, again):
+            run.run(config)
     except Exception as error:
         if (code := run.exit_code(error)) is not None:
             return fail(error, code)

@@ -184,6 +184,8 @@ DETAILS: Mapping[str, Fits] = {
     "resume": _is_text,
     "outcome": _is_text,
     "answer": _is_text,
+    "by": _is_text,
+    "model": _is_text,
 }
 """Details that readers of the journal use → check of the value; an event may lack them."""
 NEEDED: Mapping[str, str] = {

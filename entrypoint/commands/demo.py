@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
 from contract.files import private_dir
 from contract.launch.programs import Program
@@ -41,7 +41,6 @@ from entrypoint.net.port_block import PortBlock
 from entrypoint.processes.process import Process, end, find_marked, kill
 from entrypoint.processes.programs import as_typed, program
 from entrypoint.run import errors
-from entrypoint.run.flight_record.text import counted
 
 if TYPE_CHECKING:
     from rich import progress
@@ -387,7 +386,7 @@ def _report(layout: Layout) -> None:
     }
     accuracy = (
         f"held-out accuracy {100 * result['eval_before']:.0f} % before, "
-        f"{100 * result['eval_after']:.0f} % after {result['steps']} steps "
+        f"{100 * result['eval_after']:.0f} % after {counted(result['steps'], 'step')} "
         f"in {counted(result['attempts'], 'attempt')}"
     )
     if console.writes_json():
@@ -400,4 +399,4 @@ def _report(layout: Layout) -> None:
         print(f"{what:<12}{path}")
     print(f"{'report':<12}{as_typed()} report {shlex.quote(str(layout.run.root))}")
     print(f"{'page':<12}{as_typed()} open {shlex.quote(str(layout.run.root))}")
-    print(layout.run.result)
+    print(f"{'numbers':<12}{layout.run.result}")

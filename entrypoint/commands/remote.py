@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -186,7 +186,7 @@ def end_of_run(settings: Settings) -> run_end.Ended | None:
 def state_sentences(state: Mapping[str, Any]) -> list[str]:
     """Return what a head says of itself, its nodes and its run, a line each."""
     head = "head" if state["head"] == "head" else f"head {state['head']}"
-    roll = f"{state['present']} of {state['expected_workers']} workers"
+    roll = f"{state['present']} of {counted(state['expected_workers'], 'worker')}"
     if not state["expected_workers"]:
         roll = "a cluster of one node"
     spares = state.get("spares", [])

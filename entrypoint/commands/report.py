@@ -19,7 +19,7 @@ from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
 
-WHY = ("cause", "place", "to_do", "resume", "log")
+WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy")
 """What the end of a run adds to its record."""
 
 
@@ -98,7 +98,10 @@ def _lines(part: Part) -> Iterator[str]:
     else:
         outcome, size, *rest = text.lines(part.record)
         yield from (outcome, *(part.end.why() if part.end else ()), size)
-        yield from (*(part.end.learned() if part.end else ()), *rest)
+        if part.end:
+            yield from part.end.learned()
+            yield from (*part.best_told(), *part.end.places())
+        yield from rest
 
 
 def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:

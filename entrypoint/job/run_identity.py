@@ -51,11 +51,13 @@ def _write(run: RunFiles, row: Mapping[str, Any]) -> None:
 
 
 def _begun(run: RunFiles) -> dict[str, Any] | None:
-    """Return run.json as the first start wrote it; None if it is missing or damaged."""
+    """Return run.json as the first head wrote it; None if it is missing or damaged."""
     try:
         row = stored_json.json_object(run.run)
     except FileNotFoundError:
         return None
+    if row is not None and "fingerprint" not in row and "recipe" in row:
+        return None  # a trainer without a head has begun it
     if row is None or not isinstance(row.get("fingerprint"), str):
         log.warning("%s is damaged: it is replaced, as if the run began now", run.run)
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from contextlib import suppress
@@ -13,6 +12,7 @@ from contract import lease
 from contract.exit_codes import ExitCode
 from contract.launch import places
 from contract.launch.model_digests import ModelDigests, OtherModelError
+from contract.progress import RunResult
 from contract.run_dir import write_atomically
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.job import exported_model, slow_nodes
@@ -361,19 +361,13 @@ def _unrecorded(outcome: Outcome, why: str) -> Outcome:
 def record(outcome: Outcome, run: RunContext, seconds: float) -> None:
     """Write result.json and the journal's last event. Raises OSError and SupersededError."""
     lease.check(run.journal.claim)
-    progress = run.progress()
-    row = {
-        "outcome": outcome.name,
-        "exit_code": int(outcome.exit_code),
-        "attempts": run.journal.attempts(),
-        "steps": progress.step if progress else 0,
-        "reward_first": progress.reward_first if progress else None,
-        "reward_last": progress.reward if progress else None,
-        "eval_before": progress.eval_before if progress else None,
-        "eval_after": progress.eval if progress else None,
-        "wall_seconds": round(seconds, 1),
-    }
-    write_atomically(run.files.result, json.dumps(row, indent=1) + "\n")
+    RunResult(
+        outcome=outcome.name,
+        exit_code=outcome.exit_code,
+        attempts=run.journal.attempts(),
+        progress=run.progress(),
+        seconds=seconds,
+    ).write(run.files)
     run.journal.record(
         "outcome",
         outcome.sentence,

@@ -65,6 +65,15 @@ class Style(NamedTuple):
     """One of DASHES."""
 
 
+class Best(NamedTuple):
+    """The best value of a run's main metric in one row."""
+
+    metric: str
+    value: float
+    step: int
+    """0: the model before training."""
+
+
 Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
 
@@ -76,12 +85,12 @@ class Points:
         self.stride = 1
         """Steps of one point."""
         self._points: dict[int, Sums] = {}
-        self._best: dict[str, float] = {}
+        self._best: dict[str, Best] = {}
 
     @property
-    def best(self) -> tuple[str, float] | None:
-        """The run's main metric and its best value in one row; None without such a metric."""
-        return next(((name, self._best[name]) for name in COMPARED if name in self._best), None)
+    def best(self) -> Best | None:
+        """The best value of the run's main metric in one row; None without such a metric."""
+        return next((self._best[name] for name in COMPARED if name in self._best), None)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a row that are drawn; a row without a step is left out."""
@@ -94,8 +103,10 @@ class Points:
         }
         _merge(self._points.setdefault(step // self.stride, {}), values)
         for name in values.keys() & COMPARED.keys():
-            value = values[name][0]
-            self._best[name] = COMPARED[name](value, self._best.get(name, value))
+            value, before = values[name][0], self._best.get(name)
+            is_better = before is None or COMPARED[name](before.value, value) != before.value
+            if is_better or (before and before.step == 0 and value == before.value):
+                self._best[name] = Best(name, value, step)
         if len(self._points) > MOST_POINTS:
             self._halve()
 
@@ -149,8 +160,8 @@ class Curves:
             found = self._points.rows(after if of == version else 0)
             return {"version": version, "more": more, **found}
 
-    def best(self) -> tuple[str, float] | None:
-        """Return the main metric, and its best value in the rows that were read."""
+    def best(self) -> Best | None:
+        """Return the best value of the main metric in the rows that were read."""
         with self._lock:
             return self._points.best
 

@@ -23,9 +23,9 @@ from contract.journal_file.index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import errors, run_facts
-from entrypoint.run.attempt_ends import HEAD_LOST
+from entrypoint.run.attempt_ends import HEAD_LOST, TRAINER_LOST
 from entrypoint.run.curves import Curves
-from entrypoint.run.flight_record import read_run, run_end
+from entrypoint.run.flight_record import read_run, run_end, standalone
 from entrypoint.run.flight_record.record import RUNNING
 from entrypoint.run.flight_record.run_end import ENTRY
 from entrypoint.run.lease import SILENCE_SECONDS
@@ -51,14 +51,16 @@ class RunRow:
     model: str = ""
     recipe: str = ""
     state: str
-    """finished, failed, stopped, running, head_lost, queued or unreadable."""
+    """finished, failed, stopped, running, head_lost, trainer_lost, queued or unreadable."""
     sentence: str = ""
     steps: int | None = None
     total_steps: int | None = None
     metric: str = ""
     """The main metric of the run."""
     best: float | None = None
-    """Its best value."""
+    """Its best value, that of the model before training included."""
+    best_step: int | None = None
+    """The step of the best value; 0: the model before training."""
     began: str = ""
     ended: str = ""
     """When it ended, or told its newest step."""
@@ -113,10 +115,12 @@ def state_of(run: RunFiles) -> tuple[str, str]:
         entry = stored_json.json_object(run.root / ENTRY) or {}
     if not run.journal.exists():
         return str(entry.get("state", "")), str(entry.get("sentence", ""))
+    if not entry and (own := standalone.state_of(run)):
+        return own
     cluster = RunFiles(run.root.resolve().parents[1]) if entry else run
     silent = lease.silence(cluster.leases)
     if silent is None or silent < SILENCE_SECONDS:
-        return RUNNING, ""  # without a lease, a trainer may have been started by hand
+        return RUNNING, ""
     return HEAD_LOST, "start the head again with the same run directory, and the run continues"
 
 
@@ -158,7 +162,7 @@ class RunList:
             curves = self._reading.setdefault(name, Curves(run.metrics))
             more = bool(curves.rows()["more"])
             if found := curves.best() or (None if more else read_run.told(run).best):
-                row = replace(row, metric=found[0], best=found[1])
+                row = replace(row, metric=found.metric, best=found.value, best_step=found.step)
         except OSError as error:
             told = errors.describe(error)
             row = RunRow(id=name, name=run.root.name, state=UNREADABLE, sentence=told)
@@ -189,7 +193,7 @@ def _row(name: str, run: RunFiles) -> RunRow:
     state, sentence = state_of(run)
     if run.jobs.is_dir() and not any(event["kind"] == "attempt" for event in events):
         state = ONLY_JOBS
-    is_over = state not in (RUNNING, HEAD_LOST) and events
+    is_over = state not in (RUNNING, HEAD_LOST, TRAINER_LOST) and events
     newest = events[-1]["at"] if events else ""
     return RunRow(
         id=name,

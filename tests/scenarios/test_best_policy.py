@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from contract.journal import read_events
 from env.types import RewardRequest, Score
 from tests.support.tiny_run import Tiny, train
 
@@ -48,3 +49,27 @@ def test_an_accuracy_that_is_no_number_does_not_replace_the_best_one(
     state = train(config, reward)
     assert state.best == 0.5
     assert [path.name for path in config.files.best.iterdir()] == ["global_step_1"]
+
+
+def test_if_the_model_before_training_is_best_the_journal_says_so(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, eval_dataset=tiny.held_out, eval_steps=1, max_steps=2)
+    held_out = {str(n) for n in range(25, 29)}
+    values, seen = (0.9, 0.1, 0.3), Counter[str]()
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        scores = []
+        for request in requests:
+            seen[request.prompt] += 1
+            time = seen[request.prompt] - 1
+            scores.append(Score.of(values[time] if request.label in held_out else 0.5))
+        return scores
+
+    train(config, reward)
+    told = [event["sentence"] for event in read_events(config.files.journal)]
+    assert [one for one in told if "best" in one] == [
+        "The model before training is the best so far: eval/accuracy 0.900. After a step, that of "
+        f"step {step} is the best: {value:.3f}."
+        for step, value in ((1, 0.1), (2, 0.3))
+    ]

@@ -43,7 +43,9 @@ class RunState:
     evaluated: int | None = None
     """The step of the newest evaluation."""
     best: float | None = None
-    """The best evaluation so far, by --best_metric_key."""
+    """The best evaluation after a step so far, by --best_metric_key."""
+    best_before: float | None = None
+    """The evaluation before the first step, by --best_metric_key."""
     best_of: str | None = None
     """Metric and held-out data of `best`; None: there is none, or an older version wrote it."""
     kl_coef: float | None = None

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from contract.durations import counted
 from contract.launch.programs import Program
 from contract.options import ended
 from contract.redaction import redact, secret_texts
@@ -269,7 +270,7 @@ def _scored(
     errors: list[str] = []
     scored: list[float | None] = []
     impossible = 0
-    rows = f"the first {len(prompts)} rows"
+    rows = f"the first {counted(len(prompts), 'row')}"
     for completions, named in (
         ([answer_of(prompt) for prompt in prompts], "with the row's answer"),
         ([NONSENSE] * len(prompts), f"with the completion {NONSENSE!r}"),

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from contract.durations import counted
 from contract.files.os_errors import why_absent
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.options import Fault, did_you_mean, nearest
@@ -250,7 +251,8 @@ def beginning_faults(config: Config) -> list[str]:
     if config.load_checkpoint or not finished:
         return []
     return [
-        f"--load_checkpoint false: {config.files.root} has a run of {finished} steps already. "
+        f"--load_checkpoint false: {config.files.root} has a run of {counted(finished, 'step')} "
+        "already. "
         "Leave it out to resume from the newest complete checkpoint, name one by --load_step, or "
         "give another run directory"
     ]

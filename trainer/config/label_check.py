@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from contract.durations import counted
 from contract.files.os_errors import with_errno
 from env.types import Prompt, RewardFunction, RewardRequest
 from env.user_code import Raised, same_fault
@@ -54,7 +55,7 @@ def unscored(
         alone = [score for prompt in first for score in reward([_with_its_label(prompt)])]
         raised = same_fault([score.raised for score in alone])
     return Unscored(
-        f"{config.reward_flag} can score none of the first {len(first)} rows of "
+        f"{config.reward_flag} can score none of the first {counted(len(first), 'row')} of "
         f"{data}: {scores[0].error}",
         raised,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from contract.durations import counted
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
 from contract.metrics import CHARTS
@@ -62,8 +63,8 @@ def card(facts: Facts, environ: Mapping[str, str]) -> str:
         "",
         f"# {name}",
         "",
-        f"{base}, trained with Rollcall for {state.step} steps on {_data(config)}, with advantages "
-        f"by `{config.advantage.estimator}`.",
+        f"{base}, trained with Rollcall for {counted(state.step, 'step')} on {_data(config)}, "
+        f"with advantages by `{config.advantage.estimator}`.",
         "",
         *_table(("result", "value"), _results(facts)),
         "## Curve",
@@ -102,9 +103,13 @@ def _results(facts: Facts) -> Iterator[tuple[str, str]]:
         ("mean reward of the last step", state.reward),
         ("held-out accuracy before", state.eval_before),
         ("held-out accuracy after", state.eval),
+        ("best held-out value after a step", state.best),
     ):
         if value is not None:
             yield label, f"{value:.4g}"
+    best, before = state.best, state.best_before
+    if best is not None and before is not None and before > best:
+        yield "best model", "that before training: the training has made it worse"
     yield "attempts", str(facts.attempts)
     for failure, count in sorted(facts.failures.items()):
         yield f"failures: {failure}", str(count)

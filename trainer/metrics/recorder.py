@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from contract import lease
+from contract.durations import counted
 from contract.journal import EXPORT, attempt_number, journal_writer
 from contract.launch import rank_times
 from contract.launch.rank_times import RankTime
@@ -158,8 +159,14 @@ class Recorder:
             EvaluationEnd(step=step, accuracy=evaluation.pass1, metrics=row)
         )
 
-    def best(self, step: int, name: str, value: float) -> None:
+    def best(self, step: int, name: str, value: float, before: float | None) -> None:
+        """Journal the best policy after a step. `before`: the value before the first step."""
         sentence = f"The best policy so far is that of step {step}: {name} {value:.3f}."
+        if before is not None and before > value:
+            sentence = (
+                f"The model before training is the best so far: {name} {before:.3f}. After a step, "
+                f"that of step {step} is the best: {value:.3f}."
+            )
         self._event("best", sentence, step=step, value=value)
 
     def checkpoint_written(self, checkpoint: Saved) -> None:
@@ -186,7 +193,8 @@ class Recorder:
 
     def exported(self, step: int) -> None:
         """The model is written: the head takes exit code 0 for an end only after this event."""
-        self._event(EXPORT, f"The model of step {step} is in {self.config.exported}.", step=step)
+        model = str(self.config.exported)
+        self._event(EXPORT, f"The model of step {step} is in {model}.", step=step, model=model)
 
     def progress(self, state: RunState | None = None) -> None:
         """Replace progress.json, once this attempt has finished a step.
@@ -267,7 +275,7 @@ class Recorder:
         self._lines.log(step, row)
         self.outputs.log(step, row)
 
-    def _event(self, kind: str, sentence: str, **details: float) -> None:
+    def _event(self, kind: str, sentence: str, **details: float | str) -> None:
         journal_writer(self.config.files.journal)(kind, sentence, **details)
 
 
@@ -292,11 +300,11 @@ def beginning(step: int, total_steps: int, finished: int, *, asked: bool = False
     where = (
         f"Training goes on after step {step} of {total_steps}"
         if step
-        else f"Training starts: {total_steps} steps to go"
+        else f"Training starts: {counted(total_steps, 'step')} to go"
     )
     if finished > step:
         single = finished == step + 1
-        again = "1 step is" if single else f"{finished - step} steps are"
+        again = f"{counted(finished - step, 'step')} {'is' if single else 'are'}"
         lost = f"no checkpoint or snapshot has {'its' if single else 'their'} result"
         return f"{where}; {again} repeated, because {'--load_step asks for it' if asked else lost}."
     return f"{where}: no finished step is lost." if step else f"{where}."

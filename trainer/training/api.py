@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from contract.durations import counted
 from contract.exit_codes import ExitCode
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 NOTHING_TRAINED = (
-    "the run in {run} had {steps} steps, and that is all that this call asks for. Nothing was "
+    "the run in {run} had {steps}, and that is all that this call asks for. Nothing was "
     "trained: the result is of the earlier flags and reward. Give another run_dir, or more steps"
 )
 REWARD_REMEDY = (
@@ -152,12 +153,13 @@ def train(
             print(f"warning: {warning}", file=sys.stderr, flush=True)
         if refused := try_code(config, words):
             raise RunError("\n".join(refused), ExitCode.USAGE)
-        from trainer.training import run  # imports torch
+        from trainer.training import run, standalone  # they import torch
 
         stack.enter_context(_ray_as_before())
         before = finished_steps(config)
         try:
-            state = run.run(config, callbacks)
+            with standalone.recorded(config, words):
+                state = run.run(config, callbacks)
         except CallbackError:
             raise
         except Exception as error:
@@ -167,7 +169,9 @@ def train(
                 raise _of_disk(error) from error
             raise
     if state.step == before > 0:
-        said = f"warning: {NOTHING_TRAINED}".format(run=config.files.root, steps=before)
+        said = f"warning: {NOTHING_TRAINED}".format(
+            run=config.files.root, steps=counted(before, "step")
+        )
         print(said, file=sys.stderr, flush=True)
     return Result(
         steps=state.step,

@@ -15,6 +15,9 @@ from trainer.rollout.generate import Generator
 from trainer.training.inputs import TrainingInputs
 from trainer.workers.groups import WorkerGroups
 
+SAME = {"eval/pass1": "eval/accuracy"}
+"""Two names of one metric: the second is that of the lists of runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
@@ -55,15 +58,18 @@ class Evaluator:
     def _keep_the_best(self, run: RunState, evaluation: Evaluation) -> RunState:
         """Export the policy if it is better than it ever was in this run; NaN is not better."""
         key = self.config.best_metric
-        if key is None or run.step == 0:
+        if key is None:
             return run
         value, measured = evaluation.row()[key], self._measured(key)
-        best = run.best if run.best_of in (None, measured) else None
+        if run.step == 0:
+            return replace(run, best_before=None if isnan(value) else value, best_of=measured)
+        is_same = run.best_of in (None, measured)
+        best, first = (run.best, run.best_before) if is_same else (None, None)
         if isnan(value) or (best is not None and value <= best):
             return run
         retention.keep_best(self.config, self.workers.policy, run.step)
-        self.recorder.best(run.step, key, value)
-        return replace(run, best=value, best_of=measured)
+        self.recorder.best(run.step, SAME.get(key, key), value, first)
+        return replace(run, best=value, best_before=first, best_of=measured)
 
     def _measured(self, key: str) -> str:
         """Return what a value of the metric says: values of others are not comparable."""

@@ -76,15 +76,15 @@ function attempts(events, isLost) {
   const found = [];
   for (const event of events) {
     const last = found.at(-1);
-    if (event.kind === "attempt") found.push({number: event.attempt, began: event.at, repairs: 0, colour: "busy", end: "runs"});
+    if (event.kind === "attempt") found.push({number: event.attempt ?? found.length + 1, began: event.at, repairs: 0, colour: "busy", end: "runs", lost: event.details.by === "trainer" ? "trainer_lost" : "head_lost"});
     else if (!last || last.ended) continue;
-    else if (event.kind === "start") Object.assign(last, {ended: event.at, colour: "bad", end: "head_lost"});
+    else if (event.kind === "start") Object.assign(last, {ended: event.at, colour: "bad", end: last.lost});
     else if (event.kind === "decision" && BY_HEAD[event.details.answer]) Object.assign(last, {ended: event.at, end: BY_HEAD[event.details.answer]});
     else if (REPAIRS.has(event.kind)) last.repairs += 1;
     else if (event.kind === "failure") Object.assign(last, {ended: event.at, colour: "bad", end: event.details.failure});
     else if (event.kind === "outcome") Object.assign(last, {ended: event.at, colour: colourOf(event), end: event.details.outcome});
   }
-  if (isLost && found.length && !found.at(-1).ended) Object.assign(found.at(-1), {colour: "bad", end: "head_lost"});
+  if (isLost && found.length && !found.at(-1).ended) Object.assign(found.at(-1), {colour: "bad", end: found.at(-1).lost});
   return found;
 }
 

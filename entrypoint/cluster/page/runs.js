@@ -2,7 +2,7 @@
 "use strict";
 
 const MOST_RUNS = 200;
-const STATES = {...ENDS, failed: FAILED, running: ["Running", "good", "▶"], head_lost: ["Head lost", "bad", "✕"], queued: ["Queued", "busy", "…"], unreadable: ["Unreadable", "bad", "?"]};
+const STATES = {...ENDS, failed: FAILED, running: ["Running", "good", "▶"], head_lost: ["Head lost", "bad", "✕"], trainer_lost: ["Ended without saying so", "bad", "✕"], queued: ["Queued", "busy", "…"], unreadable: ["Unreadable", "bad", "?"]};
 const LIST = document.body.dataset.list; // the directory's name, if the page has no run of its own
 const chosen = new Map(), pointsOf = new Map();
 const together = foldedCharts("together");
@@ -67,7 +67,7 @@ function runRow(run, isFull) {
   const box = make("input", {type: "checkbox", checked: chosen.has(run.id), disabled: isFull && !chosen.has(run.id), ariaLabel: `Curves of ${title}`});
   box.dataset.run = run.id;
   box.addEventListener("change", () => choose(run.id, box.checked));
-  const best = run.best === null ? "" : `${number(run.best)} ${run.metric}`;
+  const best = run.best === null ? "" : `${number(run.best)} ${run.metric}${run.best_step === 0 ? ", before training" : ""}`;
   const cells = [["run", make("a", {href: addressWith("run", run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`)], ["model", run.model],
     ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", ran(run)]];
   return make("tr", {}, make("td", {}, box, " ", lineOf(run.id)), ...cells.map(([name, content]) => {

@@ -33,6 +33,7 @@ const PHASES = {
   starting: ["Starting", "busy", "…"],
   running: ["Running", "good", "▶"],
   head_lost: ["Head lost", "bad", "✕"],
+  trainer_lost: ["Ended without saying so", "bad", "✕"],
 };
 
 /** Pure: the word, the colour and the mark of a state. */
@@ -45,7 +46,7 @@ function headline(state) {
 }
 
 /** Pure: whether nobody leads the run, though it has not ended. */
-const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost";
+const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost" || phase === "trainer_lost";
 
 /** Pure: the run's name; with the id by which commands know a job that runs. */
 const nameOf = ({is_live, job, run}) => is_live && job && job !== run.name ? `${run.name} (${job})` : run.name;
@@ -127,7 +128,8 @@ function verdict({outcome, phase, is_starting, is_live, isLost, progress, at}, f
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
-  if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}Start the head again.`] : ["busy", "This is what its directory says."];
+  if (phase === "trainer_lost") return ["bad", "Start it again with the same run directory, and it continues."];
+  if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}Start the head again.`] : ["busy", "It goes on, without a head: this page reads its directory."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from contract.metrics import WHOLE_STEP, Group
 from entrypoint.run import curves, inline_code
 from entrypoint.run.flight_record import time_bars
 from entrypoint.run.flight_record.markup import Html, element, joined
 from entrypoint.run.flight_record.read_run import Part, pipelines
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.text import counted, effective_time
+from entrypoint.run.flight_record.text import effective_time
 from entrypoint.run.flight_record.time_accounting import (
     AGAIN,
     IN_FLIGHT,

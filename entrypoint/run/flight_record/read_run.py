@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
-from entrypoint.run.curves import Curves, Points
-from entrypoint.run.flight_record import run_end
+from entrypoint.run.curves import Best, Curves, Points
+from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.flight_record.record import (
     RUNNING,
     FlightRecord,
@@ -60,13 +60,28 @@ class Part:
     """Why the run has ended, and what to do; None if it has not ended."""
     curves: Row = field(default_factory=dict)
     """`steps`, and `series`: metric → its values, or None where it has none."""
+    best: Best | None = None
+    """The best value of the run's main metric; None if there is none."""
+
+    def best_told(self) -> Iterator[str]:
+        """Yield which step was best; if it is the model before training, that nothing is better."""
+        if (best := self.best) is None or not self.curves["steps"]:
+            return
+        told = f"{best.metric} {best.value:.4g}"
+        if best.step:
+            yield f"best value: {told}, after step {best.step}"
+        elif self.curves["steps"][-1]:
+            yield f"the model before training was best: {told}. Training made it worse"
 
 
 def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
     record = _record(run, secrets)
     if record.outcome == RUNNING:
-        record = _without_head(record, _silence_of_head(run))
+        is_job = (run.root / ENTRY).is_file()
+        own = None if is_job else standalone.state_of(run)
+        record = _now(record, *own) if own else _without_head(record, _silence_of_head(run))
+    curves, best = _curves(run)
     return Part(
         name=run.root.name,
         facts=run_facts.read(run),
@@ -75,7 +90,8 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
         state=record.outcome,
         sentence=record.sentence,
         end=_end(run, secrets),
-        curves=_curves(run),
+        curves=curves,
+        best=best,
     )
 
 
@@ -138,14 +154,22 @@ def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:
     """
     if record.outcome != RUNNING or silence is None or silence < SILENCE_SECONDS:
         return record
-    attempts = [
-        replace(one, ending=HEAD_LOST) if one.ending == RUNNING else one for one in record.attempts
-    ]
-    sentence = (
+    return _now(
+        record,
+        HEAD_LOST,
         f"the head was lost {duration(silence)} ago: start it again with the same run directory, "
-        "and the run continues"
+        "and the run continues",
     )
-    return replace(record, outcome=HEAD_LOST, sentence=sentence, attempts=attempts)
+
+
+def _now(record: FlightRecord, state: str, sentence: str) -> FlightRecord:
+    """Return the record of a run that is known to be in this state now."""
+    if state == RUNNING:
+        return record
+    attempts = [
+        replace(one, ending=state) if one.ending == RUNNING else one for one in record.attempts
+    ]
+    return replace(record, outcome=state, sentence=sentence, attempts=attempts)
 
 
 def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | None) -> Part:
@@ -158,6 +182,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
     except NothingToReportError:
         record = None
     is_over = bool(row.get("ended"))
+    curves, best = _curves(run)
     return Part(
         name=run.root.name,
         stage=told["stage"],
@@ -168,7 +193,8 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         state=told["state"] if record is None or is_over else record.outcome,
         sentence=told["sentence"] or (record.sentence if record else "it has not begun"),
         end=_end(run, secrets),
-        curves=_curves(run),
+        curves=curves,
+        best=best,
     )
 
 
@@ -198,12 +224,18 @@ def _record(run: RunFiles, secrets: Iterable[str]) -> FlightRecord:
     )
 
 
-def _curves(run: RunFiles) -> Row:
-    """Return the curves of the metrics; without any, what the journal's steps say."""
+def _curves(run: RunFiles) -> tuple[Row, Best | None]:
+    """Return the curves of the metrics, and the best value of the main one.
+
+    Without any, they are what the journal's steps say.
+    """
     curves = Curves(run.metrics)
     while (found := curves.rows())["more"]:
         pass
-    return found if found["steps"] else told(run).rows()
+    if found["steps"]:
+        return found, curves.best()
+    points = told(run)
+    return points.rows(), points.best
 
 
 def told(run: RunFiles) -> Points:

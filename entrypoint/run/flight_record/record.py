@@ -8,11 +8,22 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from entrypoint.run.attempt_ends import BY_HEAD, HEAD_LOST, INTERRUPTED, ends_attempt
+from entrypoint.run.attempt_ends import (
+    BY_HEAD,
+    HEAD_LOST,
+    INTERRUPTED,
+    TRAINER_LOST,
+    ends_attempt,
+    lost_in,
+)
 from entrypoint.run.failure_classes import evidence_of
 from entrypoint.run.flight_record.time_accounting import GOES_BACK, REPAIRS, USES, Tally
 
 RUNNING = "running"
+SILENT_ENDS = {
+    HEAD_LOST: "the head ended without a word",
+    TRAINER_LOST: "the trainer ended without a word",
+}
 FINISHED = ("step", "step-found")
 """Kinds of events that record a finished step."""
 ROUTINE = ("step", "checkpoint", "eval", "best")
@@ -46,7 +57,8 @@ class AttemptRecord:
     steps: int
     """Steps that it finished, with those that a later attempt repeated."""
     ending: str
-    """finished, stopped, more workers, a slow node, head_lost, its class of failure, or running."""
+    """finished, stopped, failed, more workers, a slow node, head_lost, trainer_lost, its class of
+    failure, or running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +97,8 @@ class FlightRecord:
     began: str
     ended: str
     outcome: str
-    """finished, stopped, failed, or running; of a run directory without a head, head_lost."""
+    """finished, stopped, failed, or running; of a run directory in which nothing lives, head_lost
+    or trainer_lost."""
     sentence: str
     wall_seconds: float
     steps: int
@@ -216,7 +229,7 @@ def _attempts(events: Sequence[Event]) -> list[AttemptRecord]:
                 seconds=round(last.seconds_after(start), 3),
                 resumed_from=_resumed_from(start, rest),
                 steps=sum(event.details.get("steps", 1) for event in rest if event.kind == "step"),
-                ending=_ending(ends[0]) if ends else RUNNING,
+                ending=_ending(start, ends[0]) if ends else RUNNING,
             )
         )
     return made
@@ -228,9 +241,9 @@ def _resumed_from(start: Event, rest: Sequence[Event]) -> int:
     return int(start.details.get("resume_from", 0) if told is None else told)
 
 
-def _ending(event: Event) -> str:
+def _ending(start: Event, event: Event) -> str:
     if event.kind == "start":
-        return HEAD_LOST
+        return lost_in(start.details)
     if event.kind == INTERRUPTED:
         return "stopped"
     if event.kind == "decision":
@@ -258,15 +271,16 @@ def _failure(before: Sequence[Event], event: Event, after: Sequence[Event]) -> F
     resumed = next((later for later in after if later.kind == "resume"), None)
     decision = next((later for later in after if later.kind in ("decision", "outcome")), event)
     silent = event.seconds_after(before[-1])
-    head_lost = event.kind == "start"
+    is_silent_end = event.kind == "start"
+    lost = lost_in(before[0].details)
     return FailureRecord(
         attempt=before[0].attempt,
         at=event.at.isoformat(),
         elapsed_seconds=round(event.elapsed, 3),
-        failure=HEAD_LOST if head_lost else str(event.details["failure"]),
-        evidence="the head ended without a word" if head_lost else _evidence(event),
-        answer="start" if head_lost else _answer(decision),
-        decision=event.sentence if head_lost else decision.sentence,
+        failure=lost if is_silent_end else str(event.details["failure"]),
+        evidence=SILENT_ENDS[lost] if is_silent_end else _evidence(event),
+        answer="start" if is_silent_end else _answer(decision),
+        decision=event.sentence if is_silent_end else decision.sentence,
         noticed_seconds=round(float(event.details.get("silent_seconds", silent)), 3),
         recovery_seconds=round(next_step.seconds_after(event), 3) if next_step else None,
         steps_lost=max(0, steps[-1] - resumed.details["step"]) if steps and resumed else 0,

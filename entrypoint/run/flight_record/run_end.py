@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from contract.durations import counted
 from contract.exit_codes import RESUMES
 from contract.files import stored_json
+from contract.journal import EXPORT
 from contract.journal_file.index import landmarks
+from contract.launch import standalone
+from contract.manifest import checkpoint_path, steps_on_disk
 from contract.run_dir import RunFiles
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
-from entrypoint.run.flight_record.text import counted
 
 ENTRY = "job.json"
 """A submitted job's entry in the queue, in its run directory."""
@@ -36,6 +39,12 @@ class Ended:
     """The command that starts the head again, for a shell; "" if it is not known."""
     log: Path | None = None
     """The log of the attempt that has failed last; the head's if the run has failed in none."""
+    has_head: bool = True
+    """False if a trainer without a head made the last attempt."""
+    model: Path | None = None
+    """The directory of the trained model; None if there is none."""
+    best: Path | None = None
+    """The directory of the best policy on held-out prompts after a step; None if there is none."""
 
     def row(self) -> dict[str, Any]:
         """The same shape as the head's state, with the known fields."""
@@ -48,6 +57,8 @@ class Ended:
             "to_do": self.to_do,
             "resume": self.resume,
             "log": self.log and str(self.log),
+            "model": self.model and str(self.model),
+            "best_policy": self.best and str(self.best),
             "outcome": told,
             "result": dict(self.result),
         }
@@ -74,6 +85,12 @@ class Ended:
         # A cluster of submitted jobs, and a run that did not begin, have made none.
         if stored_json.is_count(steps) and stored_json.is_count(attempts) and attempts:
             yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
+        yield from self.places()
+
+    def places(self) -> Iterator[str]:
+        """Yield where the trained model and the best policy are, if they are there."""
+        known = {"model": self.model, "best policy after a step": self.best}
+        yield from (f"{name}: {path}" for name, path in known.items() if path)
 
     def learned(self) -> Iterator[str]:
         """Yield the first and the last value of reward and held-out accuracy, if they are known."""
@@ -91,7 +108,8 @@ class Ended:
     def why(self) -> Iterator[str]:
         """Yield cause, place, remedy, command and log, each if it is known."""
         known = {"cause": self.cause, "place": self.place, "what to do": self.to_do}
-        then = {"to start its head again": self.resume, "log": self.log}
+        again = f"to start {'its head' if self.has_head else 'it'} again"
+        then = {again: self.resume, "log": self.log}
         for name, what in (*known.items(), *then.items()):
             if what:
                 yield f"{name}: {what}"
@@ -102,12 +120,15 @@ def read(run: RunFiles) -> Ended | None:
 
     Raises OSError if the run directory cannot be read.
     """
-    last = failure = None
-    resume = ""
+    last = failure = start = None
+    resume = exported = ""
     for event in landmarks(run.journal).events():
+        if event["kind"] == EXPORT:
+            exported = str(event["details"].get("model", ""))
         if event["kind"] in ("start", "outcome"):
             last = event
         if event["kind"] == "start":
+            start = event
             resume = str(event["details"].get("resume", ""))
         if event["kind"] in ("start", "step"):
             failure = None
@@ -125,13 +146,34 @@ def read(run: RunFiles) -> Ended | None:
     to_do = remedy(outcome, code if isinstance(code, int) else None, of)
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
-    ended = Ended(outcome, last["sentence"], result, to_do=to_do, resume=resume if to_do else "")
+    ended = Ended(
+        outcome,
+        last["sentence"],
+        result,
+        to_do=to_do,
+        resume=resume if to_do else "",
+        has_head=not standalone.is_by_trainer(start),
+        model=_model(run, exported) if outcome == "finished" else None,
+        best=_best(run),
+    )
     if outcome != "failed":
         return ended
     log = run.logs / (f"attempt-{failure['attempt']}.log" if failure else "head.log")
     there = log if log.is_file() else None
     ended = replace(ended, log=there)
     return replace(ended, cause=_cause(failure), place=_place(failure)) if failure else ended
+
+
+def _model(run: RunFiles, exported: str) -> Path | None:
+    """Return where the trained model is; the run directory may have moved since."""
+    places = [Path(exported)] if exported else []
+    return next((path for path in (*places, run.exported) if path.is_dir()), None)
+
+
+def _best(run: RunFiles) -> Path | None:
+    """Return the directory of the best policy. Raises OSError."""
+    step = next(iter(steps_on_disk(run.best)), None)
+    return None if step is None else checkpoint_path(run.best, step)
 
 
 def _cause(failure: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.time_accounting import TRAINING, UNTOLD
 
@@ -70,7 +70,3 @@ def _time(at: str) -> str:
 def spent(seconds: float) -> str:
     """Return a use of time; what is too short for a digit is not nothing."""
     return "< 0.1 s" if 0 < seconds < 0.05 else duration(seconds)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

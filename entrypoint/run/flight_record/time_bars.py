@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contract.durations import duration
+from contract.durations import counted, duration
 from entrypoint.run.attempt_ends import BY_HEAD
 from entrypoint.run.flight_record.markup import Html, element
 from entrypoint.run.flight_record.record import FlightRecord
-from entrypoint.run.flight_record.text import counted, spent
+from entrypoint.run.flight_record.text import spent
 
 GRID = (0.0, 0.5, 1.0)
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from contract.files.plain_files import NotPlainError
+from contract.launch.standalone import alive
 from contract.run_dir import RunFiles
 from entrypoint.run import run_list
+from entrypoint.run.flight_record import read_run
 from entrypoint.run.run_list import RunList
 from tests.support import reported_runs
 from tests.support.flight_events import Clock
@@ -57,6 +59,7 @@ def test_a_row_says_what_became_of_a_run(tmp_path: Path) -> None:
         "total_steps": None,
         "metric": "eval/accuracy",
         "best": pytest.approx(0.8751, abs=1e-4),
+        "best_step": 60,
         "began": "2026-01-01T00:00:00+00:00",
         "ended": "2026-01-01T01:03:41+00:00",
     }
@@ -147,3 +150,74 @@ def test_many_runs_come_in_parts_and_are_read_once(
     assert len(answers) > 1
     assert answers[0]["count"] == len(answers[-1]["runs"]) == 200
     assert sorted(read) == sorted(runs)
+
+
+def standalone(root: Path, *then: str) -> RunFiles:
+    """A run of two attempts that trainers without a head have made, and what follows."""
+    clock = Clock()
+    for number in (1, 2):
+        clock.then(1, "start", by="trainer", resume="python -m trainer --max_steps 2")
+        clock.then(0, "attempt", by="trainer")
+        clock.then(1, "resume", 1, step=number - 1)
+        clock.then(1, "step", 1, step=number)
+    ends: dict[str, Any] = {"outcome": "finished", "exit_code": 0}
+    for kind in then:
+        clock.then(1, kind, None, **(ends if kind == "outcome" else {}))
+    return reported_runs.written(root, clock)
+
+
+def test_a_trainer_without_a_head_runs_while_it_lives_and_ends_by_its_own_word(
+    tmp_path: Path,
+) -> None:
+    standalone(tmp_path / "finished", "export", "outcome")
+    dead = standalone(tmp_path / "dead")
+    dead.heartbeat.touch()
+    os.utime(dead.heartbeat, (1, 1))
+    with alive(standalone(tmp_path / "live")):
+        os.utime(tmp_path / "live" / ".heartbeat", (1, 1))  # the lock counts, not the clock
+        rows = rows_of(tmp_path)
+    states = {name: row["state"] for name, row in rows.items()}
+    assert states == {"finished": "finished", "dead": "trainer_lost", "live": "running"}
+    assert "the trainer ended without saying so" in rows["dead"]["sentence"]
+
+
+def test_a_run_of_an_earlier_version_is_over_when_its_model_is_written_or_its_files_are_old(
+    tmp_path: Path,
+) -> None:
+    for name, kinds in (("done", ["step", "export"]), ("old", ["step"]), ("young", ["step"])):
+        clock = Clock()
+        clock.then(0, "resume", 1, step=0)
+        for kind in kinds:
+            clock.then(1, kind, 1, step=1)
+        run = reported_runs.written(tmp_path / name, clock)
+        if name == "old":
+            os.utime(run.journal, (1, 1))
+    states = {name: row["state"] for name, row in rows_of(tmp_path).items()}
+    assert states == {"done": "finished", "old": "trainer_lost", "young": "running"}
+
+
+def test_the_report_tells_the_silent_end_of_a_trainer_as_its_own_not_as_a_heads(
+    tmp_path: Path,
+) -> None:
+    run = standalone(tmp_path / "run")
+    run.heartbeat.touch()
+    os.utime(run.heartbeat, (1, 1))
+    record = read_run.of_run(run).record
+    assert record is not None
+    assert record.outcome == "trainer_lost"
+    assert [one.ending for one in record.attempts] == ["trainer_lost", "trainer_lost"]
+    assert record.failures[0].evidence == "the trainer ended without a word"
+
+
+def test_the_best_value_says_whether_it_is_of_the_model_before_training(tmp_path: Path) -> None:
+    for name, values in {"worse": (0.4, 0.3), "better": (0.3, 0.4), "same": (0.4, 0.4)}.items():
+        run = standalone(tmp_path / name, "outcome")
+        rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
+        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = {name: (row["best"], row["best_step"]) for name, row in rows_of(tmp_path).items()}
+    assert found == {"worse": (0.4, 0), "better": (0.4, 1), "same": (0.4, 1)}
+    told = {name: list(read_run.of_run(RunFiles(tmp_path / name)).best_told()) for name in found}
+    assert told["worse"] == [
+        "the model before training was best: eval/accuracy 0.4. Training made it worse"
+    ]
+    assert told["same"] == ["best value: eval/accuracy 0.4, after step 1"]
