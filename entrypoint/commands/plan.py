@@ -57,6 +57,8 @@ KEYS = (
 NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
 )
+NOTHING = "0.0 GiB"
+"""Memory that a plan does not show."""
 OF_HERE = "this machine is not one of the planned nodes, and the flags are checked there"
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
@@ -269,9 +271,12 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     ]
     for pool in layout["memory"]:
         if pool["peak_bytes"] is not None:
-            roles = ", ".join(pool["roles"])
-            lines.append(("memory", f"{_gib(pool['peak_bytes'])} on each {pool['each']}", roles))
-    if host := layout.get("host"):
+            least, roles = _gib(pool["peak_bytes"]), ", ".join(pool["roles"])
+            if "engine" in pool["roles"]:
+                roles += "; engines fill their share of a larger one with cache"
+            lines.append(("memory", f"{least} or more on each {pool['each']}", roles))
+    lines = [line for line in lines if not line[1].startswith(NOTHING)]
+    if (host := layout.get("host")) and _gib(host["need_bytes"]) != NOTHING:
         parts = {
             "files": "to start, for all",
             "read": "to start, for each process",
@@ -283,7 +288,11 @@ def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]
             "samples": "samples of a step",
             "standby": "standby ranks",
         }
-        each = ", ".join(f"{words} {_gib(host[key])}" for key, words in parts.items() if host[key])
+        each = ", ".join(
+            f"{words} {_gib(host[key])}"
+            for key, words in parts.items()
+            if _gib(host[key]) != NOTHING
+        )
         lines.append(("node memory", f"{_gib(host['need_bytes'])} on {host['node']}", each))
     if chosen := layout["chosen"]:
         lines += [("chosen", reason, "") for reason in chosen["reasons"]]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from contract.files.hf_cache import cached
 from contract.files.os_errors import why_absent
 from contract.options import Fault, MissingFile
 from trainer.config import (
@@ -99,13 +100,31 @@ def reward_files(config: Config) -> list[str]:
 
 
 def missing_model(flag: str, model: str) -> Iterator[Fault]:
-    """Yield a fault unless the model is on disk, or may be a hub name: at most one slash."""
-    on_disk = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
-    if model and on_disk and (why := why_absent(Path(model) / "config.json")):
+    """Yield a fault unless the model is on disk, or may be a name on the hub."""
+    if model and not may_be_on_hub(model) and (why := why_absent(Path(model) / "config.json")):
         remedy = "Give a directory in Hugging Face's layout, or a name on the hub"
         if why_absent(Path(model) / "adapter_config.json") is None:
             remedy = "It is an adapter of peft: merge it into its model (merge_and_unload) first"
         yield MissingFile(flag, model, f"no model there (no config.json: {why})", remedy)
+
+
+HUB_MODEL = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
+
+
+def may_be_on_hub(model: str) -> bool:
+    """Return whether a model can be a name on the hub, and is no path of this disk by its look.
+
+    In OWNER/NAME no OWNER is a directory here that has files: such a one is a user's own.
+    """
+    if not HUB_MODEL.fullmatch(model):
+        return False
+    owner, slash, _ = model.partition("/")
+    if not slash or why_absent(Path(owner)) or cached(model).exists():
+        return True
+    try:
+        return not any(one.is_file() for one in Path(owner).iterdir())
+    except OSError:
+        return True
 
 
 def _batch_faults(config: Config) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.options import ConfigError
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.__main__ import main
 from trainer.config import model_files
@@ -204,6 +205,18 @@ def test_a_name_on_the_hub_like_a_directory_here_is_warned_of(
         [*model_warnings(tiny.config(run_dir, pretrain="data/modl"))]
     )
     assert not [*model_warnings(tiny.config(run_dir, pretrain="other/modl"))]
+
+
+def test_a_model_that_is_not_beside_the_users_own_files_is_refused(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "model").mkdir(parents=True)
+    (tmp_path / "data" / "train.jsonl").write_text("{}\n")
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("data/modell", "~/model", "a model"):
+        with pytest.raises(ConfigError, match="--pretrain: no model there"):
+            tiny.config(run_dir, pretrain=wrong)
+    assert tiny.config(run_dir, pretrain="other/modell").pretrain == "other/modell"
 
 
 @pytest.mark.parametrize(
