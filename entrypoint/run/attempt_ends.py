@@ -17,6 +17,8 @@ INTERRUPTED = "job-interrupted"
 BY_HEAD = {"grow": "more workers", "swap": "a slow node"}
 """Answer of a decision that ends an attempt without a failure → why it was ended."""
 _ENDS = ("failure", "outcome", "start", INTERRUPTED)
+READ = ("attempt", "decision", *_ENDS)
+"""Kinds of events that `Failures` reads."""
 
 
 def ends_attempt(kind: str, details: Mapping[str, Any]) -> bool:

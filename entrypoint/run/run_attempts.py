@@ -9,7 +9,7 @@ from typing import Any
 
 from contract.journal_file.index import landmarks
 from contract.progress import Progress
-from entrypoint.run.attempt_ends import Failures
+from entrypoint.run.attempt_ends import READ, Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     """Return the attempts of a run. `trains`: an attempt runs now. Raises OSError."""
     attempt, failures, began = 0, 0, ""
     found = Failures()
-    for event in landmarks(journal).events():
+    for event in landmarks(journal).events(READ):
         failures += bool(found.of(event["kind"], event["details"]))
         if event["kind"] == "attempt":
             attempt, began = event["attempt"] or attempt + 1, event["at"]
