@@ -63,6 +63,8 @@ class ShownJob(JobRow):
     attempt: int
     failures: int
     is_starting: bool
+    tells_steps: bool
+    attempt_seconds: float | None
     progress: dict[str, Any] | None
 
 

@@ -32,7 +32,7 @@ WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
 HOLD: Mapping[str, Any] = {"params": {"until": "outcome"}, "timeout": HOLD_SECONDS}
-PASSES = frozenset({"at", "silent_seconds", "away_seconds"})
+PASSES = frozenset({"at", "silent_seconds", "away_seconds", "attempt_seconds"})
 """Fields of a state that grow while nothing happens."""
 
 
@@ -193,7 +193,7 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     if expected := state.get("expected_spares", 0):
         count = len(spares) if len(spares) >= expected else f"{len(spares)} of {expected}"
         roll += f", {count} spare{'' if count == 1 else 's'}"
-    lines = [f"{head}: {state['phase']}; {roll}"]
+    lines = [f"{head}: {_phase(state)}; {roll}"]
     for node in state["nodes"]:
         there = "there" if node["joined"] else "is starting Ray"
         there = "a spare" if node["node"] in spares else there
@@ -225,12 +225,31 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
     if attempt := state.get("attempt"):
         failures = state["failures"]
         told = f"{failures} failure{'' if failures == 1 else 's'} so far" if failures else ""
-        starting = "starting, no step yet" if state["is_starting"] else ""
         saved = progress.checkpoint if progress else None
         checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
-        yield f"attempt {attempt}: {', '.join(filter(None, (starting, told, checkpoint)))}"
+        if not state.get("tells_steps", True):
+            checkpoint = ""
+        parts = (_without_step(state), told, checkpoint)
+        if said := ", ".join(filter(None, parts)):
+            yield f"attempt {attempt}: {said}"
     if progress:
         yield console.sentence(progress)
+
+
+def _phase(state: Mapping[str, Any]) -> str:
+    """Return the head's phase; of a job that tells no steps, nobody knows that it trains."""
+    trains = state["phase"] == "training"
+    return "running" if trains and not state.get("tells_steps", True) else str(state["phase"])
+
+
+def _without_step(state: Mapping[str, Any]) -> str:
+    """Return what an attempt does that tells no step now; "" if it tells them, or has ended."""
+    if state["is_starting"]:
+        return "starting, no step yet"
+    seconds = state.get("attempt_seconds")
+    if seconds is None or state.get("tells_steps", True):
+        return ""
+    return f"running for {duration(seconds)}; it tells no steps"
 
 
 def _warnings(state: Mapping[str, Any]) -> Iterator[str]:

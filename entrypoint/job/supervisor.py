@@ -21,6 +21,7 @@ from entrypoint.job.failures import classes, hang, policy, resume_check
 from entrypoint.job.failures.classes import AttemptResult, SlowNode
 from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.ray_jobs import JobClient
+from entrypoint.job.recipes import base
 from entrypoint.job.recipes.base import ArgumentsError, FilesGoneError
 from entrypoint.job.rendezvous import (
     Rendezvous,
@@ -37,6 +38,7 @@ from entrypoint.run import errors
 from entrypoint.run.failure_classes import FailureClass
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.restore import OtherRunError
+from entrypoint.run.run_attempts import TELLS_STEPS
 from entrypoint.run.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -219,6 +221,7 @@ class Supervisor:
             submission_id=submission,
             command=run.fingerprint,
             resume_from=resume_from or 0,
+            **{TELLS_STEPS: base.tells_steps(run.recipe, job)},
         )
         command = run.recipe.command(job, resume_from)
         of_attempt = self._name_of_tracker() | {

@@ -73,6 +73,15 @@ def starts_again(head: Head) -> None:
     head.control.phase = HeadPhase.TRAINING
 
 
+def runs_a_command(head: Head) -> None:
+    """A command whose log tells no steps."""
+    trains(head)
+    head.run.progress.unlink()
+    head.run.journal.unlink()
+    details = {"tells_steps": False}
+    append_event(head.run.journal, "attempt", "attempt 1 starts", details, source=FIRST)
+
+
 def waits_for_storage(head: Head) -> None:
     trains(head)
     head.control.phase = HeadPhase.AWAITING_STORAGE
@@ -99,6 +108,7 @@ class Case:
 CASES = {
     "empty": Case(lambda head: None, "Starting", "1 warning below."),
     "training": Case(trains, "Training", "All is well: nothing to do."),
+    "no steps": Case(runs_a_command, "Running", "All is well: nothing to do."),
     "failing": Case(fails, "Training", "2 things to repair: see below."),
     "recovering": Case(recovers, "Recovering", "It recovers by itself: nothing to do yet."),
     "starting again": Case(starts_again, "Attempt 2: starting, no step yet", "1 warning below."),

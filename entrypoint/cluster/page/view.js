@@ -41,6 +41,7 @@ function headline(state) {
   if (state.isLost) return PHASES.head_lost;
   if (state.outcome) return ENDS[state.outcome.outcome] ?? FAILED;
   if (state.is_starting) return [`Attempt ${state.attempt}: starting, no step yet`, "busy", "▶"];
+  if (state.phase === "training" && state.tells_steps === false) return PHASES.running;
   const word = state.phase.charAt(0).toUpperCase() + state.phase.slice(1);
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }

@@ -303,6 +303,11 @@ class Recipe(ABC):
         return settings.service_timeout
 
 
+def tells_steps(recipe: Recipe, settings: Settings) -> bool:
+    """Return whether the trainer, or the job's log, tells steps by itself."""
+    return recipe.tells_phases or recipe.step_pattern(settings) is not None
+
+
 def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
     """Return the warnings of a job on its nodes, each once. Raises FilesGoneError."""
     settings = placed.settings

@@ -129,6 +129,20 @@ def test_status_says_the_attempt_its_failures_the_last_checkpoint_and_the_warnin
     assert "warning: gpu-1: 900 MHz: look at its cooling" in said
 
 
+def test_status_says_for_how_long_a_command_runs_that_tells_no_steps(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = EventSource(attempt=1)
+    append_event(head.run.journal, "attempt", "it starts", {"tells_steps": False}, source=source)
+    head.control.phase = HeadPhase.TRAINING
+    url = f"http://127.0.0.1:{head.port}"
+    settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
+    assert remote.status(settings, parse("status", [])) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("head: running;")
+    assert re.search(r"^attempt 1: running for [0-9.]+ s; it tells no steps$", said, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("name", "key"), [("token", TOKEN), ("token", PAGE_KEY), ("read", READ_KEY)]
 )

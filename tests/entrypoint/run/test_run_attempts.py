@@ -70,6 +70,19 @@ def test_the_time_says_whose_a_progress_without_an_attempt_is(journal: Path) -> 
     assert not run_attempts.read(journal, replace(first, at=timestamp()), trains=True).is_starting
 
 
+def test_a_command_that_tells_no_steps_runs_from_its_begin_and_is_not_starting(
+    tmp_path: Path,
+) -> None:
+    journal, source = tmp_path / "journal.jsonl", EventSource(attempt=1)
+    append_event(journal, "attempt", "it starts", {"tells_steps": False}, source=source)
+    silent = run_attempts.read(journal, None, trains=True)
+    assert (silent.is_starting, silent.tells_steps) == (False, False)
+    assert silent.seconds is not None
+    assert silent.seconds < 60
+    assert run_attempts.read(journal, FAST, trains=True).tells_steps
+    assert run_attempts.read(journal, None, trains=False).seconds is None
+
+
 def test_a_run_without_attempts_starts_none(tmp_path: Path) -> None:
     found = run_attempts.read(tmp_path / "journal.jsonl", None, trains=True)
     assert found == run_attempts.RunAttempts(0, 0, False, None)
