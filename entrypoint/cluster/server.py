@@ -43,7 +43,7 @@ from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.net.paths import CERTIFICATE
 from entrypoint.net.tls import proof
 from entrypoint.processes.rank_processes import RankProcess
-from entrypoint.run import kept_state, run_attempts, run_facts
+from entrypoint.run import kept_state, lost_head, run_attempts, run_facts
 from entrypoint.run.flight_record.remedies import remedy
 from entrypoint.run.flight_record.run_end import Ended
 from entrypoint.run.storage_reads import StorageReads
@@ -285,6 +285,7 @@ class ControlServer:
             "outcome": self._workers.outcome,
             "run": run_facts.read(files),
             "flags": run_facts.flags(files),
+            "failover": lost_head.failover(self.jobs.run).as_dict(),
             "at": timestamp(),
         }
 

@@ -101,8 +101,9 @@ def raise_if_of_tls(error: Exception, base: httpx.URL) -> None:
     is_cut = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
     if is_cut and base.scheme == "https" and _answers_without_tls(base):
         raise OtherTlsError(
-            f"the head at {base.netloc.decode()} answers without TLS, and this side has "
-            "it: set the same ROLLCALL_TLS on the head, or unset it here"
+            f"the head at {base.netloc.decode()} answers without TLS, and this side asks by "
+            "https: give its address as http://…. If ROLLCALL_TLS is set here, set the same on "
+            "the head, or unset it here"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import token as run_token
 from entrypoint.run.flight_record import run_end
-from entrypoint.run.lease import SILENCE_SECONDS, moved_to
+from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
+from entrypoint.run.lost_head import failover, what_follows
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -139,7 +141,9 @@ def _away(settings: Settings, errors: Sequence[wait.NotYetError]) -> AwayError:
 def _elsewhere(settings: Settings) -> str:
     """Return where else a head may be, of which nothing at hand tells."""
     if settings.url is None and host_to_ask(settings) == "localhost":
-        return ": ask on the head's node, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
+        host = _lease_host(settings)
+        node = f"the head's node ({host})" if host else "the head's node"
+        return f": ask on {node}, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
     return (
         ". If its machine is gone, and a worker leads the run: set ROLLCALL_RUN_DIR to the run's "
         "directory, or give the address of another node (ROLLCALL_URL)"
@@ -160,15 +164,27 @@ def _lost_head(settings: Settings) -> str:
                 f". The run in {settings.run_dir} has ended ({over.outcome}), and its head with "
                 f"it: rollcall report {path} tells of it, and rollcall open {path} shows its page"
             )
-        leases = RunFiles(settings.run_dir).leases
-        newest, silent = lease.newest(leases), lease.silence(leases)
-        if newest and silent is not None and silent > SILENCE_SECONDS:
-            host = lease.read(newest).get("host", "another machine")
-            return (
-                f". The head of {settings.run_dir} was on {host}, and was last there "
-                f"{duration(silent)} ago: start it again with the same run directory, and the run "
-                "continues"
-            )
+        run = RunFiles(settings.run_dir)
+        host, silent = _lease_host(settings), lease.silence(run.leases)
+        if host and silent is not None:
+            last = f"was last there {duration(silent)} ago"
+            if silent > SILENCE_SECONDS:
+                follows = what_follows(failover(run), silent)
+                return f". The head of {settings.run_dir} was on {host}, and {last}: {follows}"
+            if host == socket.gethostname():
+                soon = duration(max(1, round(SILENCE_SECONDS - silent)))
+                return (
+                    f". The head of {settings.run_dir} is on this node ({host}), and {last}: if "
+                    f"it was killed just now, ask again in {soon}"
+                )
+    return ""
+
+
+def _lease_host(settings: Settings) -> str:
+    """Return on which machine the newest head of the run directory is or was; "" if unknown."""
+    with suppress(OSError):
+        _, row = look(RunFiles(settings.run_dir).leases)
+        return "" if row.get("over") else str(row.get("host", ""))
     return ""
 
 
@@ -179,11 +195,21 @@ def token_of(settings: Settings) -> str:
     if why := run_token.unreadable(settings):
         sentence = f"no token: {why}. Ask as the user of the run's nodes, or set ROLLCALL_TOKEN"
     else:
-        sentence = (
-            f"no token: there is none in {settings.run_dir}. Set ROLLCALL_RUN_DIR to the run's "
-            "directory, or ROLLCALL_TOKEN"
-        )
+        sentence = f"no token: {_without_token(settings)}, or set ROLLCALL_TOKEN"
     raise NoAnswerError(sentence, ExitCode.NOT_ALLOWED)
+
+
+def _without_token(settings: Settings) -> str:
+    """Return why the run directory has no token, and what to do."""
+    directory = settings.run_dir
+    if not directory.is_dir():
+        return f"{directory} is not there. Set ROLLCALL_RUN_DIR to the run's directory"
+    if settings.variable("run_dir") and not RunFiles(directory).journal.exists():
+        return (
+            f"no head has begun a run in {directory} yet. Start one there (rollcall up), set "
+            "ROLLCALL_RUN_DIR to another directory"
+        )
+    return f"there is none in {directory}. Set ROLLCALL_RUN_DIR to the run's directory"
 
 
 def keys_of(settings: Settings) -> tuple[dict[str, str], str]:

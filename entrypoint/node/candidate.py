@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from contract.durations import duration
 from contract.files.fd_store import FdStore
 from contract.options import ConfigError
 from contract.run_dir import RunFiles
@@ -143,8 +144,11 @@ class Candidate:
         vigil = self.watch.vacancy()
         if vigil is None or self._heritage is None:
             return None
-        if vigil.looked - vigil.since < self._heritage.patience:
-            return None
+        if vigil.looked - vigil.since < (patience := self._heritage.patience):
+            return self._say(
+                f"the head is silent: a worker takes its place after {duration(patience)} of "
+                "silence (ROLLCALL_HEAD_FAILOVER)"
+            )
         try:
             settings, role = heritage.heir(self.settings, self._heritage, self._address)
             if why := _unfit(settings):

@@ -138,6 +138,7 @@ def _serve(
                 _start_sentence(settings, role) + ("" if taken else _silent_end(journal)),
                 incarnation=own.incarnation,
                 resume=_resume(journal, settings, taken),
+                failover=heritage.failover(settings, role.expected_workers).as_dict(),
             )
             if taken:
                 _tell_move(journal, settings, run)

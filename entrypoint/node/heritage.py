@@ -24,6 +24,7 @@ from entrypoint.config.settings import Secret, Settings, declared
 from entrypoint.net.sockets import host_port
 from entrypoint.run import succession
 from entrypoint.run.lease import Lease
+from entrypoint.run.lost_head import Failover
 
 OF_NODE = frozenset(
     {
@@ -95,6 +96,11 @@ def why_off(settings: Settings, expected_workers: int) -> str:
             f"and leave {CheckName.NODES_STORAGE} out of ROLLCALL_PREFLIGHT_SKIP"
         )
     return ""
+
+
+def failover(settings: Settings, expected_workers: int) -> Failover:
+    """Return what this head says of its own loss."""
+    return Failover.of_head(settings.head_failover, why_off(settings, expected_workers))
 
 
 def told(settings: Settings, role: Head, address: str) -> dict[str, Any] | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from contract import lease
 from contract.journal import timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.run import run_attempts, run_facts
+from entrypoint.run import lost_head, run_attempts, run_facts
+from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.run_list import state_of
 
@@ -27,9 +29,17 @@ def read(run: RunFiles, job: str | None = None) -> dict[str, Any]:
         "sentence": sentence,
         "job": job,
         **attempts.as_dict(),
+        "awaits_worker": state == HEAD_LOST and _awaits_worker(run),
         "outcome": end and end.told(),
         "run": run_facts.read(run),
         "flags": run_facts.flags(run),
         "may_stop": False,
         "at": timestamp(),
     }
+
+
+def _awaits_worker(run: RunFiles) -> bool:
+    """Return whether a worker is to take the place of the run's head, which is lost."""
+    cluster = lost_head.cluster_of(run)
+    silence = lease.silence(cluster.leases)
+    return silence is not None and lost_head.is_awaited(lost_head.failover(cluster), silence)

@@ -22,7 +22,7 @@ from contract.journal import newest_finished
 from contract.journal_file.index import landmarks
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.run import errors, run_facts
+from entrypoint.run import errors, lost_head, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST, TRAINER_LOST
 from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import read_run, run_end, standalone
@@ -117,11 +117,12 @@ def state_of(run: RunFiles) -> tuple[str, str]:
         return str(entry.get("state", "")), str(entry.get("sentence", ""))
     if not entry and (own := standalone.state_of(run)):
         return own
-    cluster = RunFiles(run.root.resolve().parents[1]) if entry else run
+    cluster = lost_head.cluster_of(run)
     silent = lease.silence(cluster.leases)
     if silent is None or silent < SILENCE_SECONDS:
         return RUNNING, ""
-    return HEAD_LOST, "start the head again with the same run directory, and the run continues"
+    follows = lost_head.what_follows(lost_head.failover(cluster), silent)
+    return HEAD_LOST, f"the head is lost: {follows}"
 
 
 class RunList:

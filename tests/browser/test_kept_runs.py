@@ -14,6 +14,7 @@ from contract.progress import Progress
 from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.job import supervisor
 from entrypoint.job.ray_jobs import JobInfo
+from entrypoint.run.lost_head import Failover
 from tests.support import reported_runs
 from tests.support.accessible import is_for_everyone
 from tests.support.broken_words import ROWS_OF_WORDS
@@ -65,7 +66,8 @@ def test_a_run_that_failed_says_its_error_and_the_place_in_the_users_code(
 def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path) -> None:
     clock = Clock()
     again = "cd /job && rollcall up --run_dir '/runs/my run'"
-    clock.then(0, "start", resume=again)
+    off = Failover.of_head(0.0, "ROLLCALL_HEAD_FAILOVER is off").as_dict()
+    clock.then(0, "start", resume=again, failover=off)
     clock.begins(1)
     clock.steps(1, 1, 2, 3)
     run = reported_runs.written(tmp_path / "a", clock)
@@ -81,6 +83,7 @@ def test_a_run_whose_head_died_says_to_start_it_again(tab: Page, tmp_path: Path)
         old = Progress(step=64, total_steps=256, step_seconds=1.0, at="2026-01-01T00:00:00+00:00")
         old.write(run.progress)
         expect(tab.locator("#verdict")).to_have_text("Start the head again.")
+        expect(tab.locator("#sentence")).to_contain_text("as ROLLCALL_HEAD_FAILOVER is off")
         expect(tab.locator("#resume code")).to_have_text(again)
         expect(tab.locator("#attempts li")).to_contain_text("· head_lost")
         expect(tab.get_by_role("heading", name="Curves")).to_be_hidden()  # it has none

@@ -17,6 +17,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.roll import MissingWorker
 from entrypoint.cluster.server import HeadPhase
 from entrypoint.run.flight_record import run_end
+from entrypoint.run.lost_head import Failover
 from tests.support.accessible import DESKTOP, PHONE, is_for_everyone
 from tests.support.control import Head, asking, node_info
 
@@ -82,6 +83,13 @@ def runs_a_command(head: Head) -> None:
     append_event(head.run.journal, "attempt", "attempt 1 starts", details, source=FIRST)
 
 
+def is_followed(head: Head) -> None:
+    """A worker takes the head's place if it is lost."""
+    trains(head)
+    failover = Failover.of_head(300.0, "").as_dict()
+    append_event(head.run.journal, "start", "this is the head", {"failover": failover})
+
+
 def waits_for_storage(head: Head) -> None:
     trains(head)
     head.control.phase = HeadPhase.AWAITING_STORAGE
@@ -114,6 +122,9 @@ CASES = {
     "starting again": Case(starts_again, "Attempt 2: starting, no step yet", "1 warning below."),
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
+    "followed": Case(
+        is_followed, "Head lost", "Nothing to do yet: a worker takes the head's place.", dies=True
+    ),
     "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
     "failed": Case(ends("failed", 73), "Failed", "Look at the run directory's storage"),
     "finished": Case(ends("finished", 0), "Finished", "The run has finished: nothing to do."),

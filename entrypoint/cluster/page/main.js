@@ -152,9 +152,9 @@ function showVerdict(news) {
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
   by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? "" : news.sentence);
-  const resume = isHeadLost(news) ? resumption(entries) : news.outcome?.resume;
+  const resume = isHeadLost(news) ? !news.isWorkerDue && !news.awaits_worker && resumption(entries) : news.outcome?.resume;
   by("resume").hidden = !resume;
-  by("resume").querySelector("code").textContent = resume ?? "";
+  by("resume").querySelector("code").textContent = resume || "";
   by("attention").hidden = !found.length;
   by("attention").querySelector("ul").replaceChildren(
     ...found.slice(0, MOST_SAID).map(([kind, sentence]) => make("li", {className: kind}, sentence)),
@@ -188,11 +188,12 @@ function tick() {
     by("verdict").textContent = "Look at the run directory's storage.";
     return void say(`The head answers, but it has not been able to read the run since ${at}: ${troubled}. What you see is from then.`);
   }
-  if (!state.isLost) {
-    state = {...state, isLost: true};
+  const isWorkerDue = isAwaited(state.failover, age), isTaken = !isWorkerDue && state.failover?.after != null;
+  if (!state.isLost || state.isWorkerDue !== isWorkerDue) {
+    state = {...state, isLost: true, isWorkerDue, isTaken};
     return show(state);
   }
-  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. Start the head again with the same run directory, and the run continues.`);
+  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. ${whatFollows(state.failover, age)}`);
 }
 
 /** Say how old is what was read of run directories. */

@@ -117,6 +117,21 @@ const worstFirst = found => [...found].sort(([one], [other]) => (one !== "bad") 
 /** Pure: how long, in seconds, a step may be awaited before its absence is a fault. */
 const patience = ({step_seconds: seconds}) => Math.max(60, 5 * (seconds ?? 0));
 
+const FAILOVER = "ROLLCALL_HEAD_FAILOVER", LATE_SECONDS = 30;
+
+/** Pure: whether a worker is still to take the place of a head that is silent for `seconds`. */
+const isAwaited = (failover, seconds) => failover?.after != null && seconds < failover.after + LATE_SECONDS;
+
+/** Pure: what follows the loss of a head that is silent for `seconds`. */
+function whatFollows(failover, seconds) {
+  const limit = failover?.after == null ? "" : duration(failover.after), again = "Start the head again with the same run directory, and the run continues.";
+  if (isAwaited(failover, seconds)) return `A worker takes its place after ${limit} of silence (${FAILOVER}); rollcall status then has the page's new address.`;
+  if (limit) return `This address has no head since, though a worker may take its place after ${limit} (${FAILOVER}). If rollcall status finds no head: ${lowered(again)}`;
+  return failover?.off ? `No worker takes its place, as ${failover.off}. ${again}` : again;
+}
+
+const lowered = text => text.charAt(0).toLowerCase() + text.slice(1);
+
 /** Pure: the newest step of a job that makes steps without its head; "" if it makes none. */
 function stillTrains(progress, at) {
   const isNew = progress && (Date.parse(at) - Date.parse(progress.at)) / 1000 <= patience(progress);
@@ -124,13 +139,15 @@ function stillTrains(progress, at) {
 }
 
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase, is_starting, is_live, isLost, progress, at}, found) {
-  if (isLost) return ["bad", "Start the head again."];
+function verdict({outcome, phase, is_starting, is_live, isLost, isWorkerDue, isTaken, awaits_worker, progress, at}, found) {
+  const toDo = isWorkerDue || awaits_worker ? "Nothing to do yet: a worker takes the head's place."
+    : isTaken ? "Ask rollcall status who leads the run now." : "Start the head again.";
+  if (isLost) return ["bad", toDo];
   if (outcome?.outcome === "finished") return ["good", "The run has finished: nothing to do."];
   if (outcome?.outcome === "stopped") return ["warn", `The run was stopped. ${outcome.remedy}`];
   if (outcome) return ["bad", outcome.cause ? `${outcome.cause}${outcome.place ? `, in ${outcome.place}` : ""}. ${outcome.remedy}` : outcome.remedy];
   if (phase === "trainer_lost") return ["bad", "Start it again with the same run directory, and it continues."];
-  if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}Start the head again.`] : ["busy", "It goes on, without a head: this page reads its directory."];
+  if (!is_live) return phase === "head_lost" ? ["bad", `${stillTrains(progress, at)}${toDo}`] : ["busy", "It goes on, without a head: this page reads its directory."];
   const bad = found.filter(([colour]) => colour === "bad").length;
   const count = (number, thing) => `${number} ${thing}${number > 1 ? "s" : ""}`;
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];

@@ -26,6 +26,7 @@ from entrypoint.run.flight_record.record import (
 from entrypoint.run.flight_record.run_end import ENTRY, Ended
 from entrypoint.run.flight_record.time_accounting import GOES_BACK
 from entrypoint.run.lease import HEARTBEAT_SECONDS, SILENCE_SECONDS
+from entrypoint.run.lost_head import cluster_of, failover, what_follows
 
 TOLD = {"reward": "train/reward", "kl": "train/kl", "loss": "train/loss"}
 """Detail of a step's event → the metric that it is."""
@@ -78,9 +79,9 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
     """Read a run. Raises OSError, and NothingToReportError if its journal has no events."""
     record = _record(run, secrets)
     if record.outcome == RUNNING:
-        is_job = (run.root / ENTRY).is_file()
-        own = None if is_job else standalone.state_of(run)
-        record = _now(record, *own) if own else _without_head(record, _silence_of_head(run))
+        cluster = cluster_of(run)
+        own = standalone.state_of(run) if cluster is run else None
+        record = _now(record, *own) if own else _without_head(record, cluster, _silence(cluster))
     curves, best = _curves(run)
     return Part(
         name=run.root.name,
@@ -125,15 +126,6 @@ def _entries(run: RunFiles) -> list[tuple[str, Row]]:
     return [(name, row) for _, name, row in sorted(found, key=lambda one: one[0])]
 
 
-def _silence_of_head(run: RunFiles) -> float | None:
-    """Return the seconds since the head's last sign of life; None if there is no lease.
-
-    A job that was submitted has no lease: the lease is in the run directory of its cluster.
-    """
-    is_job = (run.root / ENTRY).is_file()
-    return _silence(RunFiles(run.root.resolve().parents[1]) if is_job else run)
-
-
 def _silence(run: RunFiles) -> float | None:
     """Return the same of a cluster's run directory. A head that seems silent is watched a while."""
     silent = lease.silence(run.leases)
@@ -147,19 +139,16 @@ def _silence(run: RunFiles) -> float | None:
     return lease.silence(run.leases)
 
 
-def _without_head(record: FlightRecord, silence: float | None) -> FlightRecord:
+def _without_head(record: FlightRecord, cluster: RunFiles, silence: float | None) -> FlightRecord:
     """Return the record, in which nothing runs if the head has been silent for long.
 
-    `silence`: seconds since the head's last sign of life; None: not known.
+    `cluster`: the head's run directory. `silence`: seconds since the head's last sign of life;
+    None: not known.
     """
     if record.outcome != RUNNING or silence is None or silence < SILENCE_SECONDS:
         return record
-    return _now(
-        record,
-        HEAD_LOST,
-        f"the head was lost {duration(silence)} ago: start it again with the same run directory, "
-        "and the run continues",
-    )
+    follows = what_follows(failover(cluster), silence)
+    return _now(record, HEAD_LOST, f"the head was lost {duration(silence)} ago: {follows}")
 
 
 def _now(record: FlightRecord, state: str, sentence: str) -> FlightRecord:
@@ -178,7 +167,7 @@ def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | No
         for name in ("stage", "after", "state", "sentence")
     }
     try:
-        record = _without_head(_record(run, secrets), silence)
+        record = _without_head(_record(run, secrets), cluster_of(run), silence)
     except NothingToReportError:
         record = None
     is_over = bool(row.get("ended"))

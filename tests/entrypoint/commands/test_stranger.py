@@ -20,6 +20,7 @@ from entrypoint import __main__ as entrypoint
 from entrypoint.commands import arguments, bundle, cli, head_client, report
 from entrypoint.processes.programs import program
 from entrypoint.run.lease import Lease
+from entrypoint.run.lost_head import Failover
 from tests.support.control import TOKEN, Head, asking, head, node_info
 
 __all__ = ["head"]
@@ -124,8 +125,14 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     monkeypatch.setattr(head_client, "SILENCE_SECONDS", 60.0)  # on a busy machine, too
     with Lease(RunFiles(tmp_path).leases, lambda why: None, "127.0.0.1") as lease:
         assert rollcall(where, "status") == 69
-        assert "ask on the head's node" in capsys.readouterr().err
+        host = os.uname().nodename
+        said = capsys.readouterr().err
+        assert f"The head of {tmp_path} is on this node ({host}), and was last there" in said
+        assert re.search(r"if it was killed just now, ask again in (\d+ s|1 min 0 s)", said)
         beat = lease.path.read_text()
+        lease.path.write_text(beat.replace(host, "far-away"))
+        assert rollcall(where, "status") == 69
+        assert "ask on the head's node (far-away), or set" in capsys.readouterr().err
     lease.path.write_text(beat)
     long_ago = time.time() - 200
     os.utime(lease.path, (long_ago, long_ago))
@@ -134,6 +141,12 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     assert f"The head of {tmp_path} was on {os.uname().nodename}" in said
     assert re.search(r"was last there 3 min \d+ s ago: start it again", said)
     journal = RunFiles(tmp_path).journal
+    failover = Failover.of_head(300.0, "").as_dict()
+    append_event(journal, "start", "this is the head", {"failover": failover})
+    assert rollcall(where, "status") == 69
+    said = capsys.readouterr().err
+    assert re.search(r"a worker takes its place in 1 min \d+ s \(ROLLCALL_HEAD_FAILOVER\)", said)
+    assert "start it again" not in said
     append_event(journal, "outcome", "the job has finished", {"outcome": "finished"})
     assert rollcall(where, "open") == 69
     said = capsys.readouterr().err
@@ -160,9 +173,16 @@ def test_a_command_that_a_message_names_can_be_copied_to_a_shell(
 def test_no_token_names_the_directory_that_was_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    absent = tmp_path / "absent"
+    for directory, why in (
+        (absent, f"{absent} is not there. Set ROLLCALL_RUN_DIR to the run's directory"),
+        (tmp_path, f"no head has begun a run in {tmp_path} yet"),
+    ):
+        assert rollcall({"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}, "status") == 77
+        assert f"no token: {why}" in capsys.readouterr().err
+    append_event(RunFiles(tmp_path).journal, "start", "this is the head", {})
     assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
-    said = f"no token: there is none in {tmp_path}. Set ROLLCALL_RUN_DIR to the run's directory"
-    assert said in capsys.readouterr().err
+    assert f"no token: there is none in {tmp_path}. Set ROLL" in capsys.readouterr().err
 
 
 def test_a_run_directory_that_this_user_may_not_enter_is_named(

@@ -1,0 +1,41 @@
+"""What messages say of a head that is lost: who takes its place and when, or why nobody does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.journal import append_event
+from contract.run_dir import RunFiles
+from entrypoint.run import lost_head
+from entrypoint.run.lost_head import Failover
+
+AFTER = Failover.of_head(120.0, "")
+
+
+@pytest.mark.parametrize(
+    ("told", "silence", "said"),
+    [
+        (AFTER, 20.0, "a worker takes its place in 1 min 40 s (ROLLCALL_HEAD_FAILOVER)"),
+        (AFTER, 121.0, "a worker takes its place at any moment"),
+        (AFTER, 200.0, "no worker has taken its place after 2 min 0 s"),
+        (Failover.of_head(0.0, ""), 2.0, "a worker takes its place in 6 s"),
+        (Failover.of_head(0.0, "there are no workers"), 9.0, "as there are no workers: start it"),
+        (Failover(None), 9.0, "start it again"),
+    ],
+)
+def test_a_message_says_when_a_worker_takes_the_place_or_why_none_does(
+    told: Failover, silence: float, said: str
+) -> None:
+    follows = lost_head.what_follows(told, silence)
+    assert said in follows
+    assert ("start it again" in follows) != lost_head.is_awaited(told, silence)
+
+
+def test_the_newest_head_says_what_follows_its_loss(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    assert lost_head.failover(run) == Failover(None)
+    for told in (AFTER, Failover.of_head(0.0, "it is off")):
+        append_event(run.journal, "start", "this is the head", {"failover": told.as_dict()})
+        assert lost_head.failover(run) == told
