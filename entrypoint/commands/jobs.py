@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.options import ParseError
 from entrypoint.commands.head_client import INTERRUPTED, NoAnswerError, ask, patiently
@@ -26,6 +29,8 @@ from entrypoint.job import working_dir
 SUBMIT_SECONDS = 120.0
 """The head reads the files that the job names, which may lie on slow storage."""
 UPLOAD_SECONDS = 600.0
+QUEUE_SECONDS, QUEUE_SAID_SECONDS = 1.0, 60.0
+"""How often a waiting `submit` looks at the queue, and says what it sees if nothing changes."""
 WIDEST = 60
 """Characters of a job's words in the list."""
 
@@ -46,8 +51,12 @@ def submit(settings: Settings, options: argparse.Namespace) -> int:
         print(json.dumps(row) if options.json else job)
         return ExitCode.FINISHED
     try:
-        said = f"{job} is submitted{_behind(settings, job)}; its run directory is {row['run_dir']}"
+        behind = _behind(settings, job)
+        waits = f" and waits for {behind}" if behind else ""
+        said = f"{job} is submitted{waits}; its run directory is {row['run_dir']}"
         print(said, file=sys.stderr)
+        if behind:
+            print(f"Ctrl-C leaves {job} in the queue; --no-wait waits for none", file=sys.stderr)
         row = shown_to_its_end(settings, job, sys.stderr if options.json else sys.stdout)
     except KeyboardInterrupt:
         print(
@@ -72,7 +81,7 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
     if not rows:
         print("no job was submitted yet: rollcall submit -- python train.py")
     for row in rows:
-        words = " ".join(row["words"])
+        words = one_line(row["words"])
         name = row.get("name") or row["stage"]
         stage = f"{name}: " if name else ""
         shown = words if len(words) <= WIDEST else f"{words[:WIDEST]}…"
@@ -82,12 +91,38 @@ def list_jobs(settings: Settings, options: argparse.Namespace) -> int:
     return ExitCode.FINISHED
 
 
+def one_line(words: Sequence[str]) -> str:
+    """Return a command as a shell reads it, in one line: `\\n` stands for a newline."""
+    text = shlex.join(words)
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def _behind(settings: Settings, job: str) -> str:
-    """Return in words which jobs come before this one. Raises NoAnswerError."""
+    """Return in words which jobs a waiting job waits for; "" if it waits for none.
+
+    Raises NoAnswerError.
+    """
     rows = patiently(settings, partial(ask, settings, "GET", "/v1/jobs"))["jobs"]
-    ids = [row["id"] for row in rows]
-    before = [row["id"] for row in rows[: ids.index(job)] if row["ended"] is None]
-    return f" and waits for {', '.join(before)}" if before else ""
+    place = [row["id"] for row in rows].index(job)
+    if rows[place]["ended"] is not None:
+        return ""
+    return ", ".join(row["id"] for row in rows[:place] if row["ended"] is None)
+
+
+def _wait_in_queue(settings: Settings, job: str) -> None:
+    """Wait until no job comes before this one, and say now and then which ones do.
+
+    Raises NoAnswerError.
+    """
+    began = said_at = time.monotonic()
+    said = _behind(settings, job)
+    while behind := _behind(settings, job):
+        now = time.monotonic()
+        if behind != said or now - said_at > QUEUE_SAID_SECONDS:
+            said, said_at = behind, now
+            spent, count = duration(round(now - began)), behind.count(",") + 1
+            print(f"{job} has waited for {spent}; {count} before it: {behind}", file=sys.stderr)
+        time.sleep(QUEUE_SECONDS)
 
 
 def submitted(settings: Settings, post: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -102,6 +137,7 @@ def submitted(settings: Settings, post: Callable[[], dict[str, Any]]) -> dict[st
 
 def shown_to_its_end(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:
     """Print the job's output until it is over; return its last row. Raises NoAnswerError."""
+    _wait_in_queue(settings, job)
     for text in follow(LogsOfHead(settings, job, patient=True)):
         print(text, end="", file=output, flush=True)
     return patiently(settings, partial(ask, settings, "GET", f"/v1/jobs/{job}"))

@@ -111,6 +111,7 @@ class Case:
     word: str
     verdict: str
     dies: bool = False
+    sentence: str = ""
 
 
 CASES = {
@@ -123,7 +124,11 @@ CASES = {
     "no storage": Case(waits_for_storage, "Waiting for storage", "1 thing to repair: see below."),
     "dead": Case(trains, "Head lost", "Start the head again.", dies=True),
     "followed": Case(
-        is_followed, "Head lost", "Nothing to do yet: a worker takes the head's place.", dies=True
+        is_followed,
+        "Head lost",
+        "Nothing to do yet: a worker takes the head's place.",
+        dies=True,
+        sentence="after 5 min of silence (ROLLCALL_HEAD_FAILOVER)",
     ),
     "stopped": Case(ends("stopped", 143), "Stopped", "The run was stopped. Started again"),
     "failed": Case(ends("failed", 73), "Failed", "Look at the run directory's storage"),
@@ -141,6 +146,7 @@ def test_each_state_says_what_to_do_to_everyone(head: Head, tab: Page, name: str
         head.control.__exit__()
     expect(tab.locator("#state")).to_have_text(case.word)
     expect(tab.locator("#verdict")).to_contain_text(case.verdict)
+    expect(tab.locator("#sentence")).to_contain_text(case.sentence)
     for width, height in (PHONE, DESKTOP):
         tab.set_viewport_size({"width": width, "height": height})
         below = tab.locator("#verdict").bounding_box()

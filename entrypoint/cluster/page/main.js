@@ -151,7 +151,7 @@ function showVerdict(news) {
   const more = found.length - MOST_SAID, [colour, sentence] = verdict(news, found);
   by("verdict").className = colour;
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
-  by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? "" : news.sentence);
+  by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? whatFollows(news) : news.sentence);
   const resume = isHeadLost(news) ? !news.isWorkerDue && !news.awaits_worker && resumption(entries) : news.outcome?.resume;
   by("resume").hidden = !resume;
   by("resume").querySelector("code").textContent = resume || "";
@@ -193,7 +193,7 @@ function tick() {
     state = {...state, isLost: true, isWorkerDue, isTaken};
     return show(state);
   }
-  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then. ${whatFollows(state.failover, age)}`);
+  say(`The head does not answer since ${at}, ${duration(age)} ago. What you see is from then.`);
 }
 
 /** Say how old is what was read of run directories. */

@@ -122,15 +122,13 @@ const FAILOVER = "ROLLCALL_HEAD_FAILOVER", LATE_SECONDS = 30;
 /** Pure: whether a worker is still to take the place of a head that is silent for `seconds`. */
 const isAwaited = (failover, seconds) => failover?.after != null && seconds < failover.after + LATE_SECONDS;
 
-/** Pure: what follows the loss of a head that is silent for `seconds`. */
-function whatFollows(failover, seconds) {
-  const limit = failover?.after == null ? "" : duration(failover.after), again = "Start the head again with the same run directory, and the run continues.";
-  if (isAwaited(failover, seconds)) return `A worker takes its place after ${limit} of silence (${FAILOVER}); rollcall status then has the page's new address.`;
-  if (limit) return `This address has no head since, though a worker may take its place after ${limit} (${FAILOVER}). If rollcall status finds no head: ${lowered(again)}`;
-  return failover?.off ? `No worker takes its place, as ${failover.off}. ${again}` : again;
+/** Pure: what follows the loss of a head. */
+function whatFollows({failover, isWorkerDue}) {
+  const limit = failover?.after == null ? "" : duration(failover.after), again = "start it again with the same run directory, and the run continues.";
+  if (isWorkerDue) return `A worker does so after ${limit} of silence (${FAILOVER}). Then rollcall status has the page's new address.`;
+  if (limit) return `A worker takes a lost head's place after ${limit} (${FAILOVER}). If none has: ${again}`;
+  return failover?.off ? `No worker takes the head's place, as ${failover.off}: ${again}` : `To go on, ${again}`;
 }
-
-const lowered = text => text.charAt(0).toLowerCase() + text.slice(1);
 
 /** Pure: the newest step of a job that makes steps without its head; "" if it makes none. */
 function stillTrains(progress, at) {

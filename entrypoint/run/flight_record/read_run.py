@@ -127,7 +127,10 @@ def _entries(run: RunFiles) -> list[tuple[str, Row]]:
 
 
 def _silence(run: RunFiles) -> float | None:
-    """Return the same of a cluster's run directory. A head that seems silent is watched a while."""
+    """Return the seconds since the last sign of life of a cluster's head; None without a lease.
+
+    A head that seems silent is watched a while.
+    """
     silent = lease.silence(run.leases)
     if silent is None or silent < SILENCE_SECONDS or silent > LONG_SECONDS:
         return silent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import zipfile
@@ -103,6 +104,33 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(
         assert rollcall(job_head, "submit", "true") == 130
         assert f"{job} is submitted and {said}" in capsys.readouterr().err
     assert job_head.state("job-1") == "queued"  # on disk: it is the first of the next head, too
+
+
+def test_a_submit_that_waits_tells_its_place_in_the_queue(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "QUEUE_SECONDS", 0.05)
+    monkeypatch.setattr(jobs, "QUEUE_SAID_SECONDS", 0.2)
+    for words in (("sleep", "9"), ("true",)):
+        assert rollcall(job_head, "submit", "--no-wait", *words) == 0
+    soon(lambda: job_head.ran == ["job-1"])
+    ends = threading.Timer(1.5, rollcall, (job_head, "stop", "job-1"))
+    ends.start()
+    assert rollcall(job_head, "submit", "true") == 0
+    ends.join()
+    said = capsys.readouterr().err
+    assert "Ctrl-C leaves job-3 in the queue" in said
+    assert re.search(r"job-3 has waited for \S+ s; 2 before it: job-1, job-2", said)
+
+
+def test_list_has_one_line_a_job_which_a_shell_can_read(
+    job_head: JobHead, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rollcall(job_head, "submit", "--no-wait", "true", "print('a b')\nprint(2)") == 0
+    capsys.readouterr()
+    assert rollcall(job_head, "list") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith(r"""true 'print('"'"'a b'"'"')\nprint(2)'""")
 
 
 def test_a_head_that_is_away_for_a_while_does_not_end_a_submit(
