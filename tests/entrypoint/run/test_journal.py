@@ -76,6 +76,17 @@ def test_attempts_are_counted_over_all_heads_of_the_run(journal: Journal) -> Non
     assert (journal.attempts(), later.attempts()) == (2, 2)
 
 
+def test_the_console_lacks_what_others_wrote_in_the_attempt_and_not_what_was_recorded(
+    journal: Journal,
+) -> None:
+    journal.attempt = 2
+    journal.record("service", "it started again")
+    for attempt, sentence in ((2, "it started again"), (1, "late"), (None, "chosen")):
+        append_event(journal.path, "service", sentence, source=EventSource(attempt=attempt))
+    events = list(journal.events())
+    assert [journal.lacks_on_console(one) for one in events] == [False, True, False, True]
+
+
 def test_events_are_found_by_kind_oldest_first(journal: Journal) -> None:
     for kind, sentence in (("start", "1"), ("roll", "2"), ("start", "3")):
         journal.record(kind, sentence)
