@@ -17,13 +17,16 @@ from contract.exit_codes import ExitCode
 from entrypoint.commands import init_answers
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
+from entrypoint.commands.init_files import REWARD, RUN, TEST
 from entrypoint.commands.init_platforms import (
+    NO_PLATFORM,
     PLATFORMS,
     Cluster,
     NoSourcesError,
     start_of,
     written,
 )
+from entrypoint.machine.gpus import discover
 from entrypoint.processes.programs import as_typed
 from entrypoint.run import errors
 
@@ -35,79 +38,6 @@ SAMPLES = 8
 IMAGE = "registry.example.com/team/rollcall:cuda"
 
 RUN_FILE = "run.yaml"
-RUN = """\
-# A run of Rollcall. `rollcall plan --config run.yaml` shows what it would do, and starts nothing.
-# docs/flags.md has every flag; a flag of the command line beats this file.
-
-pretrain: {model}
-prompt_data: {data}
-input_key: {input_key}
-{label}apply_chat_template: {chat}
-remote_rm_url: {reward}
-
-advantage_estimator: group_norm   # GRPO: the samples of a prompt are compared with each other
-n_samples_per_prompt: {samples}
-rollout_batch_size: {prompts:<4}          # prompts of a step
-train_batch_size: {batch:<4}            # samples of an update: two updates in each step
-prompt_max_len: 512               # tokens
-generate_max_len: 512             # tokens
-actor_learning_rate: 1e-6
-init_kl_coef: 0.001
-use_kl_loss: true
-kl_estimator: k3
-
-save_steps: 20
-"""
-REWARD = '''\
-"""The reward of this run: a number for each completion.
-
-`rollcall plan --config run.yaml` tries it on the first rows of the data; test_reward.py tests it.
-"""
-
-from __future__ import annotations
-
-from typing import Any
-
-
-def score(completion: str, answer: Any) -> float:
-    """Return 1 if the completion ends with the row's answer, else 0. Change this to your task.
-
-    Of an answer with its working, as GSM8K's, what follows `####` counts.
-    """
-    wanted = str(answer).rpartition("####")[2].split()
-    said = completion.split()
-    return float(bool(wanted) and said[-len(wanted) :] == wanted)
-
-
-def reward(completions: list[Any], {column}: list[Any], **columns: Any) -> list[float]:
-    """Return the reward of each completion.
-
-    The column `{column}` of the data has a value for each of them, and `columns` has the others.
-    A completion is a text; with a chat template it is a list with one message.
-    """
-    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-    return [score(text, answer) for text, answer in zip(texts, {column}, strict=True)]
-'''
-TEST = '''\
-"""`python -m pytest test_reward.py` tests the reward."""
-
-from reward import reward, score
-
-
-def test_the_rows_answer_scores_one_and_another_zero():
-    assert score("It is 42", "42") == 1.0
-    assert score("It is 41", "42") == 0.0
-    assert score("It is 142", "42") == 0.0
-
-
-def test_of_a_worked_answer_the_end_counts():
-    assert score("It is 42", "40 + 2 = 42\\n#### 42") == 1.0
-
-
-def test_each_completion_of_a_batch_has_its_own_reward():
-    chat = [{"role": "assistant", "content": "7"}]
-    assert reward(["42", chat], ["42", "8"]) == [1.0, 0.0]
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +59,21 @@ QUESTIONS = (
     ),
     Question("--data", "the prompts: a name on the hub, or a file", "train.jsonl"),
     Question("--reward", "own (reward.py is written), a reward's name, FILE.py:NAME or a URL", OWN),
+    Question("--platform", f"where it runs: {', '.join(PLATFORMS)}", NO_PLATFORM),
     Question("--nodes", "the number of nodes", "1"),
-    Question("--gpus", "GPUs of each node", "8"),
-    Question("--platform", f"where it runs: {', '.join(PLATFORMS)}", "none"),
+    Question("--gpus", "GPUs of each node"),
 )
+GPUS = "8"
+"""Of a node of a platform; without one the GPUs are this machine's."""
+MEMORY_KNOWN = ("dstack", "skypilot")
+"""Platforms whose files ask for GPUs of 80 GB."""
 
 
 def parser() -> Parser:
     made = Parser("init", __doc__)
     for one in QUESTIONS:
-        default = f" (default: {one.default})" if one.default else ""
+        default = one.default or f"{GPUS} on a platform, else this machine's"
+        default = f" (default: {default})"
         made.add_argument(one.flag, help=f"{one.help}{default}")
     made.add_argument("--input-key", help="column of the prompts (default: the data's own)")
     made.add_argument("--label-key", help="column of the answers (default: the data's own)")
@@ -200,11 +135,17 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
     for one in QUESTIONS:
         if (given := getattr(options, one.name)) is not None:
             init_answers.check(one.flag, given, options.dir)
+    if options.shared and not Path(options.shared).is_absolute():
+        wanted = "nodes need the whole path of the directory, from /"
+        raise AnswerError(f"--shared {options.shared}: {wanted}")
     for one in QUESTIONS:
         if getattr(options, one.name) is None:
-            text = f"{one.help} [{one.default}]: "
+            default = one.default or (
+                GPUS if options.platform != NO_PLATFORM else str(discover.count())
+            )
+            text = f"{one.help} [{default}]: "
             check = partial(init_answers.check, one.flag, directory=options.dir)
-            answer = _answer(text, one.default, check, ask) if ask else one.default
+            answer = _answer(text, default, check, ask) if ask else default
             check(answer)
             setattr(options, one.name, answer)
     data = init_answers.data(options.data, options.dir)
@@ -281,7 +222,7 @@ class _NewRun:
                 model=json.dumps(self.model.spelled if self.model else options.model),
                 data=json.dumps(self.data.place.spelled),
                 input_key=json.dumps(options.input_key),
-                label=f"label_key: {json.dumps(label)}\n" if label else "",
+                label="".join(self._label_lines()),
                 chat=json.dumps(_has_chat(options.model, self.model.path if self.model else None)),
                 reward=json.dumps(self._reward(self.reward.spelled if self.reward else "")),
                 samples=SAMPLES,
@@ -306,6 +247,12 @@ class _NewRun:
         )
         return files | written(options.platform, cluster)
 
+    def _label_lines(self) -> Iterator[str]:
+        if label := self.options.label_key:
+            yield f"label_key: {json.dumps(label)}\n"
+        if template := self.data.template:
+            yield f"input_template: {json.dumps(template)}\n"
+
     def _reward(self, file: str) -> str:
         """Return the reward with its file at another path."""
         given: str = self.options.reward
@@ -328,7 +275,7 @@ class _NewRun:
     def notes(self) -> Iterator[str]:
         """Yield what was not seen, and what the answers of the data ask of the reward."""
         options, data = self.options, self.data
-        if data.unseen:
+        if data.unseen and not data.known:
             yield (
                 f"--data {options.data}: {data.unseen}. Its columns were not seen; run.yaml names "
                 f"{options.input_key} and {options.label_key}"
@@ -354,13 +301,10 @@ class _NewRun:
         options = self.options
         where = f"cd {shlex.quote(str(options.dir))} && " if options.dir != Path() else ""
         typed = as_typed()
-        sizes = f"--nodes {options.nodes} --gpus {options.gpus} --gpu-memory 80GB"
-        print(f"\nlook:  {where}{typed} plan {sizes} --config run.yaml")
-        if options.platform != "none":
-            places = (self.data.place, self.model, self.reward)
-            away = [str(one.path) for one in places if one and one.spelled not in ("", one.name)]
-            what = " and ".join(["the files", *away])
-            print(f"copy:  {what} to {self.shared}, on storage that all nodes see")
+        print(f"\nlook:  {where}{typed} plan {self._sizes()}--config run.yaml{self._assumed()}")
+        if options.platform != NO_PLATFORM:
+            if copied := self._copied():
+                print(f"copy:  {where}{copied}    # on storage that all nodes see")
             print(f"start: {start_of(options.platform, options.name, where)}")
             return
         run_dir = 'ROLLCALL_RUN_DIR="$PWD/run"'
@@ -368,9 +312,43 @@ class _NewRun:
         print(f"start: {where}{head} --config run.yaml")
         if self.nodes > 1:
             worker = f"RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD {run_dir} {typed} up"
-            print(f"on each of the {self.nodes - 1} others, HEAD being the first node's address:")
+            others = f"each of the {self.nodes - 1} others" if self.nodes > 2 else "the other node"
+            print(f"on {others}, HEAD being the first node's address:")
             print(f"       {where}{worker}")
             print("       the directory lies on storage that all nodes see")
+
+    def _sizes(self) -> str:
+        """Return `plan`'s words for the nodes; none for this machine alone."""
+        gpus = int(self.options.gpus)
+        nodes = f"--nodes {self.nodes} " if self.nodes > 1 else ""
+        if self.options.platform == NO_PLATFORM and gpus == discover.count():
+            return nodes
+        memory = " --gpu-memory 80GB" if gpus else ""
+        return f"--nodes {self.nodes} --gpus {gpus}{memory} "
+
+    def _assumed(self) -> str:
+        is_assumed = "--gpu-memory" in self._sizes() and self.options.platform not in MEMORY_KNOWN
+        return "    # 80GB stands for the memory of your GPUs" if is_assumed else ""
+
+    def _copied(self) -> str:
+        """Return the command that copies what the nodes read; "" if all of it is there."""
+        shared, own = Path(self.shared), self.options.dir.absolute()
+        names = [RUN_FILE, *(["reward.py"] if self.options.reward == OWN else [])]
+        sources = {name: own / name for name in names}
+        for place in filter(None, (self.data.place, self.model, self.reward)):
+            if place.path is not None:
+                away = place.spelled != place.name or ".." in Path(place.name).parts
+                sources[str(place.path) if away else place.name] = place.path
+        wanted = [name for name, path in sources.items() if shared not in (*path.parents, path)]
+        inside = [name for name in wanted if not Path(name).is_absolute()]
+        outside = [name for name in wanted if Path(name).is_absolute()]
+        to = shlex.quote(self.shared)
+        parents = " --parents" if any("/" in name for name in inside) else ""
+        copies = [f"cp -r{parents} {shlex.join(inside)} {to}"] if inside else []
+        copies += [f"cp -r {shlex.join(outside)} {to}"] if outside else []
+        if len(copies) == 2 and not parents:
+            copies = [f"cp -r {shlex.join([*inside, *outside])} {to}"]
+        return " && ".join([f"mkdir -p {to}", *copies]) if copies else ""
 
 
 def _has_chat(model: str, directory: Path | None) -> bool:

@@ -15,7 +15,8 @@ from entrypoint.commands.init_platforms import PLATFORMS
 OWN = "own"
 """The reward that is written for the run."""
 ROW_FILES = (".jsonl", ".json", ".parquet")
-MODEL_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+NO_MODELS = (*ROW_FILES, ".csv", ".txt", ".py", ".yaml", ".yml")
+"""Ends of names that are a file's, and no model's."""
 
 
 class AnswerError(ValueError):
@@ -76,6 +77,20 @@ class Data:
     def columns(self) -> Sequence[str]:
         return tuple(self.rows[0]) if self.rows else ()
 
+    @property
+    def known(self) -> Sequence[str]:
+        """Return the columns of prompts and answers of a data set that is away, if it is known."""
+        from trainer.config import new_run
+
+        return () if self.rows else new_run.known_columns(self.place.name)
+
+    @property
+    def template(self) -> str | None:
+        """Return the template of a data set that is away; None if none is known."""
+        from trainer.config import new_run
+
+        return None if self.rows else new_run.known_template(self.place.name)
+
     def input_key(self, given: str | None) -> str:
         """Return the column of the prompts. Raises AnswerError."""
         from trainer.config import new_run
@@ -102,7 +117,7 @@ class Data:
         from trainer.config import new_run
 
         if not self.rows:
-            return given or usual[0]
+            return given or next((one for one in self.known if one in usual), usual[0])
         if given is None:
             words = {
                 name: re.findall(r"[a-z]+", name.lower().replace("_", "")) for name in self.columns
@@ -172,9 +187,11 @@ def model(name: str, directory: Path) -> Place | None:
         if not (place.path / "config.json").is_file():
             raise AnswerError(f"--model {name}: {place.path} is no model: it has no config.json")
         return place
+    from trainer.config import new_run
+
     if name.startswith(("/", "./", "../")):
         return place
-    if not MODEL_NAME.fullmatch(name):
+    if not new_run.may_be_on_hub(name) or name.endswith(NO_MODELS):
         wanted = "give a directory, or OWNER/NAME of the hub"
         raise AnswerError(f"--model {name!r}: no directory and no name of a model: {wanted}")
     return None

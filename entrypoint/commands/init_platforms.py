@@ -191,8 +191,9 @@ class PlatformFiles:
     """Where the platform's files mount the storage that all nodes share."""
 
 
+NO_PLATFORM = "none"
 PLATFORMS: Mapping[str, PlatformFiles] = {
-    "none": PlatformFiles(),
+    NO_PLATFORM: PlatformFiles(),
     "slurm": PlatformFiles(
         (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm),),
         "sbatch rollcall.sbatch",

@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns
+from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, known_template
 from env.data.rows import column_of, is_chat, read_rows
 from env.registry import FUNCTION, Kind, parts
 from env.rewards.python_file import NAME
 from trainer.config.data_sets import HUB_NAME
+from trainer.config.validate import may_be_on_hub
 
 ROWS = 4
 """Rows of the data that are looked at."""
@@ -26,6 +27,8 @@ __all__ = [
     "is_chat",
     "is_hub_name",
     "known_columns",
+    "known_template",
+    "may_be_on_hub",
     "own_file",
 ]
 

@@ -16,6 +16,7 @@ from contract.exit_codes import ExitCode
 from entrypoint.commands import cli, init, plan
 from entrypoint.commands.init_platforms import PLATFORMS
 from entrypoint.config.read import read_settings
+from entrypoint.machine.gpus import discover
 from tests.support.init_files import job_of
 from tests.support.model_files import write_files
 
@@ -132,6 +133,8 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
         (["--input-key", "questoin"], "no such column.*did you mean question?"),
         (["--model", ""], "--model '': no directory and no name of a model"),
         (["--model", "."], "is no model: it has no config.json"),
+        (["--model", "rows.csv"], "--model 'rows.csv': no directory and no name of a model"),
+        (["--shared", "rel"], "--shared rel: nodes need the whole path"),
         (["--data", "y"], "--data y: no such file"),
         (["--reward", "gsm8"], "--reward gsm8: .*Did you mean 'gsm8k'\\? own writes"),
         (["--platform", "slrum"], "--platform slrum: did you mean slurm?"),
@@ -242,6 +245,50 @@ def test_columns_of_other_names_are_found(
     assert (flags["input_key"], flags["label_key"]) == keys
 
 
+def test_the_columns_of_a_known_data_set_need_not_be_seen(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(run, "--data", "openai/gsm8k:main", "--reward", "gsm8k") == 0
+    flags = yaml.safe_load((run / "run.yaml").read_text())
+    assert (flags["input_key"], flags["label_key"]) == ("question", "answer")
+    assert "####" in flags["input_template"]  # which this reward reads
+    assert "columns were not seen" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("here", [0, 2])
+def test_without_a_platform_the_gpus_are_this_machines(
+    run: Path,
+    here: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(discover, "count", lambda: here)
+    assert written(run) == 0
+    assert "plan --config run.yaml\n" in capsys.readouterr().out
+
+
+def test_two_nodes_have_one_other(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert written(run, "--nodes", "2") == 0
+    assert "on the other node, HEAD being" in capsys.readouterr().out
+
+
+def test_the_printed_copy_brings_what_the_nodes_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, shared = tmp_path / "run", tmp_path / "shared"
+    (run / "data").mkdir(parents=True)
+    (run / "data" / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    write_files(tmp_path / "model")
+    words = ("--data", "data/rows.jsonl", "--model", str(tmp_path / "model"))
+    where = ("--dir", str(run), "--shared", str(shared), "--platform", "slurm", "--yes")
+    assert init.main([*words, *where]) == 0
+    (copy,) = re.findall("^copy: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    subprocess.run(["sh", "-c", copy], check=True)
+    named = [word.partition("=")[2].partition(":")[0] for word in job_of("slurm", run)]
+    assert len(named) == 4
+    assert all(Path(one).exists() for one in named)
+
+
 def test_what_lies_only_on_the_cluster_is_possible_and_said(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,7 +314,8 @@ def test_files_of_the_current_directory_are_found_from_the_runs(
     said = capsys.readouterr().out
     flags = yaml.safe_load(Path("made/run.yaml").read_text())
     assert flags["input_key"] == "question"
-    assert f"copy:  the files and {run}/train.jsonl and {run}/model to /shared/rollcall-run" in said
+    copied = f"run.yaml reward.py {run}/train.jsonl {run}/model /shared/rollcall-run"
+    assert f"copy:  cd made && mkdir -p /shared/rollcall-run && cp -r {copied}" in said
     assert "start: cd made && sbatch rollcall.sbatch" in said
     assert "--prompt_data=/shared/rollcall-run/train.jsonl" in job_of("slurm", run / "made")
     assert planned(run / "made", monkeypatch, "--gpus", "0", "--config", "run.yaml")["faults"] == []
@@ -299,7 +347,7 @@ def test_a_question_is_asked_until_its_answer_is_possible(
     (run / "own.jsonl").write_text('{"Text": "a", "Sol.": "1", "key": "2"}\n')
     data = ("nope", "own.jsonl")
     columns = ("text", "Text", "Sol", "key")
-    others = ("reward.py:foo?", "own", "0", "1", "abc", "0", "lsf", "")
+    others = ("reward.py:foo?", "own", "lsf", "", "0", "1", "abc", "0")
     answers = iter(("", *data, *others, *columns))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert init.main(["--dir", str(run)], lambda _: next(answers)) == 0

@@ -1,0 +1,77 @@
+"""The files that `init` writes for a run on any platform, with places for the run's own values."""
+
+from __future__ import annotations
+
+RUN = """\
+# A run of Rollcall. `rollcall plan --config run.yaml` shows what it would do, and starts nothing.
+# docs/flags.md has every flag; a flag of the command line beats this file.
+
+pretrain: {model}
+prompt_data: {data}
+input_key: {input_key}
+{label}apply_chat_template: {chat}
+remote_rm_url: {reward}
+
+advantage_estimator: group_norm   # GRPO: the samples of a prompt are compared with each other
+n_samples_per_prompt: {samples}
+rollout_batch_size: {prompts:<4}          # prompts of a step
+train_batch_size: {batch:<4}            # samples of an update: two updates in each step
+prompt_max_len: 512               # tokens
+generate_max_len: 512             # tokens
+actor_learning_rate: 1e-6
+init_kl_coef: 0.001
+use_kl_loss: true
+kl_estimator: k3
+
+save_steps: 20
+"""
+REWARD = '''\
+"""The reward of this run: a number for each completion.
+
+`rollcall plan --config run.yaml` tries it on the first rows of the data; test_reward.py tests it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def score(completion: str, answer: Any) -> float:
+    """Return 1 if the completion ends with the row's answer, else 0. Change this to your task.
+
+    Of an answer with its working, as GSM8K's, what follows `####` counts.
+    """
+    wanted = str(answer).rpartition("####")[2].split()
+    said = completion.split()
+    return float(bool(wanted) and said[-len(wanted) :] == wanted)
+
+
+def reward(completions: list[Any], {column}: list[Any], **columns: Any) -> list[float]:
+    """Return the reward of each completion.
+
+    The column `{column}` of the data has a value for each of them, and `columns` has the others.
+    A completion is a text; with a chat template it is a list with one message.
+    """
+    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    return [score(text, answer) for text, answer in zip(texts, {column}, strict=True)]
+'''
+TEST = '''\
+"""`python -m pytest test_reward.py` tests the reward."""
+
+from reward import reward, score
+
+
+def test_the_rows_answer_scores_one_and_another_zero():
+    assert score("It is 42", "42") == 1.0
+    assert score("It is 41", "42") == 0.0
+    assert score("It is 142", "42") == 0.0
+
+
+def test_of_a_worked_answer_the_end_counts():
+    assert score("It is 42", "40 + 2 = 42\\n#### 42") == 1.0
+
+
+def test_each_completion_of_a_batch_has_its_own_reward():
+    chat = [{"role": "assistant", "content": "7"}]
+    assert reward(["42", chat], ["42", "8"]) == [1.0, 0.0]
+'''
