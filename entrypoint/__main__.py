@@ -299,7 +299,9 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     options = arguments.parse(call.command, call.arguments)
     try:
         if not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run alone
-            environ = node_shell.with_node(environ)
+            environ, own = node_shell.with_node(environ), environ
+            if environ is not own and not options.address:
+                print(node_shell.about(environ), file=sys.stderr)
     except node_shell.SeveralNodesError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:

@@ -61,6 +61,10 @@ PORTS = 1000
 WARM_UP_SUMS = "256"
 STEPS = 120
 """Steps after which the policy answers about nine of ten held-out sums."""
+WHAT_COMES = (
+    "making sums and a tiny model, and warming the model up, takes about half a minute, without a "
+    f"page. Then a head and {WORKERS} workers train it with PPO, and the head prints its page"
+)
 HELP_DIR = "where everything goes (default: runs/demo-TIME); a demo that was stopped there goes on"
 
 
@@ -138,6 +142,7 @@ def main(arguments: Sequence[str]) -> int:
                 log.error("%s: give --dir a directory that can be written", errors.describe(error))
                 return ExitCode.RUN_DIR
             if not layout.run.journal.exists():
+                log.info("%s", WHAT_COMES)
                 _prepare(layout, options.seed)
             return _run(layout, options)
     except KeyboardInterrupt:

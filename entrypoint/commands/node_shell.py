@@ -46,6 +46,16 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
     return {**found, **environ} if _settings_in(found) else environ
 
 
+def about(node: Mapping[str, str]) -> str:
+    """Return of which run a command tells that was given no setting. `node`: its variables."""
+    name = node.get("ROLLCALL_NODE_NAME") or "a node"
+    run = node.get("ROLLCALL_RUN_DIR") or declared()["run_dir"].default
+    return (
+        f"No setting names a run: this is the one in {run}, of which {name} lives on this machine. "
+        "ROLLCALL_RUN_DIR names another."
+    )
+
+
 def lacking(environ: Mapping[str, str], proc: Path = PROC) -> str:
     """Return a sentence on the settings that only the first process has; "" if there are none."""
     first = environ_of(FIRST, proc)

@@ -90,7 +90,7 @@ def plan(
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     given["spare_workers"] = decided.spare_workers
-    warnings = _of_the_role(settings)
+    warnings = [*_of_the_role(settings), *_of_run_dir(settings)]
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
@@ -232,6 +232,14 @@ def _of_the_role(settings: Settings) -> list[str]:
     given = f"{named.source}={settings.environ[named.source].strip()}"
     said = "must name this machine: RAY_WORKER is not set, so this node is the head"
     return [f"{given} {said}; on a worker set RAY_WORKER=1"]
+
+
+def _of_run_dir(settings: Settings) -> list[str]:
+    """Return a warning if this machine is to run alone, without its default run directory."""
+    path = settings.run_dir
+    if settings.expected_workers != 0 or settings.variable("run_dir") or path.exists():
+        return []
+    return [f"ROLLCALL_RUN_DIR is not set, and {path} is not there: `rollcall up` needs either"]
 
 
 def _waits(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.machine import address, port_holders
 from entrypoint.machine import limits as limits_of
 from entrypoint.net import node_claims, wait
-from entrypoint.net.port_block import why_not
+from entrypoint.net.port_block import PortBlock, why_not
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict
 from entrypoint.processes import process, services
@@ -26,6 +27,10 @@ FIRST_OF_USERS = 1024
 """Ports below need a right."""
 ENDING_SECONDS = 2.0
 """Seconds for a killed process to release its ports. Meanwhile its owner cannot be seen."""
+
+WORKER_PORTS = "ROLLCALL_WORKER_PORTS"
+MOST_PROPOSED = 500
+"""Ports of a range that a remedy proposes."""
 
 
 def ports(context: Context) -> Finding:
@@ -66,7 +71,7 @@ def _look(context: Context) -> Finding:
     if free < FEWEST_WORKER_PORTS:
         remedy = "set ROLLCALL_WORKER_PORTS to a free range"
         return Finding(Verdict.FAIL, evidence, remedy, passes=True)
-    variables = {**dict.fromkeys(rest, "ROLLCALL_WORKER_PORTS"), **needed}
+    variables = {**dict.fromkeys(rest, WORKER_PORTS), **needed}
     return lent(variables, context.machine.proc) or Finding(Verdict.PASS, evidence)
 
 
@@ -80,7 +85,8 @@ def _clash(settings: Settings, proc: Path) -> Finding | None:
         f"the worker ports {own.first}-{own.last} are also those of another Rollcall node on "
     )
     evidence += f"this machine: {named}"
-    return Finding(Verdict.FAIL, evidence, "give each of them its own ROLLCALL_WORKER_PORTS")
+    free = _proposed([WORKER_PORTS], settings)
+    return Finding(Verdict.FAIL, evidence, f"give each of them its own {WORKER_PORTS}{free}")
 
 
 def lent(variables: Mapping[int, str], proc: Path) -> Finding | None:
@@ -125,7 +131,7 @@ def _spans(ports: Sequence[int]) -> list[str]:
 def _needed(settings: Settings, *, head: bool) -> dict[int, str]:
     """Port to the variable that sets it."""
     first = settings.worker_ports.first
-    needed = dict.fromkeys(range(first, first + DAEMON_PORTS), "ROLLCALL_WORKER_PORTS")
+    needed = dict.fromkeys(range(first, first + DAEMON_PORTS), WORKER_PORTS)
     if head:
         needed |= {
             settings.ray_port: "ROLLCALL_RAY_PORT",
@@ -155,12 +161,25 @@ def _judge_busy(
         ends = context.ends_leftovers
         return Finding(Verdict.WARN, f"{evidence}, all {whose}", ends_with_start=ends)
     variables = _named(busy, needed)
+    free = _proposed(sorted({needed[port] for port in busy}), context.settings)
     others = process.of_living_nodes()
     if any(holders.get(port) in others for port in busy):
         evidence += ": of another Rollcall node on this machine"
-        return Finding(Verdict.FAIL, evidence, f"give each node its own {variables}")
-    remedy = f"end what listens there, or set {variables}"
+        return Finding(Verdict.FAIL, evidence, f"give each node its own {variables}{free}")
+    remedy = f"end what listens there, or set {variables}{free}"
     return Finding(Verdict.FAIL, evidence, remedy, passes=True)
+
+
+def _proposed(variables: Iterable[str], settings: Settings) -> str:
+    """Return free ports for these variables, such as `: ROLLCALL_RAY_PORT=20100 is free`."""
+    free = []
+    with ExitStack() as blocks, suppress(OSError):
+        for name in variables:
+            length = min(MOST_PROPOSED, len(settings.worker_ports)) if name == WORKER_PORTS else 1
+            first = blocks.enter_context(PortBlock(length))
+            free.append(f"{name}={first}" + (f"-{first + length - 1}" if length > 1 else ""))
+    verb = "is" if len(free) == 1 else "are"
+    return f": {' '.join(free)} {verb} free" if free else ""
 
 
 def _named(ports: Iterable[int], needed: Mapping[int, str]) -> str:

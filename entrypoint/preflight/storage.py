@@ -59,6 +59,11 @@ def run_dir(context: Context) -> Finding:
                 made = f"mkdir -p {shlex.quote(str(path))}"
                 if _is_alone(context):
                     remedy = f"{made}; in a container, mount it from outside"
+                    if settings.variable("run_dir") is None:
+                        remedy = (
+                            "`mkdir run`, and set ROLLCALL_RUN_DIR=$PWD/run; in a container, mount "
+                            f"a directory at {path}"
+                        )
                 elif settings.expected_workers is None and settings.platform.nodes is None:
                     remedy += f". For this machine alone: EXPECTED_WORKERS=0, and {made}"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)

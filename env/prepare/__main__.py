@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -52,7 +53,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"prepare: {error.filename}: not readable: {error.strerror}", file=sys.stderr)
         return os.EX_USAGE
     print(f"{arguments.out}: {'made' if made else 'already there, kept'}")
+    for line in _what_is_there(arguments.out):
+        print(line)
     return 0
+
+
+FILES = {
+    "model": "a tiny model with random weights",
+    "train.jsonl": "prompts to train on",
+    "warmup.jsonl": "prompts with their answers, for a supervised warm-up",
+    "eval.jsonl": "held-out prompts",
+    "pairs.jsonl": "pairs of a right and a wrong answer",
+}
+"""File or directory of prepared data → what it is."""
+
+
+def _what_is_there(out: Path) -> Iterator[str]:
+    """Yield what the directory has, and the command that uses it."""
+    for name, what in FILES.items():
+        if (out / name).exists():
+            yield f"  {out / name}: {what}"
+    if (train := out / "train.jsonl").exists():
+        model = out / "model" if (out / "model").exists() else "MODEL"
+        words = shlex.join(["--data", str(train), "--model", str(model)])
+        yield f"next: rollcall init {words}   writes the files of a run with this data"
 
 
 Plan = tuple[Mapping[str, Any], Callable[[Path], None]]

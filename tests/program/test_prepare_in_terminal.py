@@ -25,5 +25,8 @@ def test_a_terminal_has_a_row_with_the_seconds_that_goes_at_the_end(tmp_path: Pa
     words = [sys.executable, "-c", SLOW, str(tmp_path / "out")]
     with terminal(words, dict(os.environ), 200) as screen:
         screen.shows("making arithmetic: 0:00:01")
-        assert screen.shows("out: made") == [f"{tmp_path / 'out'}: made"]
+        made, *files, then = screen.shows("next: rollcall init")
+        assert made == f"{tmp_path / 'out'}: made"
+        assert f"  {tmp_path / 'out' / 'train.jsonl'}: prompts to train on" in files
+        assert f"--data {tmp_path / 'out' / 'train.jsonl'}" in then
         assert screen.program.wait(30) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from contract.launch.collectives import Standing
-from trainer.cluster import standing, tcp_stream
+from trainer.cluster import deepspeed_notice, standing, tcp_stream
 from trainer.cluster.calls import fetched
 from trainer.cluster.imports import without_collections
 from trainer.cluster.worker_group import build, load
@@ -21,6 +21,7 @@ class WorkerHost:
     """The Ray actor that holds a worker of any role."""
 
     def __init__(self, name: str) -> None:
+        deepspeed_notice.leave_out()
         self._name = name
         self._worker: Any = None
         self._thread: int | None = None

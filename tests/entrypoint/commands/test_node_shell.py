@@ -39,6 +39,12 @@ def test_a_login_by_ssh_is_told_what_it_lacks_and_how_to_take_it_over(
     assert not node_shell.lacking(LOGIN, machine(tmp_path / "x", monkeypatch))
 
 
+def test_a_command_that_takes_the_living_nodes_run_says_which_run_that_is() -> None:
+    told = node_shell.about(HEAD | {"ROLLCALL_NODE_NAME": "head-1"})
+    assert "this is the one in /workspace/run, of which head-1 lives on this machine" in told
+    assert "/checkpoints" in node_shell.about({})
+
+
 def test_bash_takes_the_variables_over_by_the_command_that_is_told() -> None:
     """Also values with spaces, quotes and line breaks."""
     value = "a 'b' \"c\"\n$d"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,3 +293,16 @@ def test_engines_that_share_are_each_on_a_node_and_it_is_said(
     assert engines["shares_with"] == ["reference"]
     assert plan.main(settings, False) == 0
     assert "no 4 GPUs are left for the engines" in capsys.readouterr().out
+
+
+def test_a_plan_for_this_machine_alone_warns_that_the_default_run_directory_is_not_there(
+    tmp_path: Path,
+) -> None:
+    alone = {"EXPECTED_WORKERS": "0"}
+    missing = replace(read_settings(alone), run_dir=tmp_path / "missing")
+    (warning,) = plan.plan(missing)["warnings"]
+    assert "ROLLCALL_RUN_DIR is not set" in warning
+    assert str(tmp_path / "missing") in warning
+    assert plan.plan(replace(missing, run_dir=tmp_path))["warnings"] == []
+    given = read_settings(alone | {"ROLLCALL_RUN_DIR": str(tmp_path / "missing")})
+    assert plan.plan(given)["warnings"] == []

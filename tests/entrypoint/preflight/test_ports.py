@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -230,7 +231,11 @@ def test_another_node_on_this_machine_with_some_of_the_worker_ports_is_named(
     if clashes:
         named = f"are also those of another Rollcall node on this machine: beside-{port_block} "
         assert f"{named}({first}-{last})" in finding.evidence
-        assert finding.remedy == "give each of them its own ROLLCALL_WORKER_PORTS"
+        own, free = str(finding.remedy).split(": ")
+        assert own == "give each of them its own ROLLCALL_WORKER_PORTS"
+        begin, end = re.findall(r"\d+", free)
+        assert int(end) - int(begin) + 1 == len(settings.worker_ports)
+        assert int(begin) > last or int(end) < first
     assert found(settings).verdict is Verdict.PASS, "its claim ends with it"
 
 

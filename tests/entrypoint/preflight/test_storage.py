@@ -62,6 +62,17 @@ def test_a_writable_directory_passes_and_nothing_is_left_in_it(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_the_variable_a_machine_alone_is_told_to_set_it_and_with_it_to_make_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "is_mounted", lambda path: False)
+    alone, missing = Head(0, 0, "a test"), tmp_path / "missing"
+    default = replace(read_settings({}), run_dir=missing)
+    assert "set ROLLCALL_RUN_DIR=$PWD/run" in storage.run_dir(Context(alone, default)).remedy
+    given = read_settings({"ROLLCALL_RUN_DIR": str(missing)})
+    assert f"mkdir -p {missing}" in storage.run_dir(Context(alone, given)).remedy
+
+
 def test_a_missing_directory_fails_and_is_not_made_if_nothing_is_mounted_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
