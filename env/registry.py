@@ -147,7 +147,7 @@ def reward_function(
         if spec.endswith(".py"):
             return guard(load_reward_file(Path(spec)))
     except RewardFileError as error:
-        raise RewardSpecError(str(error), error.raised) from error
+        raise RewardSpecError(error.problem, error.raised, remedy=error.remedy) from error
     except ValueError as error:
         raise RewardSpecError(str(error)) from error
     raise _unknown(spec)

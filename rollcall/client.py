@@ -211,9 +211,13 @@ class Client:
                 yield _event(row)
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        ask = partial(head_client.ask, self._settings, method, path, **options)
+        return head_client.patiently(
+            self._settings, partial(self._ask_once, method, path, **options)
+        )
+
+    def _ask_once(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:
-            return head_client.patiently(self._settings, ask)
+            return head_client.ask(self._settings, method, path, **options)
         except head_client.NoAnswerError as error:
             for variable, argument in self._arguments.items():  # what to change is in the program
                 error.args = (str(error).replace(variable, argument),)

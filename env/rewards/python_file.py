@@ -21,8 +21,11 @@ NAME = "reward_func"
 class RewardFileError(ValueError):
     """A file that gives no reward function; the message says why."""
 
-    def __init__(self, sentence: str, raised: Raised | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, problem: str, raised: Raised | None = None, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}. {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+        """What to do; empty if `problem` says all."""
         self.raised = raised
         """The exception of the file's code, if that is why."""
 
@@ -46,8 +49,8 @@ def load_reward_file(path: Path) -> FileReward:
     module, parameters = load_module(path), "(queries, prompts, labels)"
     if not hasattr(module, NAME) and (names := callables_in(module)):
         raise RewardFileError(
-            f"{path}: defines no function {NAME}{parameters}: it defines {', '.join(names)}. Name "
-            f"the one that scores, as in {path}:{names[0]}"
+            f"{path}: defines no function {NAME}{parameters}: it defines {', '.join(names)}",
+            remedy=f"Name the one that scores, as in {path}:{names[0]}",
         )
     return FileReward(_callable_of(module, path, NAME, parameters))
 

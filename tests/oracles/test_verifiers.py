@@ -298,7 +298,7 @@ def test_an_episode_is_tried_before_a_run(
     tiny: Tiny, tmp_path: Path, how: str, fault: str, warning: str
 ) -> None:
     """A sandbox that is away is a warning; a bug is a fault with the package's line."""
-    from trainer.config import code_check, job_checks
+    from trainer.config import code_findings, job_checks
     from trainer.config.parse import parse
     from trainer.rollout.try_code import try_environment
 
@@ -309,7 +309,7 @@ def test_an_episode_is_tried_before_a_run(
     flags = {"environment": "verifiers:own-env", "environment_args": arguments, "max_turns": 2}
     given = tiny.needed(tmp_path / "run") | flags | {"prompt_data": data, "remote_rm_url": None}
     config = parse(to_argv(given))
-    found = code_check.of([*try_environment(config, job_checks.first_rows(config))])
+    found = code_findings.of([*try_environment(config, job_checks.first_rows(config))])
     assert [fault in one and "own_env.py:" in one for one in found.faults] == [True] * bool(fault)
     assert [warning in one for one in found.warnings] == [True] * bool(warning)
     scores = [] if fault or warning else [pytest.approx(1.1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall import AsyncClient, Client, ConfigError, NoAnswerError, RefusedError
+from rollcall import AsyncClient, AwayError, Client, ConfigError, NoAnswerError, RefusedError
 from tests.support.job_head import JobHead, fails
 
 
@@ -64,3 +64,15 @@ def test_a_fault_of_an_argument_names_the_argument(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError) as caught:
         Client()
     assert [fault.path for fault in caught.value.faults] == ["ROLLCALL_URL"]
+
+
+def test_a_head_that_is_away_is_told_in_the_words_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An argument is named as the argument that it is, also while the client asks again."""
+    monkeypatch.setenv("ROLLCALL_HEAD_TIMEOUT", "1")
+    with pytest.raises(AwayError) as caught:
+        Client("http://127.0.0.1:9", "t" * 40).status()
+    for said in (str(caught.value), capsys.readouterr().err):
+        assert "give the address of another node (url)" in said
+    assert isinstance(caught.value, NoAnswerError)

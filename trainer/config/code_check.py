@@ -14,16 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from contract.durations import counted
 from contract.launch.programs import Program
-from contract.options import ended
 from contract.redaction import redact, secret_texts
 from env.data.columns import ANSWER_COLUMNS
 from env.images.rows import texts_of
@@ -31,6 +29,7 @@ from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, f
 from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
 from trainer.config import own_functions, reward_models
+from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
 
 PACKAGES = ("PIL", "datasets", "numpy", "pyarrow", "transformers")
@@ -47,90 +46,6 @@ GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
 NONSENSE = "qwertz 0x7 qwertz"
 """A completion that answers nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A completion, and what the user's code said of it."""
-
-    what: str
-    """The reward or the environment, as the user spells it."""
-    row: int
-    """Of the data, from 1."""
-    completion: str
-    score: float | None
-    """None: it gave no score."""
-
-    @property
-    def scored(self) -> str:
-        score = "no score" if self.score is None else f"{self.score:g}"
-        return f"{brief(self.completion)} → {score}"
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something that is wrong with a user's code, or that could not be tried."""
-
-    flag: str
-    """The flag and its value."""
-    problem: str
-    place: str = ""
-    """FILE:LINE of the user's code; empty if unknown."""
-    refuses: bool = True
-    """Whether the run would fail in the same way; else it is a warning."""
-    package: str = ""
-    """The module that is not installed here, if that is why."""
-    of_here: bool = False
-    """Whether another machine may have what the code lacks here."""
-
-    def __str__(self) -> str:
-        said = f"{self.flag}: {self.problem}"
-        if not self.refuses:
-            return said
-        install = f"Install {self.package}, or correct" if self.package else "Correct"
-        return f"{ended(said)} {install} {self.place or 'the code'}"
-
-
-Found = Tried | Trouble
-
-
-@dataclass(frozen=True, slots=True)
-class CodeCheck:
-    """All that was found."""
-
-    tried: tuple[Tried, ...] = ()
-    troubles: tuple[Trouble, ...] = ()
-    printed: tuple[str, ...] = ()
-    """The first lines that the code itself printed."""
-
-    @property
-    def lines(self) -> list[str]:
-        """Return a line for each row of each reward, and of the environment."""
-        rows: dict[tuple[str, int], list[str]] = {}
-        for one in self.tried:
-            rows.setdefault((one.what, one.row), []).append(one.scored)
-        scores = [f"{what}, row {row}: {', '.join(each)}" for (what, row), each in rows.items()]
-        return [*scores, *(f"it printed: {line}" for line in self.printed)]
-
-    @property
-    def faults(self) -> list[str]:
-        return [str(one) for one in self.refusals]
-
-    @property
-    def refusals(self) -> list[Trouble]:
-        return [one for one in self.troubles if one.refuses]
-
-    @property
-    def warnings(self) -> list[str]:
-        return [str(one) for one in self.troubles if not one.refuses]
-
-
-def of(found: Sequence[Found]) -> CodeCheck:
-    """Return what was found, sorted by its kind."""
-    return CodeCheck(
-        tuple(one for one in found if isinstance(one, Tried)),
-        tuple(one for one in found if isinstance(one, Trouble)),
-    )
 
 
 def environment_of(config: Config) -> str:
@@ -183,7 +98,8 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
         try:
             reward = reward_function(spec)
         except RewardSpecError as error:
-            yield unloaded(flag, error, error.raised)
+            trouble = unloaded(flag, error, error.raised)
+            yield replace(trouble, problem=shown(error.problem), remedy=error.remedy)
             continue
         if not prompts:
             problem = f"it was loaded and not run: no row of {config.prompt_data} is on this disk"
@@ -391,26 +307,3 @@ def _unfinished(flag: str, code: int | None, seconds: float, lines: Sequence[str
     is_killed = code == -signal.SIGKILL  # by the kernel, for its memory, or by a person
     problem = f"its process was ended {ended}{last}"
     return Trouble(flag, problem, refuses=not is_killed, of_here=code < 0)
-
-
-END = "end"
-
-
-def write(file: Any, one: Found | None) -> None:
-    """Append a finding to the file of results; None ends them."""
-    row: Mapping[str, Any] = {"kind": END}
-    if one is not None:
-        row = {"kind": type(one).__name__, **asdict(one)}
-    file.write(json.dumps(row) + "\n")
-    file.flush()
-
-
-def read(file: Path) -> list[Found | None]:
-    """Return the findings in a file of results; None stands for their end."""
-    kinds = {Tried.__name__: Tried, Trouble.__name__: Trouble}
-    found: list[Found | None] = []
-    lines = file.read_text().splitlines() if file.exists() else []
-    for row in map(json.loads, lines):
-        kind = kinds.get(row.pop("kind"))
-        found.append(kind(**row) if kind else None)
-    return found

@@ -1,6 +1,6 @@
 """`python -m trainer.rollout.try_code RESULTS SECONDS FLAGS`: runs a user's code on the first rows.
 
-What it finds is written to the file RESULTS (`trainer.config.code_check`). Ray is not imported.
+What it finds is written to the file RESULTS (`trainer.config.code_findings`). Ray is not imported.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from env.episodes.types import (
 from env.types import Prompt
 from env.user_code import NOT_THE_USERS, Cause, same_fault
 from trainer.algorithms import own_trials
-from trainer.config import code_check, job_checks
-from trainer.config.code_check import Found, Tried, Trouble
+from trainer.config import code_check, code_findings, job_checks
+from trainer.config.code_findings import Found, Tried, Trouble
 from trainer.config.config import Config
 from trainer.config.parse import parse
 from trainer.models import pretrained
@@ -60,13 +60,13 @@ def main(argv: Sequence[str]) -> int:
         for one in chain(
             code_check.try_rewards(config, prompts), code_check.try_combination(config)
         ):
-            code_check.write(results, one)
+            code_findings.write(results, one)
         if code_check.environment_of(config):
             for one in try_environment(config, prompts):
-                code_check.write(results, one)
+                code_findings.write(results, one)
         for one in try_formulas(config):
-            code_check.write(results, one)
-        code_check.write(results, None)
+            code_findings.write(results, one)
+        code_findings.write(results, None)
     return ExitCode.FINISHED
 
 
@@ -187,8 +187,8 @@ def _watch(results: IO[str], seconds: float, config: Config) -> None:
         place = _users_line()
         at = f" at {place}" if place else ""
         problem = f"it has not ended after {seconds:g} s{at}, so it was not tried to its end"
-        code_check.write(results, Trouble(flag, problem, place, refuses=False))
-        code_check.write(results, None)
+        code_findings.write(results, Trouble(flag, problem, place, refuses=False))
+        code_findings.write(results, None)
         sys.stdout.flush()
         os._exit(ExitCode.FINISHED)
 

@@ -14,8 +14,8 @@ import pytest
 from env.types import IN_PYTHON
 from tests.support.repository import ROOT
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config import code_check, job_checks, whole_job
-from trainer.config.code_check import CodeCheck
+from trainer.config import code_check, code_findings, job_checks, whole_job
+from trainer.config.code_findings import CodeCheck
 from trainer.config.config import Config
 from trainer.config.parse import parse
 
@@ -105,7 +105,7 @@ def config_of(tiny: Tiny, run: Path, *rewards: str, **flags: Any) -> Config:
 
 def tried(config: Config) -> CodeCheck:
     rows = job_checks.first_rows(config)
-    return code_check.of([*code_check.try_rewards(config, rows)])
+    return code_findings.of([*code_check.try_rewards(config, rows)])
 
 
 @pytest.mark.parametrize("name", [":right", ":waits", ":Callable", ""])
@@ -164,7 +164,7 @@ def test_a_file_without_a_name_is_answered_with_the_names_in_it(
     own = tmp_path / "own.py"
     own.write_text("def good(completions, **kwargs): ...\n\ndef other(): ...\n")
     (fault,) = tried(config_of(tiny, run_dir, str(own))).faults
-    assert f"it defines good, other. Name the one that scores, as in {own}:good" in fault
+    assert fault.endswith(f"it defines good, other. Name the one that scores, as in {own}:good")
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_wrong_function_is_found_without_ray_and_torch(
         [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
-    found = code_check.read(results)
+    found = code_findings.read(results)
     assert found[-1] is None
     assert "TypeError" in str(found[0])
 

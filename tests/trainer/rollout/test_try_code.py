@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.tiny_run import Tiny, to_argv
-from trainer.config import code_check, job_checks
-from trainer.config.code_check import CodeCheck
+from trainer.config import code_findings, job_checks
+from trainer.config.code_findings import CodeCheck
 from trainer.config.parse import parse
 from trainer.rollout.try_code import try_environment
 
@@ -77,7 +77,7 @@ class AgentExecutor(MultiTurnAgentExecutor):
 def tried(tiny: Tiny, run: Path, **flags: Any) -> CodeCheck:
     given = tiny.needed(run) | {"remote_rm_url": None, "generate_max_len": 8} | flags
     config = parse(to_argv(given), absent=True)
-    return code_check.of([*try_environment(config, job_checks.first_rows(config))])
+    return code_findings.of([*try_environment(config, job_checks.first_rows(config))])
 
 
 @pytest.fixture
