@@ -138,7 +138,7 @@ def test_rollcall_recipe_decides_otherwise(tmp_path: Path) -> None:
 def test_a_variable_that_is_not_set_is_named_with_the_scripts_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("NPROC", "LR", "EXTRA", "FOO", "ROOT_OF_IT", "PYTHONPATH"):
+    for name in ("NPROC", "LR", "EXTRA", "FOO", "SUFFIX", "ROOT_OF_IT", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     path = script(
         tmp_path,
@@ -146,7 +146,7 @@ def test_a_variable_that_is_not_set_is_named_with_the_scripts_line(
 export PYTHONPATH=/x:$PYTHONPATH
 [ -z "$FOO" ] && mkdir -p x
 PROCESSES=${NPROC}
-ARGS=(--lr $LR)
+ARGS=(--lr $LR --name a${SUFFIX:+-}${SUFFIX})
 function launch() { torchrun --nproc-per-node $PROCESSES "$@" $1; }
 launch train.py "${ARGS[@]}" --port ${PORT:-29500} \\
     $EXTRA --total $((NODES_OF_IT * 8))

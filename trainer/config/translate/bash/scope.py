@@ -133,7 +133,9 @@ class Scope:
         if value is not None:
             variable = name if name.isidentifier() else ARGUMENTS
             self.record.emptied |= self.record.made_of.get(variable, {})
-        elif not (name.isdecimal() and self.state.saved):  # a function may do without arguments
+        elif name not in self.source.optional and not (
+            name.isdecimal() and self.state.saved  # a function may do without arguments
+        ):
             self.record.emptied[name] = line(node)
 
     def is_outside(self, name: str) -> bool:

@@ -48,6 +48,8 @@ class Source:
 
     text: bytes
     statements: list[Node]
+    optional: frozenset[str] = frozenset()
+    """Variables that the script does without on purpose: it asks for each by `${NAME:+…}`."""
 
     def of(self, node: Node) -> str:
         """Return a node's text."""
@@ -72,7 +74,14 @@ def parsed(text: str) -> Source:
             raise
         statements = _tree(source)
     ended = _with_comments_ended(source, statements)
-    return Source(ended, statements if ended == source else _tree(ended))
+    tree = statements if ended == source else _tree(ended)
+    return Source(ended, tree, frozenset(_asked_for(tree)))
+
+
+def _asked_for(tree: list[Node]) -> Iterator[str]:
+    for one in below(tree):
+        if one.get("Type") == "ParamExp" and (one.get("Exp") or {}).get("Op") in (":+", "+"):
+            yield str(one["Param"]["Value"])
 
 
 def with_brackets_hidden(text: str) -> str:
