@@ -41,7 +41,7 @@ OWN_MODULES = ("bundle", "demo", "init", "report")
 """Commands that read no settings of a node; each is the `main` of its module."""
 STARTS_PROGRAMS = frozenset({*PROGRAMS, "up", "demo", "exec", "sft", "rm", "dpo"})
 NO_JOB = (
-    "no job is given: give its flags after the image's name or in ROLLCALL_JOB. For a cluster that "
+    "no job is given: give its flags after `rollcall up` or in ROLLCALL_JOB. For a cluster that "
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
     "`rollcall submit`."
 )

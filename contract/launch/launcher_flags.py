@@ -300,7 +300,8 @@ def _warnings(launcher: _Launcher, flags: Sequence[Flag]) -> tuple[str, ...]:
     if not dropped:
         return ()
     named = ", ".join(" ".join(words) for words in dropped)
-    why = "the roll call, the restart budget and the logs of Rollcall replace it"
+    them = "it" if len(dropped) == 1 else "them"
+    why = f"Rollcall's roll call, restart budget and logs replace {them}"
     return (f"{launcher.name} {named}: no effect here, {why}",)
 
 

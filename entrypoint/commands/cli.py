@@ -39,6 +39,17 @@ COMMANDS: Mapping[str, str] = {
     "demo": "a head, two workers and a reward server on this machine, training for a few minutes",
 }
 
+OTHER_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("cancel", "kill", "abort", "delete", "terminate", "scancel"), "stop"),
+    **dict.fromkeys(("ps", "ls", "jobs", "queue", "squeue"), "list"),
+    **dict.fromkeys(("run", "start", "launch", "serve"), "up"),
+    **dict.fromkeys(("sbatch", "add"), "submit"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("show", "info", "describe", "state"), "status"),
+    **dict.fromkeys(("check", "preflight", "diagnose"), "doctor"),
+    **dict.fromkeys(("dashboard", "page", "ui"), "open"),
+}
+"""Words of other programs → the command that does the same."""
 WAIT = "--wait-for-jobs"
 """Flag of `up` and `plan`: the cluster has no job of its own."""
 NO_CODE = "--no-code"
@@ -162,7 +173,7 @@ def parse(
         return Invocation("up" if recipe_takes_command else "exec", tuple(words))
     if recipe_takes_command and ("/" in first or not nearest(first.lower(), COMMANDS)):
         return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
-    raise UsageError(f"{first} is neither a command nor a program in this image: {_meant(first)}")
+    raise UsageError(f"{first} is neither a command nor a program here: {_meant(first)}")
 
 
 def _with_stage(call: Invocation, recipe_takes_command: bool) -> Invocation:
@@ -176,8 +187,10 @@ def _with_stage(call: Invocation, recipe_takes_command: bool) -> Invocation:
 
 
 def _meant(word: str) -> str:
-    """Return which command a word may mean; all of them if it resembles none."""
-    return did_you_mean(word.lower(), COMMANDS, f"the commands are {', '.join(COMMANDS)}")
+    """Return which command a word may mean; where all are listed if it resembles none."""
+    if meant := OTHER_WORDS.get(word.lower(), ""):
+        return f"did you mean {meant}?\n  {meant}: {COMMANDS[meant]}"
+    return did_you_mean(word.lower(), COMMANDS, "`rollcall --help` lists the commands")
 
 
 def wants_json(words: Sequence[str]) -> bool:

@@ -120,6 +120,6 @@ class JobLoop:
         with suppress(OSError):  # none, or of a head that ended while another job ran
             self.run.files.kept.rename(run.files.kept)
         run_identity.identify(settings, run.files)
-        verb = "goes on" if journal.attempts() else "begins"
+        verb = "continues" if journal.attempts() else "begins"
         journal.record("start", f"{job.id} {verb} on the cluster of {settings.node_name}")
         return run

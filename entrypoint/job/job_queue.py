@@ -293,7 +293,8 @@ class JobQueue:
         )
         self._store(over)
         told = {"job": job.id, "outcome": str(state), "exit_code": int(exit_code)}
-        self._journal.record("job-ended", f"{job.shown} has {state.verb}: {sentence}", **told)
+        why = "" if state is JobState.FINISHED else f": {sentence}"
+        self._journal.record("job-ended", f"{job.shown} has {state.verb}{why}", **told)
 
     def _faults(self, job: Job) -> list[str]:
         faults = list(environments.faults(job.runtime_env))

@@ -39,7 +39,7 @@ class JournalObserver:
     def rejoined(self, info: NodeInfo) -> None:
         """Have Ray mark the node dead: its entrypoint ended its Ray before it checked in again."""
         why = f" ({info.rejoins})" if info.rejoins else ""
-        over = f"{info.node} asks to join again{why}, so that what ran on it before is over"
+        over = f"{info.node} asks to join again{why}: its earlier processes have ended"
         marked = "; Ray knows it" if self.ray.mark_dead(info.node, over) else ""
         if marked or info.rejoins:
             self.journal.record("node-over", f"{over}{marked}", node=info.node)

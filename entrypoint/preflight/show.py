@@ -54,12 +54,13 @@ def sorted_by_need(results: Iterable[Result]) -> tuple[Result, ...]:
 
 
 def say_report(report: Report, write_line: Callable[[str], object], *, on_terminal: bool) -> None:
-    """Say what is not well, and how many checks passed; the whole report if one failed."""
+    """Say what is not well, failures last, and how many checks passed."""
+    not_well = replace(report, results=(*report.warnings, *report.fails))
     if report.fails:
-        show_report(report, write_line, on_terminal=on_terminal)
-        return
-    for line in lines(replace(report, results=report.warnings)):
-        write_line(line)
+        show_report(not_well, write_line, on_terminal=on_terminal)
+    else:
+        for line in lines(not_well):
+            write_line(line)
     if report.results:
         write_line(summary(report))
 
@@ -76,8 +77,10 @@ def summary(report: Report) -> str:
     """preflight: 17 passed, 1 warning, 9 skipped (rollcall doctor shows all)"""
     count = Counter(result.verdict for result in report.results)
     passed, warned, skipped = count[Verdict.PASS], count[Verdict.WARN], count[Verdict.SKIP]
+    failed = count[Verdict.FAIL]
     parts = [f"{passed} passed"]
     parts += [f"{warned} warning{'s' if warned > 1 else ''}"] if warned else []
+    parts += [f"{failed} failed"] if failed else []
     parts += [f"{skipped} skipped"] if skipped else []
     return f"preflight: {', '.join(parts)} (rollcall doctor shows all)"
 
@@ -136,7 +139,7 @@ def _merged(report: Report) -> list[Result]:
         several = list(results)
         if skipped is not None and len(several) > 1:
             group, _ = skipped
-            merged.append(replace(several[0], name=f"{group}.*"))
+            merged.append(replace(several[0], name=f"{group}.* ({len(several)} checks)"))
         else:
             merged += several
     return merged

@@ -369,7 +369,7 @@ def test_a_guides_command_has_its_recipe_unless_that_of_the_head_says_otherwise(
 @pytest.mark.parametrize(
     ("words", "environment", "said"),
     [
-        (["no-such-program"], {}, "no-such-program is not a program that this image has"),
+        (["no-such-program"], {}, "no-such-program is not a program on this node"),
         (["true", "|", "tee"], {}, "no shell reads it"),
         (["--pretrain", "m"], {"pip": ["a"]}, "the builtin trainer takes no runtime environment"),
         (["--use_wandb", "0123456789abcdef"], {}, "set WANDB_API_KEY on the head"),

@@ -170,7 +170,7 @@ def test_with_the_command_recipe_a_misspelt_command_is_not_the_job(words: str, m
     ("words", "said"),
     [
         ("statsu", "did you mean status?"),
-        ("qqqqqq", "the commands are up, plan, "),
+        ("qqqqqq", "`rollcall --help` lists the commands"),
         ("doctor now", "doctor does not take now; it takes --json"),
         (
             "--pretrain m --wait-for-jobs",
@@ -209,8 +209,25 @@ def test_words_that_mean_nothing_end_with_64_and_one_line() -> None:
     done = run("statsu")
     assert done.returncode == 64
     assert done.stderr.splitlines() == [
-        "statsu is neither a command nor a program in this image: did you mean status?"
+        "statsu is neither a command nor a program here: did you mean status?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("cancel", "did you mean stop?\n  stop: ask the head to save and to stop, or end one job"),
+        ("start", "did you mean up?\n  up: run this node"),
+        ("jobs", "did you mean list?\n  list: the jobs of a cluster"),
+    ],
+)
+def test_a_word_of_other_programs_names_the_command_that_does_it(
+    word: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(cli.UsageError) as caught:
+        cli.parse([word, "job-4"])
+    assert f"{word} is neither a command nor a program here: {said}" in str(caught.value)
 
 
 def test_nothing_typed_and_nothing_set_shows_what_it_can_do() -> None:

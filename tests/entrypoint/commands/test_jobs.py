@@ -219,7 +219,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
         (["submit", "--working-dir", "/none", "--", "true"], "/none is neither a directory nor"),
         (
             ["submit", "--", "no-such-program"],
-            "no-such-program is not a program that this image has",
+            "no-such-program is not a program on this node",
         ),
         (["status", "job-7"], "there is no job job-7: the jobs are none yet"),
         (["stop", "now"], "there is no job now"),

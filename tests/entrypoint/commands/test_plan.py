@@ -53,7 +53,7 @@ def test_a_head_by_default_that_is_told_of_a_head_is_reminded_of_ray_worker() ->
     [
         ("openrlhf", "python3 -m openrlhf.cli.train_ppo_ray --pretrain x", "has no OpenRLHF"),
         ("verl", "python3 -m verl.trainer.main_ppo data.train_files=x", "has verl"),
-        ("command", "nosuchprogram run", "nosuchprogram is not a program that this image has"),
+        ("command", "nosuchprogram run", "nosuchprogram is not a program on this node"),
     ],
 )
 def test_what_this_machine_lacks_is_a_warning_in_a_plan_for_others(

@@ -75,7 +75,7 @@ def test_flags_stages_and_a_named_recipe_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("no-such-program", "--x"), "give a command that it has"),
+        (("no-such-program", "--x"), "give a command that is there"),
         (("train.py", "--x"), "give python3 train.py"),
         (("pyhton3", "--x"), "did you mean python3?"),
     ],
@@ -86,7 +86,7 @@ def test_what_is_no_program_gets_one_message_with_what_would_do(
     done = run_plan({"ROLLCALL_RUN_DIR": str(tmp_path)}, *words)
     assert done.returncode == 64
     (said,) = done.stderr.splitlines()
-    assert said == f"{words[0]} is not a program that this image has: {problem}"
+    assert said == f"{words[0]} is not a program on this node: {problem}"
 
 
 @pytest.mark.parametrize(

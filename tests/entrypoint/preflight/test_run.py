@@ -168,7 +168,7 @@ def test_checks_that_find_nothing_to_look_at_are_one_line() -> None:
         Check(f"gpu.{name}", "?", lambda _: Finding(Verdict.SKIP, "no GPU")) for name in "abc"
     ]
     told = report(*absent, PASSING)
-    assert show.lines(told) == ["SKIP gpu.*: no GPU", "PASS t.passes: fine"]
+    assert show.lines(told) == ["SKIP gpu.* (3 checks): no GPU", "PASS t.passes: fine"]
     assert len(told.as_dict()["checks"]) == 4
 
 
@@ -185,8 +185,9 @@ def test_a_node_that_is_well_says_so_in_one_line_and_what_is_not_in_full() -> No
     said.clear()
     failed = report(FAILING, WARNING, SKIPPING, PASSING)
     show.say_report(failed, said.append, on_terminal=False)
-    assert [line.split()[0] for line in said] == ["PASS", "SKIP", "WARN", "FAIL"]
-    assert said[-1] == "FAIL t.fails: none → buy [one]"
+    assert [line.split()[0] for line in said] == ["WARN", "FAIL", "preflight:"]
+    assert said[1] == "FAIL t.fails: none → buy [one]"
+    assert "1 passed, 1 warning, 1 failed, 1 skipped (rollcall doctor shows all)" in said[-1]
 
 
 def test_what_a_node_says_of_its_checks_is_a_line_that_the_head_takes() -> None:

@@ -226,7 +226,7 @@ def _unknown(typed: str, table: Table) -> str:
 
 def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given: bool) -> None:
     if variable := needs_variable(value) if row.by.__name__ in NUMERIC else "":
-        what = ("value", "…") if row.by.__name__ == "switch" else ("number", "2")
+        what = ("value", "…") if row.by.__name__ == "switch" else ("number", "NUMBER")
         made.lost.append(
             f"{row.theirs}={plain(value)}: give the {what[0]}, as in --set {variable}={what[1]}"
         )

@@ -49,7 +49,7 @@ from entrypoint.processes.programs import unshadowed
 log = logging.getLogger(__name__)
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=command has nothing to run: "
-    "give the command after the image's name, or in ROLLCALL_JOB. For a cluster that waits for "
+    "give the command after `rollcall up --`, or in ROLLCALL_JOB. For a cluster that waits for "
     "jobs, start every node with `rollcall up --wait-for-jobs`."
 )
 
@@ -113,8 +113,8 @@ def _missing(settings: Settings) -> str:
     instead = did_you_mean(program, _programs(), cutoff=0.8)
     if program.endswith(".py"):
         instead = f"give python3 {program}"
-    otherwise = OF_SLURM if is_of_slurm(words) else "give a command that it has"
-    fault = f"{program} is not a program that this image has: {instead or otherwise}"
+    otherwise = OF_SLURM if is_of_slurm(words) else "give a command that is there"
+    fault = f"{program} is not a program on this node: {instead or otherwise}"
     if "/" in program:
         return AbsentFile(fault, Path(program))
     return fault if instead else NotHere(fault)

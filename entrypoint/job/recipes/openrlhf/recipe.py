@@ -89,7 +89,7 @@ USAGE = re.compile(
 )
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=openrlhf has nothing to train: give OpenRLHF's "
-    "command after the image's name, or in ROLLCALL_JOB, such as "
+    "command after `rollcall up --`, or in ROLLCALL_JOB, such as "
     "`python3 -m openrlhf.cli.train_ppo_ray …`"
 )
 

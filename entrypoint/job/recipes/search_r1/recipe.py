@@ -47,7 +47,7 @@ URL, SEARCHES = "retriever.url", "do_search"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=search-r1 has nothing to train: give Search-R1's "
-    "command after the image's name, or in ROLLCALL_JOB, such as "
+    "command after `rollcall up --`, or in ROLLCALL_JOB, such as "
     "`python3 -m verl.trainer.main_ppo …`"
 )
 WEIGHTS_ALONE = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=supervised has nothing to train: give a stage "
-    "after the image's name, or in ROLLCALL_JOB, such as `sft --pretrain … --dataset …`"
+    "after `rollcall up --`, or in ROLLCALL_JOB, such as `sft --pretrain … --dataset …`"
 )
 
 LESS_MEMORY = MemoryAdvice(

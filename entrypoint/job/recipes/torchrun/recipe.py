@@ -26,8 +26,8 @@ from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.processes.programs import program
 
 NO_JOB = (
-    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after the "
-    "image's name, or in ROLLCALL_JOB, such as `train.py --lr 1e-5`"
+    "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=torchrun has no script to run: give it after "
+    "`rollcall up --`, or in ROLLCALL_JOB, such as `train.py --lr 1e-5`"
 )
 THREADS = "OMP_NUM_THREADS"
 

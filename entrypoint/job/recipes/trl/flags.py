@@ -16,6 +16,8 @@ TYPES = "dataclass_types"
 TRANSFORMERS = "transformers"
 MOST_IMPORTS = 10
 """From one file to the next, until the class itself."""
+MOST_MEANT = 3
+"""Flags with the same beginning that a message names."""
 OWN = frozenset({"config", "help"})
 """Flags of TRL's parser itself."""
 
@@ -40,8 +42,15 @@ def unknown(package: Path, script: str, arguments: Sequence[str]) -> Iterator[st
             continue
         name = typed.removeprefix("--").replace("-", "_")
         near = nearest(name, sorted(known), cutoff=MISTYPED)
-        hint = f"did you mean --{near}?" if near else "leave it out"
+        meant = [near] if near else sorted(begun, key=_by_use)[:MOST_MEANT]
+        named = " or ".join(f"--{one}" for one in meant)
+        hint = f"did you mean {named}?" if meant else "leave it out"
         yield f"{typed} is not a flag of the installed TRL's script {script}: {hint}"
+
+
+def _by_use(name: str) -> tuple[bool, str]:
+    """Return the place of a flag among those that begin alike: what names a thing is first."""
+    return "name" not in name.split("_"), name
 
 
 @cache

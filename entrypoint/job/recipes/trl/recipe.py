@@ -55,7 +55,7 @@ MODELS = (
 NOT_SCRIPTS = frozenset({"__init__", "_hf_argparser", "env", "utils", "vllm_serve"})
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=trl has nothing to train: give TRL's command "
-    "after the image's name, or in ROLLCALL_JOB, such as `trl sft --model_name_or_path …`"
+    "after `rollcall up --`, or in ROLLCALL_JOB, such as `trl sft --model_name_or_path …`"
 )
 NOT_HERE = "this image has no TRL: use the images `cpu`, `cuda` or `rocm`, or install trl"
 

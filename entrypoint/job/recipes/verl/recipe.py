@@ -72,7 +72,7 @@ USAGE = re.compile(
 )
 NO_JOB = (
     "ROLLCALL_JOB is not set, and ROLLCALL_RECIPE=verl has nothing to train: give verl's command "
-    "after the image's name, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
+    "after `rollcall up --`, or in ROLLCALL_JOB, such as `python3 -m verl.trainer.main_ppo …`"
 )
 NOT_HERE = (
     "neither Rollcall's Python nor the one on PATH has verl: build the CUDA image with "

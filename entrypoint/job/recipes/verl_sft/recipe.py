@@ -48,7 +48,7 @@ STEP_PATTERN = re.compile(
 CONTENTS = "checkpoint.save_contents"
 NO_JOB = (
     f"ROLLCALL_JOB is not set, and ROLLCALL_RECIPE={NAME} has nothing to train: give the command "
-    f"after the image's name, or in ROLLCALL_JOB, such as `torchrun -m {MODULE} …`"
+    f"after `rollcall up --`, or in ROLLCALL_JOB, such as `torchrun -m {MODULE} …`"
 )
 NOT_HERE = (
     "{python} has no verl: build the CUDA image with FLAVOUR=cuda-verl, or use an image that has "

@@ -81,7 +81,7 @@ def test_what_a_guides_script_leaves_out_is_named(
 
 def test_a_number_from_outside_is_asked_for() -> None:
     assert of_guide("verl-amd-slurm").lost[0] == (
-        "trainer.nnodes=${SLURM_NNODES}: give the number, as in --set SLURM_NNODES=2"
+        "trainer.nnodes=${SLURM_NNODES}: give the number, as in --set SLURM_NNODES=NUMBER"
     )
 
 

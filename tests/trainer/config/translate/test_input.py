@@ -158,7 +158,7 @@ def test_a_sum_of_the_script_is_a_number(
     _, out, _ = run(capsys, str(script))
     assert flags(out)["--prompt_max_len"] == ["2048"]
     script.write_text(f"{VERL} {MODEL} data.max_prompt_length=$((N * 2))\n")
-    assert "give the number, as in --set N=2" in run(capsys, str(script))[2]
+    assert "give the number, as in --set N=NUMBER" in run(capsys, str(script))[2]
     _, out, _ = run(capsys, "--set", "N=3", str(script))
     assert flags(out)["--prompt_max_len"] == ["6"]
 

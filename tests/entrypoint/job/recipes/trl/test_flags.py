@@ -68,6 +68,7 @@ def test_a_command_that_the_parser_takes_is_accepted(tmp_path: Path, words: str)
             "trl grpo --model_name_or_path m --warp",
             "--warp is not a flag of the installed TRL's script",
         ),
+        ("trl grpo --model m", "script grpo: did you mean --model_name_or_path or --"),
         ("trl sft --model_name_or_path m --reward_funcs=a", "script sft: leave it out"),
         ("trl kto --model_name_or_path m --desirable_wieght 1", "did you mean --desirable_weight?"),
         ("trl distillation --warp 1", "not a flag of the installed TRL's script distillation"),
