@@ -79,10 +79,15 @@ class DataFlags:
     prompt_split: str = Group.DATA.flag(
         TRAIN, "split of data sets that have several", dotted="data.prompt_split"
     )
-    input_key: str = Group.DATA.flag("input", "column of the prompt", dotted="data.input_key")
+    input_key: str = Group.DATA.flag(
+        "input",
+        "column of the prompt; not given, and not there: the only column with a usual name",
+        dotted="data.input_key",
+    )
     label_key: str | None = Group.DATA.flag(
         None,
-        "column of the reference answer; dots for a nested one: reward_model.ground_truth",
+        "column of the reference answer; dots for a nested one: reward_model.ground_truth; chosen "
+        "with --input_key, if neither is given",
         dotted="data.label_key",
     )
     input_template: str | None = Group.DATA.flag(
