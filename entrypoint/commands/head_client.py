@@ -31,7 +31,7 @@ from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import token as run_token
-from entrypoint.run.flight_record import run_end
+from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
 from entrypoint.run.lost_head import failover, what_follows
 
@@ -188,10 +188,25 @@ def _lease_host(settings: Settings) -> str:
     return ""
 
 
+def _without_head(settings: Settings) -> str:
+    """Return what tells of a run whose trainer no head has started; "" if it is no such run."""
+    run, path = RunFiles(settings.run_dir), shlex.quote(str(settings.run_dir))
+    with suppress(OSError):
+        if run.journal.exists() and (found := standalone.state_of(run)):
+            state = found[0].replace("_", " ")
+            return (
+                f"the run in {run.root} has no head to ask ({state}): rollcall report {path} tells "
+                f"of it, and rollcall open {path} shows its page"
+            )
+    return ""
+
+
 def token_of(settings: Settings) -> str:
     """Return the run's token, or the key that was given in its place. Raises NoAnswerError."""
     if token := run_token.for_client(settings):
         return token
+    if without := _without_head(settings):
+        raise NoAnswerError(without, ExitCode.UNREACHABLE)
     if why := run_token.unreadable(settings):
         sentence = f"no token: {why}. Ask as the user of the run's nodes, or set ROLLCALL_TOKEN"
     else:

@@ -33,14 +33,18 @@ def state_of(run: RunFiles) -> tuple[str, str] | None:
     if not standalone.is_by_trainer(start):
         return None
     silent = standalone.silence(run)
-    return _after(_age(run) if silent is None else silent, standalone.SILENCE_SECONDS)
+    again = str(start["details"].get("resume", "")) if start else ""
+    silent = _age(run) if silent is None else silent
+    return _after(silent, standalone.SILENCE_SECONDS, again)
 
 
-def _after(silent: float, limit: float) -> tuple[str, str]:
+def _after(silent: float, limit: float, again: str = "") -> tuple[str, str]:
+    """`again`: the command that starts the trainer again, if it is known."""
     if silent < limit:
         return RUNNING, ""
     ago = duration(silent)
-    return TRAINER_LOST, f"the trainer ended without saying so {ago} ago: {START_AGAIN}"
+    command = f". The command: {again}" if again else ""
+    return TRAINER_LOST, f"the trainer ended without saying so {ago} ago: {START_AGAIN}{command}"
 
 
 def _age(run: RunFiles) -> float:

@@ -43,7 +43,7 @@ def lines(record: FlightRecord) -> Iterator[str]:
 
 def effective_time(record: FlightRecord) -> str:
     if UNTOLD in record.seconds:
-        return "the job tells no steps, so that its effective time is not known"
+        return "no step of the job is known, so that its effective time is not known"
     counts = duration(record.seconds.get(TRAINING, 0.0))
     return f"effective time {record.effective_time_ratio:.1%}: {counts} of steps that count"
 

@@ -14,7 +14,7 @@ from entrypoint.run.attempt_ends import BY_HEAD, INTERRUPTED, Failures
 
 TRAINING, AGAIN = "training", "steps done again"
 IN_FLIGHT, NOTICING, NO_HEAD = "steps in flight, lost", "noticing failures", "no head"
-UNTOLD = "the job, which tells no steps"
+UNTOLD = "the job, of which no step is known"
 USES = {
     "start": NO_HEAD,
     "roll": "roll call",
@@ -36,6 +36,8 @@ USES = {
 NO_JOB_YET = {"start": "roll call", "roll": "services"}
 """Kind of the event before an outcome that no job has → the use of the time between them."""
 TOLD = ("resume", "step-found", "step")
+STEPS = ("ready", "step-found", "step")
+"""Kinds of events after which a step is under way."""
 REPAIRS = (
     "engine-replaced",
     "engine-left-out",
@@ -116,6 +118,8 @@ class Tally:
         self._progressed = False
         self._tells = False
         """The run has told where it begins, or a step."""
+        self._makes_steps = False
+        """The attempt is beyond its start: what a failure ends is a step."""
         self._steps = _Steps()
 
     @property
@@ -152,9 +156,12 @@ class Tally:
     def _use(self, seconds: float, kind: str, details: Mapping[str, Any]) -> None:
         if kind == "failure":
             silent = min(seconds, details.get("silent_seconds", seconds))
-            self.seconds[IN_FLIGHT] += seconds - silent
+            before_steps = USES["resume"] if self._tells else UNTOLD
+            self.seconds[IN_FLIGHT if self._makes_steps else before_steps] += seconds - silent
             self.seconds[NOTICING] += silent
             return
+        if kind in ("attempt", *STEPS):
+            self._makes_steps = kind in STEPS
         use = USES[kind]
         if kind == "outcome":
             job = UNTOLD if self.attempts and not self._tells else use

@@ -241,3 +241,15 @@ def test_a_state_names_the_head_once_and_counts_workers_only_if_there_are_any(
         **{"expected_workers": expected, "missing": [], "outcome": None, "page": "http://h"},
     }
     assert remote.state_sentences(state)[0] == said
+
+
+def test_status_of_a_run_that_no_head_leads_names_the_commands_that_tell_of_it(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", "vm")
+    for kind in ("start", "attempt"):
+        journal.record(kind, "a trainer without a head", by="trainer")
+    own = read_settings({"ROLLCALL_RUN_DIR": str(tmp_path)})
+    with pytest.raises(NoAnswerError, match=r"has no head to ask \(.*rollcall report") as error:
+        remote.status(own, parse("status", []))
+    assert error.value.exit_code == ExitCode.UNREACHABLE

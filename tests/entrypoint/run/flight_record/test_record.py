@@ -6,7 +6,7 @@ import pytest
 
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record.record import FlightRecord
-from entrypoint.run.flight_record.time_accounting import UNTOLD
+from entrypoint.run.flight_record.time_accounting import IN_FLIGHT, UNTOLD, USES
 from tests.support.flight_events import Clock
 
 
@@ -128,3 +128,23 @@ def test_an_end_before_the_first_step_leaves_the_effective_time_known() -> None:
     assert adds_up(record)
     assert UNTOLD not in record.seconds
     assert record.effective_time_ratio == 0.5
+
+
+@pytest.mark.parametrize(
+    ("before", "use"),
+    [
+        ([], UNTOLD),
+        (["resume"], USES["resume"]),
+        (["resume", "ready"], IN_FLIGHT),
+    ],
+)
+def test_an_attempt_that_fails_before_its_first_step_loses_no_steps_in_flight(
+    before: list[str], use: str
+) -> None:
+    clock = Clock()
+    clock.then(0, "attempt", 1)
+    for kind in before:
+        clock.then(0, kind, 1, step=0)
+    clock.then(30, "failure", 1, failure="usage", silent_seconds=0.0)
+    clock.then(0, "outcome", outcome="failed", exit_code=64)
+    assert report.from_journal(clock.rows).seconds == {use: 30.0}
