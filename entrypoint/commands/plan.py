@@ -59,7 +59,7 @@ NOT_WRITTEN = (
 )
 NOTHING = "0.0 GiB"
 """Memory that a plan does not show."""
-OF_HERE = "this machine is not one of the planned nodes, and the flags are checked there"
+OF_HERE = "checked on this machine alone, which is none of the planned nodes"
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
     "--gpus 8 plans for as many on each"

@@ -133,7 +133,7 @@ class JobQueue:
                     sentence = NOT_BEGUN + "; ".join(faults)
                     self._end(job, JobState.FAILED, ExitCode.USAGE, sentence)
                 else:
-                    verb = "goes on" if self._journal_of(job).attempts() else "begins"
+                    verb = "continues" if self._journal_of(job).attempts() else "begins"
                     self._journal.record("job-started", f"{job.id} {verb}", job=job.id)
                     self._jobs[job.id] = replace(job, state=JobState.RUNNING)
                     return self._jobs[job.id]

@@ -116,7 +116,7 @@ def test_a_job_that_has_made_an_attempt_goes_on_and_does_not_begin_again(tmp_pat
         run = RunFiles(second.run.jobs / "job-1")
         started = [event["sentence"] for event in second.journal.events("job-started")]
         begun = [event["sentence"] for event in Journal(run.journal, "gn1").events("start")]
-    assert started == ["job-1 begins", "job-1 goes on"]
+    assert started == ["job-1 begins", "job-1 continues"]
     assert [sentence.split(" on the ")[0] for sentence in begun] == started
     record = from_journal(Journal(run.journal, "gn1").events())
     assert ([one.ending for one in record.attempts], record.failures) == (["stopped"], [])

@@ -297,7 +297,7 @@ def without_model(command: VerlCommand) -> str:
 def placed(command: VerlCommand, gpus: Sequence[int]) -> VerlCommand:
     """Return the command with the numbers of nodes and GPUs. `gpus`: of each node that has any."""
     nodes, each = command.number(NNODES), command.number(GPUS)
-    if not gpus or (nodes and each) or _on_cpus(command):
+    if not gpus or (nodes and each) or on_cpus(command):
         return command
     left = sum(gpus) - sum(apart(command).values())
     gpus = _first_of(gpus, left)
@@ -325,7 +325,7 @@ def lacking(command: VerlCommand, gpus: Sequence[int], framework: str = "verl") 
     nodes, each = command.number(NNODES) or 1, command.number(GPUS) or 8
     others = {name: count for name, count in apart(command).items() if count}
     enough = nodes * each + sum(others.values()) <= sum(gpus)
-    if (enough and sum(count >= each for count in gpus) >= nodes) or _on_cpus(command):
+    if (enough and sum(count >= each for count in gpus) >= nodes) or on_cpus(command):
         return ""
     offered = ", ".join(map(str, gpus)) or "0"
     more = "".join(f", and {count} for {name}" for name, count in others.items())
@@ -391,7 +391,7 @@ def _is_true(value: str | None) -> bool:
     return (value or "").lower() in TRUE
 
 
-def _on_cpus(command: VerlCommand) -> bool:
+def on_cpus(command: VerlCommand) -> bool:
     return command.value("trainer.device") == "cpu"
 
 

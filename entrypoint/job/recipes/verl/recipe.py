@@ -127,7 +127,9 @@ class AnyVerl(AnyCommand):
         lacking = command_line.lacking(command, gpus, self.framework)
         found = (lacking, self.other_world(settings, command))
         job = settings if command == given else replace(settings, job=command.words)
-        return PlacedJob(settings=job, lacking=tuple(filter(None, found)))
+        idle = _idle(given, gpus) if given.number(command_line.NNODES) else ""
+        warnings = (idle,) if idle else ()
+        return PlacedJob(settings=job, lacking=tuple(filter(None, found)), warnings=warnings)
 
     def other_world(self, settings: Settings, command: VerlCommand) -> str:
         """Return why the newest checkpoint cannot be loaded on this layout; "" if it can."""
@@ -244,6 +246,16 @@ class Verl(AnyVerl):
 
     def without_model(self, settings: Settings) -> str:
         return command_line.without_model(parse(settings.job))
+
+
+def _idle(command: VerlCommand, gpus: Sequence[int]) -> str:
+    """Return which GPUs a command leaves idle that the nodes have; "" if it uses all."""
+    nodes, each = command.number(command_line.NNODES) or 1, command.number(command_line.GPUS) or 8
+    used, offered = nodes * each + sum(command_line.apart(command).values()), sum(gpus)
+    if used >= offered or command_line.on_cpus(command):
+        return ""
+    keys = f"{command_line.NNODES}={nodes} × {command_line.GPUS}={each}"
+    return f"the job uses {used} of {offered} GPUs ({keys}): leave both keys out to have more"
 
 
 def lacks(settings: Settings, command: VerlCommand, overrides: Sequence[str]) -> Iterator[str]:
