@@ -184,7 +184,8 @@ def test_a_port_of_a_living_node_is_not_taken_for_free_by_a_worker_of_its_name(
     finding = ports.ports(Context(WORKER, machine.settings))
     assert finding.verdict is Verdict.FAIL
     assert finding.evidence.endswith(": of another Rollcall node on this machine")
-    assert finding.remedy == "give each node its own ROLLCALL_WORKER_PORTS"
+    proposed = "ROLLCALL_WORKER_PORTS: ROLLCALL_WORKER_PORTS="
+    assert finding.remedy.startswith(f"give each node its own {proposed}")
     assert not finding.passes
     machine.kill_first()
     left = ports.ports(Context(WORKER, machine.settings))
