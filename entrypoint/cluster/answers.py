@@ -30,6 +30,7 @@ class State(TypedDict):
     phase: NotRequired[str]
     sentence: NotRequired[str]
     job: NotRequired[str | None]
+    takes_jobs: NotRequired[bool]
     attempt: int
     failures: int
     progress: dict[str, Any] | None

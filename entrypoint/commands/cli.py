@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "what the head knows of the run or of a job: nodes, progress, outcome, the page",
     "wait": "wait for the end of the run or of a job, and end with its exit code",
     "open": "the page of the head, of a run that is over, or of all runs in a directory: open RUN",
-    "logs": "the end of every log of the run, or single logs: logs -f NODE",
+    "logs": "the end of every log of the run but Ray's, or single logs: logs -f NODE",
     "events": "the journal of the run or of a job",
     "report": "the flight record of a run: report RUN",
     "bundle": "one archive for a bug report, without secrets: bundle RUN --out FILE.tar.gz",

@@ -20,7 +20,7 @@ from entrypoint.commands.log_part import Part
 from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs
-from entrypoint.job.failures.log_patterns import spoken
+from entrypoint.job.failures.log_patterns import plain, spoken
 from entrypoint.job.failures.tracebacks import last_traceback
 from entrypoint.run import log_files
 from entrypoint.run import token as run_token
@@ -45,6 +45,10 @@ class Logs(Protocol):
     def over(self) -> bool:
         """Whether nobody writes to the logs any more."""
         ...
+
+
+RAYS = "ray-"
+"""How the names of Ray's own logs begin, which have little of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class LogsOfHead:
 def logs(settings: Settings, options: argparse.Namespace) -> int:
     """Show the ends of all logs and the outcome of a run that has ended; or NAMEs as a whole.
 
+    Ray's own logs are only named, except as JSON. Colours of terminals are left out.
+
     With --follow, show one NAME, or what the attempts of the run print.
     """
     names: list[str] = options.names
@@ -155,8 +161,13 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found))
     else:
+        of_ray = [] if names else [name for name in found if name.startswith(RAYS)]
         for name, shown_lines in found.items():
-            print(f"==> {name}", *shown_lines, "", sep="\n")
+            if name not in of_ray:
+                print(f"==> {name}", *map(plain, shown_lines), "", sep="\n")
+        if of_ray:
+            one = of_ray[0].removesuffix(".log")
+            print(f"Ray's own logs: {', '.join(of_ray)} (rollcall logs {one})")
     return ExitCode.FINISHED
 
 

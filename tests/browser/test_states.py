@@ -147,6 +147,8 @@ def test_each_state_says_what_to_do_to_everyone(head: Head, tab: Page, name: str
     expect(tab.locator("#state")).to_have_text(case.word)
     expect(tab.locator("#verdict")).to_contain_text(case.verdict)
     expect(tab.locator("#sentence")).to_contain_text(case.sentence)
+    if case.arrange is runs_a_command:
+        expect(tab.locator("#samples-title")).to_be_hidden()
     for width, height in (PHONE, DESKTOP):
         tab.set_viewport_size({"width": width, "height": height})
         below = tab.locator("#verdict").bounding_box()

@@ -126,6 +126,7 @@ function show(news) {
   by("facts").replaceChildren(...pairs(facts(news)));
   const given = Object.entries(news.flags ?? {}).map(([name, text]) => [name || "command", text]);
   by("flags").hidden = !given.length;
+  by("samples").hidden = by("samples-title").hidden = !maySample(news);
   by("given").replaceChildren(...pairs(given));
   by("controls").hidden = !news.may_stop || Boolean(news.outcome || news.isLost);
   showFailedLog(news.outcome);

@@ -46,6 +46,12 @@ function headline(state) {
   return PHASES[state.phase] ?? [word, "busy", "…"];
 }
 
+/** Pure: whether the page shows a cluster that has no job now. */
+const isWithoutJob = ({takes_jobs, job}) => Boolean(takes_jobs) && !job;
+
+/** Pure: whether a run may have samples: a command that tells no steps has none. */
+const maySample = state => Boolean(state.progress) || state.tells_steps !== false && !isWithoutJob(state);
+
 /** Pure: whether nobody leads the run, though it has not ended. */
 const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost" || phase === "trainer_lost";
 
@@ -163,7 +169,7 @@ const pairs = rows => rows.map(([key, value]) => make("div", {}, make("dt", {}, 
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", state.run.recipe]];
+  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
   rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
   rows.push(["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
   if (p) rows.push(

@@ -248,7 +248,9 @@ def test_logs_begins_with_the_newest_attempts_traceback_and_ends_with_rays_own(
     said = capsys.readouterr().out
     named = re.findall("^==> (.*)", said, re.MULTILINE)
     first = ["attempt-10.log", "attempt-9.log", "head.log", "worker-1.log"]
-    assert named == [*first, "reward.log", "ray-head.log"]
+    assert named == [*first, "reward.log"]
+    assert said.splitlines()[-1] == "Ray's own logs: ray-head.log (rollcall logs ray-head)"
+    assert "a line of ray-head" not in said
     assert said.startswith(f"==> attempt-10.log\n{margin}Traceback (most recent call last):\n")
     assert said.count("model.py") == 40
     assert rollcall(of(head), "logs", "-n", "5") == 0
