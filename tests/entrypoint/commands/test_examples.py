@@ -37,7 +37,8 @@ def cached_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def planned(words: str, *job: str) -> dict[str, Any]:
     call = cli.parse(["plan", *words.split(), *job])
-    return plan.plan(read_settings(call.variables, call.arguments), call.planned)
+    variables = {"ROLLCALL_RUN_DIR": "/shared/run", **call.variables}
+    return plan.plan(read_settings(variables, call.arguments), call.planned)
 
 
 def prompts(root: Path) -> str:
