@@ -31,6 +31,7 @@ from entrypoint.config.role import host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import token as run_token
+from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
 from entrypoint.run.lost_head import failover, what_follows
@@ -220,6 +221,8 @@ def _without_token(settings: Settings) -> str:
     if not directory.is_dir():
         return f"{directory} is not there. Set ROLLCALL_RUN_DIR to the run's directory"
     if settings.variable("run_dir") and not RunFiles(directory).journal.exists():
+        if note := unfit_head_note.read(RunFiles(directory)):
+            return f"no head has begun a run in {directory} yet: {note}. Repair it, start it again"
         return (
             f"no head has begun a run in {directory} yet. Start one there (rollcall up), set "
             "ROLLCALL_RUN_DIR to another directory"

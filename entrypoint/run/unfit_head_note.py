@@ -32,6 +32,13 @@ def forget(settings: Settings) -> None:
         RunFiles(settings.run_dir).unfit.unlink(missing_ok=True)
 
 
+def read(run: RunFiles) -> str:
+    """Return the note; "" if there is none, or it cannot be read."""
+    with suppress(OSError):
+        return run.unfit.read_text(errors="replace").strip()
+    return ""
+
+
 def check(run: RunFiles, began: float) -> None:
     """Raises HeadUnfitError if there is a note for a worker that has waited since `began`.
 

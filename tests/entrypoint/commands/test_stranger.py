@@ -180,6 +180,10 @@ def test_no_token_names_the_directory_that_was_looked_at(
     ):
         assert rollcall({"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}, "status") == 77
         assert f"no token: {why}" in capsys.readouterr().err
+    RunFiles(tmp_path).unfit.parent.mkdir(exist_ok=True)
+    RunFiles(tmp_path).unfit.write_text("the head gn1 does not start: host.ports: 6379 is taken")
+    assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
+    assert f"run in {tmp_path} yet: the head gn1 does not start" in capsys.readouterr().err
     append_event(RunFiles(tmp_path).journal, "start", "this is the head", {})
     assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77
     assert f"no token: there is none in {tmp_path}. Set ROLL" in capsys.readouterr().err
