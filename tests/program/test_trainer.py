@@ -141,7 +141,8 @@ def test_a_reward_of_the_users_that_fails_at_the_start_is_a_warning(
     reward.write_text(FAILS)
     with pytest.raises(AssertionError, match="a cluster was started"):
         end_of(tiny, run_dir, remote_rm_url=reward)
-    (told,) = read_events(RunFiles(run_dir).journal)
+    events = read_events(RunFiles(run_dir).journal)
+    (told,) = (event for event in events if event["kind"] == "first-rows")
     assert told["sentence"] in capsys.readouterr().out
     assert told["sentence"] == (
         f"--remote_rm_url {reward} can score none of the first 4 rows of {tiny.prompts}: the "
