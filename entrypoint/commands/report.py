@@ -98,9 +98,9 @@ def _lines(part: Part) -> Iterator[str]:
     else:
         outcome, size, *rest = text.lines(part.record)
         yield from (outcome, *(part.end.why() if part.end else ()), size)
-        if part.end:
-            yield from part.end.learned()
-            yield from (*part.best_told(), *part.end.places())
+        yield from part.end.learned() if part.end else ()
+        yield from part.best_told()
+        yield from part.end.places() if part.end else ()
         yield from rest
 
 
