@@ -358,5 +358,5 @@ def test_a_worker_that_has_tls_alone_ends_by_name(
         environ = asking(head, **own, **short, ROLLCALL_TLS="auto")
         assert serve(read_settings(environ)) == ExitCode.UNFIT
     assert "odd does not join: the head at" in caplog.text
-    assert "set the same ROLLCALL_TLS on the head, or unset it here" in caplog.text
+    assert "If ROLLCALL_TLS is set here, set the same on the head, or unset it" in caplog.text
     assert f"{ADDRESS} speaks TLS to this server, which has none" in caplog.text

@@ -191,7 +191,11 @@ PLACED = "trainer.nnodes=1 trainer.n_gpus_per_node=8"
             "accelerate launch --num_machines 2 train.py",
             ["accelerate launch --num_machines 2"],
         ),
-        ("verl", f"{VERL} {PLACED}", ["trainer.save_freq=-1: without checkpoints"]),
+        (
+            "verl",
+            f"{VERL} {PLACED}",
+            ["the job uses 8 of 16 GPUs", "trainer.save_freq=-1: without checkpoints"],
+        ),
         ("verl", VERL, ["trainer.save_freq=-1: without checkpoints"]),
         ("builtin", "--micro_rollout_batch_size 9999", ["--micro_rollout_batch_size 9999 is more"]),
     ],
