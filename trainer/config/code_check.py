@@ -28,7 +28,7 @@ from env.images.rows import texts_of
 from env.types import IN_PYTHON, Prompt, RewardFunction, RewardRequest, brief, finite
 from env.user_code import Cause, Raised, defined_at, same_fault
 from env.verifiers_package import PREFIX
-from trainer.config import own_functions, reward_models
+from trainer.config import label_check, own_functions, reward_models
 from trainer.config.code_findings import CodeCheck, Found, Tried, Trouble, of, read
 from trainer.config.config import Config
 
@@ -219,7 +219,9 @@ def _scored(
         file, line = defined_at(getattr(inspect.unwrap(reward), "code", None))
         place = f" ({file}:{line})" if file else ""
         problem = f"it scores none of {rows}: {shown(errors[0])}{place}"
-        refuses = impossible == len(errors)  # None says that it does not judge the completion
+        # None says that it does not judge a completion. A label that is an object may be the cause:
+        # the check of the labels says so.
+        refuses = impossible == len(errors) and not label_check.parts(prompts[0].label)
         yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
         problem = (
