@@ -131,4 +131,4 @@ def test_the_doctor_says_of_gpus_in_one_line_that_there_are_none(
     monkeypatch.setattr(doctor, "run_checks", partial(run_checks, checks=(FIT, *absent)))
     assert doctor.main(read_settings({}), False) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == ["PASS t.fit: fine", "SKIP gpu.*: no GPU on this machine"]
+    assert printed == ["PASS t.fit: fine", "SKIP gpu.* (3 checks): no GPU on this machine"]

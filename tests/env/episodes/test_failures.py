@@ -23,7 +23,7 @@ from env.episodes.types import (
     Task,
     Turn,
 )
-from env.types import Messages, Score
+from env.types import Messages, Score, ScoreStatus
 from tests.support.chats import Scripted, tokenizer
 from tests.support.environments import LIMITS, TASK, Answering, Wrong, run, said
 
@@ -49,6 +49,7 @@ class OtherSignature(Answering):
         return Turn(done=True)
 
 
+OK = ScoreStatus.OK
 WRONG = [
     (Wrong("reset", "text"), "list of messages"),
     (Wrong("reset", [{"role": "user"}]), "list of messages"),
@@ -59,9 +60,9 @@ WRONG = [
     (Wrong("step", Turn(text=3)), "a turn's text is 3"),  # type: ignore[arg-type]
     (Wrong("reset", [{"role": "user", "content": 3}]), "the chat template refuses the messages"),
     (Wrong("score", Score.of(float("nan"))), "the reward is nan"),
-    (Wrong("score", Score.of("good")), "could not convert"),  # type: ignore[arg-type]
-    (Wrong("score", Score.of(None)), "must be a string or a real number"),  # type: ignore[arg-type]
-    (Wrong("score", Score.of(1.0, hits="many")), "could not convert"),  # type: ignore[arg-type]
+    (Wrong("score", Score(OK, "good")), "the reward 'good' is a text"),  # type: ignore[arg-type]
+    (Wrong("score", Score(OK, None)), "the reward None is"),  # type: ignore[arg-type]
+    (Wrong("score", Score(OK, 1.0, {"hits": "many"})), "is a text"),  # type: ignore[dict-item]
     (Wrong("step", Turn([{"text": 1}])), "list of messages"),
     (Wrong("reset", said("one")[0]), "list of messages"),
     (Wrong("step", Turn(said("one")[0])), "list of messages"),  # type: ignore[arg-type]
