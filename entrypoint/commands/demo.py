@@ -404,4 +404,5 @@ def _report(layout: Layout) -> None:
         print(f"{what:<12}{path}")
     print(f"{'report':<12}{as_typed()} report {shlex.quote(str(layout.run.root))}")
     print(f"{'page':<12}{as_typed()} open {shlex.quote(str(layout.run.root))}")
-    print(f"{'numbers':<12}{layout.run.result}")
+    print("all numbers, for programs:")
+    print(layout.run.result)  # alone: programs take the last line as a path
