@@ -301,8 +301,9 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         if not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run alone
             environ, own = node_shell.with_node(environ), environ
             if environ is not own and not options.address:
+                node_shell.refuse_guess(call.command, environ)
                 print(node_shell.about(environ), file=sys.stderr)
-    except node_shell.SeveralNodesError as error:
+    except node_shell.UnnamedRunError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:
         environ = {**environ, "ROLLCALL_URL": options.address}

@@ -6,6 +6,7 @@ on, an SSH server does not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,24 +21,27 @@ SHOWN = 4
 """Names in the warning."""
 
 
-class SeveralNodesError(Exception):
-    """Nodes of several runs live here, and the shell names none; the message names the runs."""
+CHANGES = frozenset({"submit", "pipeline", "stop", "rotate-token"})
+"""Commands that end or change something of a run."""
+
+
+class UnnamedRunError(Exception):
+    """The shell names no run, and the command must not guess it; the message names what lives."""
 
 
 def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str]:
     """Return `environ` with the variables of the node that lives here, or of the first process.
 
-    A shell that has a setting of its own is left as it is. Raises SeveralNodesError.
+    A shell that has a setting of its own is left as it is. Raises UnnamedRunError.
     """
     if _settings_in(environ):
         return environ
     from entrypoint.processes import process  # `plan` does without psutil
 
     nodes = [found for pid in process.entrypoints() if (found := environ_of(str(pid), proc))]
-    default = str(declared()["run_dir"].default)
-    runs = sorted({node.get("ROLLCALL_RUN_DIR") or default for node in nodes})
+    runs = sorted({_run_of(node) for node in nodes})
     if len(runs) > 1:
-        raise SeveralNodesError(
+        raise UnnamedRunError(
             f"nodes of {len(runs)} runs live on this machine: name one by "
             + " or ".join(f"ROLLCALL_RUN_DIR={run}" for run in runs)
         )
@@ -48,11 +52,23 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
 
 def about(node: Mapping[str, str]) -> str:
     """Return of which run a command tells that was given no setting. `node`: its variables."""
-    name = node.get("ROLLCALL_NODE_NAME") or "a node"
-    run = node.get("ROLLCALL_RUN_DIR") or declared()["run_dir"].default
     return (
-        f"No setting names a run: this is the one in {run}, of which {name} lives on this machine. "
-        "ROLLCALL_RUN_DIR names another."
+        f"No setting names a run: this is the one in {_run_of(node)}, of which {_name_of(node)} "
+        "lives on this machine. ROLLCALL_RUN_DIR names another."
+    )
+
+
+def refuse_guess(command: str, node: Mapping[str, str], proc: Path = PROC) -> None:
+    """Raise UnnamedRunError if the command changes a run that no setting names.
+
+    The first process of a container names its only run. `node`: the variables that were taken over.
+    """
+    run, first = _run_of(node), environ_of(FIRST, proc)
+    if command not in CHANGES or (_settings_in(first) and _run_of(first) == run):
+        return
+    raise UnnamedRunError(
+        f"No setting names a run, and {command} changes one: {_name_of(node)} of the run in {run} "
+        f"lives on this machine. If you mean that run, set ROLLCALL_RUN_DIR={shlex.quote(run)}"
     )
 
 
@@ -77,6 +93,14 @@ def environ_of(pid: str, proc: Path = PROC) -> dict[str, str]:
         return {}
     pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if b"=" in word)
     return {name: text for name, _, text in pairs}
+
+
+def _run_of(node: Mapping[str, str]) -> str:
+    return node.get("ROLLCALL_RUN_DIR") or str(declared()["run_dir"].default)
+
+
+def _name_of(node: Mapping[str, str]) -> str:
+    return node.get("ROLLCALL_NODE_NAME") or "a node"
 
 
 def _settings_in(environ: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint import __main__ as entry
 from entrypoint.commands import node_shell, plan
 from entrypoint.config.read import read_settings
 from entrypoint.processes import process
@@ -82,7 +83,7 @@ def test_nodes_of_two_runs_are_named_and_neither_is_asked(
 ) -> None:
     second = HEAD | {"ROLLCALL_RUN_DIR": "/other/run"}
     proc = machine(tmp_path, monkeypatch, {}, HEAD, second)
-    with pytest.raises(node_shell.SeveralNodesError, match="=/other/run or ROLLCALL_RUN_DIR=/work"):
+    with pytest.raises(node_shell.UnnamedRunError, match="=/other/run or ROLLCALL_RUN_DIR=/work"):
         node_shell.with_node(LOGIN, proc)
 
 
@@ -91,8 +92,34 @@ def test_a_node_without_a_run_directory_of_its_own_is_named_by_the_default(
 ) -> None:
     second = {name: value for name, value in HEAD.items() if name != "ROLLCALL_RUN_DIR"}
     proc = machine(tmp_path, monkeypatch, {}, HEAD, second)
-    with pytest.raises(node_shell.SeveralNodesError, match=r"^nodes of 2 runs .*=/checkpoints or"):
+    with pytest.raises(node_shell.UnnamedRunError, match=r"^nodes of 2 runs .*=/checkpoints or"):
         node_shell.with_node(LOGIN, proc)
+
+
+@pytest.mark.parametrize("command", sorted(node_shell.CHANGES))
+def test_a_command_that_changes_a_run_does_not_guess_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A command that reads may guess, and in a container the first process names the only run."""
+    node = HEAD | {"ROLLCALL_NODE_NAME": "head-1"}
+    proc = machine(tmp_path, monkeypatch, {}, node)
+    with pytest.raises(
+        node_shell.UnnamedRunError, match=r"head-1 .*set ROLLCALL_RUN_DIR=/workspace/run$"
+    ):
+        node_shell.refuse_guess(command, node_shell.with_node(LOGIN, proc), proc)
+    node_shell.refuse_guess("status", node_shell.with_node(LOGIN, proc), proc)
+    container = machine(tmp_path / "container", monkeypatch, node, node)
+    node_shell.refuse_guess(command, node_shell.with_node(LOGIN, container), container)
+
+
+def test_stop_without_a_named_run_is_an_error_of_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
+    monkeypatch.setattr("sys.argv", ["rollcall", "stop"])
+    assert entry.main() == 64
+    assert "set ROLLCALL_RUN_DIR=/workspace/run" in capsys.readouterr().err
 
 
 def test_plan_says_that_the_shell_lacks_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_nodes_of_other_runs_that_live_here_are_not_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def several(environ: object) -> None:
-        raise node_shell.SeveralNodesError
+        raise node_shell.UnnamedRunError
 
     monkeypatch.setattr(node_shell, "with_node", several)
     assert opened(str(tmp_path)) == 73
