@@ -197,6 +197,11 @@ class PortRange(NamedTuple):
     first: int
     last: int
 
+    @property
+    def port_count(self) -> int:
+        """How many ports it has; `len` counts its two ends."""
+        return self.last - self.first + 1
+
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
 

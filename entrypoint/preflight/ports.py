@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -54,12 +54,12 @@ def ports(context: Context) -> Finding:
 def _look(context: Context) -> Finding:
     settings = context.settings
     needed = _needed(settings, head=isinstance(context.role, Head))
-    if clash := _clash(settings, context.machine.proc):
-        return clash
     bound = {settings.control_port: address.bound(settings)}
     errors = {
         port: error for port in needed if (error := why_not(port, bound.get(port, ""))) is not None
     }
+    if clash := _clash(settings, context.machine.proc, {needed[port] for port in errors}):
+        return clash
     if refused := {port: one for port, one in errors.items() if isinstance(one, PermissionError)}:
         return _judge_refused(refused, needed)
     if errors:
@@ -75,8 +75,11 @@ def _look(context: Context) -> Finding:
     return lent(variables, context.machine.proc) or Finding(Verdict.PASS, evidence)
 
 
-def _clash(settings: Settings, proc: Path) -> Finding | None:
-    """Return a failure if another node of this machine has some of the worker ports."""
+def _clash(settings: Settings, proc: Path, busy: Collection[str]) -> Finding | None:
+    """Return a failure if another node of this machine has some of the worker ports.
+
+    `busy`: the variables of ports that are taken, which the remedy names too.
+    """
     own = node_claims.of(settings.node_name, *settings.worker_ports)
     if not (others := node_claims.others(own, proc)):
         return None
@@ -85,8 +88,9 @@ def _clash(settings: Settings, proc: Path) -> Finding | None:
         f"the worker ports {own.first}-{own.last} are also those of another Rollcall node on "
     )
     evidence += f"this machine: {named}"
-    free = _proposed([WORKER_PORTS], settings)
-    return Finding(Verdict.FAIL, evidence, f"give each of them its own {WORKER_PORTS}{free}")
+    variables = sorted({WORKER_PORTS, *busy})
+    remedy = f"give each of them its own {' and '.join(variables)}{_proposed(variables, settings)}"
+    return Finding(Verdict.FAIL, evidence, remedy)
 
 
 def lent(variables: Mapping[int, str], proc: Path) -> Finding | None:
@@ -175,7 +179,9 @@ def _proposed(variables: Iterable[str], settings: Settings) -> str:
     free = []
     with ExitStack() as blocks, suppress(OSError):
         for name in variables:
-            length = min(MOST_PROPOSED, len(settings.worker_ports)) if name == WORKER_PORTS else 1
+            length = (
+                min(MOST_PROPOSED, settings.worker_ports.port_count) if name == WORKER_PORTS else 1
+            )
             first = blocks.enter_context(PortBlock(length))
             free.append(f"{name}={first}" + (f"-{first + length - 1}" if length > 1 else ""))
     verb = "is" if len(free) == 1 else "are"

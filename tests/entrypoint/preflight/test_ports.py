@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from entrypoint.config.parsers import port_range
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
@@ -234,9 +235,22 @@ def test_another_node_on_this_machine_with_some_of_the_worker_ports_is_named(
         own, free = str(finding.remedy).split(": ")
         assert own == "give each of them its own ROLLCALL_WORKER_PORTS"
         begin, end = re.findall(r"\d+", free)
-        assert int(end) - int(begin) + 1 == len(settings.worker_ports)
+        assert port_range(f"{begin}-{end}").port_count == settings.worker_ports.port_count
         assert int(begin) > last or int(end) < first
     assert found(settings).verdict is Verdict.PASS, "its claim ends with it"
+
+
+def test_one_remedy_names_the_worker_ports_of_another_node_and_its_other_ports(
+    settings: Settings, port_block: int
+) -> None:
+    with (
+        other_node(f"beside-{port_block}", port_block, port_block + 39),
+        socket.create_server(("127.0.0.1", settings.control_port)),
+    ):
+        remedy = str(found(settings).remedy)
+    named = "ROLLCALL_CONTROL_PORT and ROLLCALL_WORKER_PORTS: ROLLCALL_CONTROL_PORT="
+    assert remedy.startswith(f"give each of them its own {named}")
+    assert remedy.endswith(" are free")
 
 
 def test_the_nodes_own_claim_is_no_clash(settings: Settings) -> None:
