@@ -154,7 +154,7 @@ def only_command(
         unset=command["unset"],
         absent=row["absent"],
         environments=tuple(_shown(one) for one in others if _changes_environment(one)),
-        notes=tuple(row["notes"]) if any(map(_is_no_program, others)) else (),
+        notes=tuple(row["notes"]),
     )
 
 

@@ -159,6 +159,17 @@ def test_a_line_that_a_missing_backslash_cuts_off_is_named_and_is_no_program(her
     )
 
 
+def test_a_space_behind_a_backslash_is_a_warning_for_bash_ends_the_command_there(
+    here: Path,
+) -> None:
+    found = of(f"{VERL} \\ \n  a.b=1")
+    assert shlex.join(found.words) == f"{VERL} a.b=1"
+    assert found.warnings == (
+        "run.sh, line 1: spaces follow the backslash: bash ends the command there, and here it "
+        "goes on",
+    )
+
+
 def test_what_sets_up_a_shell_or_looks_at_the_machine_is_left_out(here: Path) -> None:
     text = (
         "module load cuda\nconda activate verl\npkill -9 ray\nray stop --force\n"

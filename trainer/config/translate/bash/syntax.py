@@ -145,7 +145,8 @@ def _bracket(text: str, at: int) -> list[int]:
 def slips(text: str) -> list[str]:
     """Return a sentence on each line at whose end spaces follow a backslash."""
     lines = (text.count("\n", 0, found.start()) + 1 for found in SLIP.finditer(text))
-    return [f"line {one}: spaces follow the backslash; it is taken to go on" for one in lines]
+    ends = "spaces follow the backslash: bash ends the command there, and here it goes on"
+    return [f"line {one}: {ends}" for one in lines]
 
 
 def _with_comments_ended(source: bytes, statements: list[Node]) -> bytes:
