@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +230,16 @@ def test_the_notebook_makes_the_data_of_the_page() -> None:
     (script,) = examples.scripts(README)
     shown = [line for line in script.splitlines() if "data/sees" not in line]
     assert [line for line in shown if line not in source] == []
+
+
+@pytest.mark.parametrize("opened", ["examples", "."])
+def test_the_notebooks_paths_begin_at_the_root_wherever_its_kernel_starts(opened: str) -> None:
+    first = next(cell for cell in examples.notebook().cells if cell.cell_type == "code")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{first.source}\nprint(os.getcwd())"],
+        cwd=ROOT / opened,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(ROOT)
