@@ -14,6 +14,7 @@ from env.data.rows import (
     VIDEOS,
     PromptError,
     Row,
+    RowError,
     chat_of_text,
     is_chat,
     without_gaps,
@@ -75,7 +76,7 @@ def _read(row: Row, key: str, template: str | None) -> str | list[dict[str, Any]
     if isinstance(value, str) and value:
         return template.format(value) if template else value
     if not is_chat(value):
-        raise PromptError(
+        raise RowError(
             f"{row.where}: '{key}' holds {_shown(value)}, where a text or messages are wanted"
         )
     return without_gaps(value)
@@ -119,13 +120,13 @@ def _kinds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
 def _label(row: Row, key: str) -> str:
     value = row.value(key)
     if value is None:
-        raise PromptError(f"{row.where}: '{key}' is null, where a label is wanted")
+        raise RowError(f"{row.where}: '{key}' is null, where a label is wanted")
     if isinstance(value, float) and not math.isfinite(value):
-        raise PromptError(f"{row.where}: '{key}' is {value}, where a label is wanted")
+        raise RowError(f"{row.where}: '{key}' is {value}, where a label is wanted")
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:  # a decimal, a date, bytes: each has several spellings
-        raise PromptError(
+        raise RowError(
             f"{row.where}: '{key}' holds {_shown(value)} of type {type(value).__name__}, where a "
             "text, a number or what else JSON has is wanted: save the column as text"
         ) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from env.data.prompt_rows import Render, RowReader, check_template
-from env.data.rows import TRAIN, MissingKeyError, PromptError, read_rows
+from env.data.rows import TRAIN, MissingKeyError, PromptError, RowError, read_rows
 from env.images.rows import ImageColumn, references
 from env.images.types import EMBEDDED
 from env.types import Prompt
@@ -23,6 +23,8 @@ __all__ = [
     "PromptStream",
     "ReadSettings",
     "Render",
+    "RowError",
+    "check_template",
     "load_prompts",
     "mixed",
 ]

@@ -28,7 +28,11 @@ class PromptError(ValueError):
     """Data that cannot be used; the message names file, line and what would be right."""
 
 
-class MissingKeyError(PromptError):
+class RowError(PromptError):
+    """A row that is no object, or has something else than its keys need."""
+
+
+class MissingKeyError(RowError):
     """A row that lacks a key."""
 
     def __init__(self, sentence: str, key: str, present: Sequence[str]) -> None:
@@ -136,19 +140,19 @@ def _json_row(where: str, line: bytes, keys: Sequence[str]) -> Row:
 
 
 def _parsed(where: str, text: bytes) -> Any:
-    """Return a JSON value. Raises PromptError."""
+    """Return a JSON value. Raises RowError."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
         fault = f"not JSON: {error.msg} at {line}column {error.colno}"
-        raise PromptError(f"{where}: {fault}") from error
+        raise RowError(f"{where}: {fault}") from error
     except UnicodeDecodeError as error:
-        raise PromptError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
+        raise RowError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError:
-        raise PromptError(f"{where}: not JSON: it is nested too deeply") from None
+        raise RowError(f"{where}: not JSON: it is nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
-        raise PromptError(f"{where}: not JSON: {error}") from error
+        raise RowError(f"{where}: not JSON: {error}") from error
 
 
 def _checked(where: str, fields: Any, keys: Sequence[str], *, halves: bool) -> Row:
@@ -157,7 +161,7 @@ def _checked(where: str, fields: Any, keys: Sequence[str], *, halves: bool) -> R
     `halves`: whether its texts may have halves of characters.
     """
     if not isinstance(fields, dict):
-        raise PromptError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
+        raise RowError(f"{where}: a JSON {type(fields).__name__}, where an object is wanted")
     _require(keys, fields, where)
     if halves:
         refuse_halves(where, keys, fields)

@@ -400,7 +400,7 @@ def test_a_broken_prompt_is_named_by_file_and_line(node: Node, broken: str, said
     arguments = job(node, prompts=f"{whole}\n{whole}\n{broken}\n")
     line = only_message(node.judged({}, *arguments), 64)
     assert f"--prompt_data: {node.root}/train.jsonl:3: {said}" in line
-    assert "Every row has prompt and answer" in line
+    assert "Every row needs prompt and answer" in line
 
 
 def test_a_chat_is_no_broken_prompt_where_the_models_template_is_applied(node: Node) -> None:

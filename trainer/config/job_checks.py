@@ -15,7 +15,14 @@ from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.options import Fault, did_you_mean, nearest
 from contract.progress import Progress
 from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS
-from env.data.prompts import MissingKeyError, PromptError, ReadSettings, load_prompts
+from env.data.prompts import (
+    MissingKeyError,
+    PromptError,
+    ReadSettings,
+    RowError,
+    check_template,
+    load_prompts,
+)
 from env.types import Prompt
 from trainer.config import architecture, images, label_check, model_files, reward_models
 from trainer.config.config import Config
@@ -58,6 +65,10 @@ def data_faults(config: Config, rows: int | None = None) -> list[Fault]:
 
     `rows`: how many of its rows are read; None: all.
     """
+    try:
+        check_template(config.input_template)
+    except PromptError:  # `parse` says it
+        return []
     faults = []
     for flag, path in _on_disk(config):
         try:
@@ -73,16 +84,18 @@ def data_faults(config: Config, rows: int | None = None) -> list[Fault]:
 
 
 def _remedy(config: Config, error: PromptError) -> str:
-    """Return what rows must have; of a missing key, the flag and the column that it may be."""
+    """Return what rows need, if one lacks it; of a missing key, also the column that it may be."""
+    if not isinstance(error, RowError):
+        return ""
     keys = {"--input_key": config.input_key, "--label_key": config.label_key}
     named = " and ".join(filter(None, keys.values()))
     if not isinstance(error, MissingKeyError) or error.key not in keys.values():
-        return f"Every row has {named}"
+        return f"Every row needs {named}"
     flag = next(flag for flag, key in keys.items() if key == error.key)
     usual = PROMPT_COLUMNS if flag == "--input_key" else ANSWER_COLUMNS
     column = nearest(error.key, error.present)
     column = column or next((name for name in usual if name in error.present), "COLUMN")
-    return f"Give {flag} {column}, or add the key. Every row has {named}"
+    return f"Give {flag} {column}, or add the key. Every row needs {named}"
 
 
 def data_warnings(config: Config) -> Iterator[str]:
@@ -209,6 +222,10 @@ def model_faults(config: Config, *, weights: bool = True) -> list[str]:
             *model_files.code_faults(Path(model), trusted=config.trust_remote_code),
         )
     ]
+    policy = Path(config.pretrain)
+    if config.apply_chat_template and (policy / "tokenizer_config.json").is_file():
+        found = model_files.has_chat_template(policy)
+        of_files += model_files.template_fault(config.pretrain, found=found)
     of_files += _adapter_faults(config.lora, config.pretrain)
     of_kind = [*reward_models.model_faults(config), *images.faults(config)]
     return [*of_files, *_critic_faults(config.pretrain, critic), *map(str, of_kind)]

@@ -179,6 +179,15 @@ def has_chat_template(directory: Path) -> bool:
         return False
 
 
+def template_fault(model: str, *, found: bool) -> Iterator[str]:
+    """Yield why prompts of this model cannot be chats, unless a template was `found`."""
+    if not found:
+        yield (
+            f"--apply_chat_template: the tokeniser of {model} has no chat template. Leave the flag "
+            "out, give --input_template, or add a chat_template to the tokeniser"
+        )
+
+
 def _json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file. Raises ValueError, with its name, if there is none."""
     try:

@@ -18,7 +18,7 @@ from env.data.prompts import (
 )
 from env.episodes.codec import TextCodec
 from env.types import Prompt
-from trainer.config import label_check
+from trainer.config import label_check, model_files
 from trainer.config.config import Config
 from trainer.config.data_sets import DataSets
 from trainer.models import pretrained
@@ -95,11 +95,8 @@ def _drop_overlong(stream: PromptStream, config: Config) -> None:
 
 def _chat_template(model: str) -> Render:
     tokenizer = load_tokenizer(model)
-    if not tokenizer.chat_template:
-        raise PromptError(
-            f"--apply_chat_template: the tokeniser of {model} has no chat template. Leave the flag "
-            "out, give --input_template, or add a chat_template to the tokeniser"
-        )
+    for fault in model_files.template_fault(model, found=bool(tokenizer.chat_template)):
+        raise PromptError(fault)
 
     return partial(TextCodec(tokenizer).render, add_generation_prompt=True)
 

@@ -179,7 +179,7 @@ def test_faults_of_flags_rewards_and_data_are_told_at_once(
     for flag in ("--learning_rate", "--train_batch_size", "--remote_rm_url", "--prompt_data"):
         assert re.search(rf"^{flag}\b", told, re.MULTILINE), flag
     assert (
-        "did you mean 'prompt'? Give --input_key prompt, or add the key. Every row has promt"
+        "did you mean 'prompt'? Give --input_key prompt, or add the key. Every row needs promt"
         in told
     )
 
@@ -236,7 +236,46 @@ def test_a_missing_key_names_the_flag_and_the_column_that_it_may_be(
         run_dir, prompt_data=rows, eval_dataset=None, input_key="prompt", label_key="answer"
     )
     (fault,) = map(str, data_faults(config))
-    assert f"Give {given}, or add the key. Every row has prompt and answer" in fault
+    assert f"Give {given}, or add the key. Every row needs prompt and answer" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "has_remedy"),
+    [
+        ("rows.jsonl", "not json", True),
+        ("rows.jsonl", '{"prompt": 5, "answer": "2"}', True),
+        ("rows.jsonl", "", False),
+        ("rows.csv", "prompt,answer", False),
+    ],
+)
+def test_what_rows_need_is_said_only_of_a_row(
+    tiny: Tiny, run_dir: Path, tmp_path: Path, name: str, text: str, has_remedy: bool
+) -> None:
+    rows = tmp_path / name
+    rows.write_text(text)
+    keys = {"input_key": "prompt", "label_key": "answer"}
+    (fault,) = map(
+        str, data_faults(tiny.config(run_dir, prompt_data=rows, eval_dataset=None, **keys))
+    )
+    assert ("Every row needs prompt and answer" in fault) == has_remedy
+
+
+def test_a_template_without_a_place_for_the_text_is_one_fault_of_its_flag(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    argv = to_argv(
+        tiny.needed(run_dir) | {"input_template": "hello", "eval_dataset": tiny.held_out}
+    )
+    (fault,) = map(str, start_faults(parse_all(argv)))
+    assert fault == "--input_template: has no {} (given: hello). Put {} for the prompt"
+
+
+def test_a_model_here_without_a_chat_template_is_refused_before_the_run(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    assert not any("chat template" in one for one in model_faults(tiny.config(run_dir)))
+    (fault,) = model_faults(tiny.config(run_dir, apply_chat_template=True))
+    assert "has no chat template. Leave the flag out" in fault
 
 
 def test_adapters_of_a_module_that_the_model_lacks_are_refused_by_the_names_of_its_weights(
