@@ -67,6 +67,10 @@ class DeclinedError(Exception):
     """The head does not do what a command asks for; the sentence is the head's."""
 
 
+ENDED = ("Server disconnected", "peer closed connection")
+"""How httpx begins what it says of a connection that the server has ended."""
+
+
 class NoHeadError(wait.NotYetError):
     """What answers on the port is not a Rollcall head; a head may replace it later."""
 
@@ -130,7 +134,7 @@ class ControlClient:
         refused = answer.status_code in (400, 409)
         value = row.get("reason" if refused else "incarnation")
         if value is None:
-            raise self._no_head(answer)
+            raise self._no_head(_status_of(answer))
         if refused:
             raise RefusedError(value)
         self._own_key = str(row.get("own_key", ""))
@@ -174,7 +178,7 @@ class ControlClient:
             if (answer.status_code, why) == (404, "Not Found"):
                 why = f"{self.base} has no {path}: give the control port's address, with no path"
             raise DeclinedError(why)
-        raise self._no_head(answer)
+        raise self._no_head(_status_of(answer))
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return an answer whose body is a JSON object.
@@ -200,7 +204,7 @@ class ControlClient:
             kind = NotNowError if why and answer.status_code != 502 else wait.NotYetError
             raise kind(f"{self.base}{path} answers {answer.status_code}{why}")
         if not _is_object(answer):
-            raise self._no_head(answer)
+            raise self._no_head(_status_of(answer))
         return answer
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -215,6 +219,9 @@ class ControlClient:
             ) from None
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
             raise_if_of_tls(error, httpx.URL(self.base))
+            # A server that only ends the connection may be a head that ends.
+            if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(ENDED):
+                raise self._no_head("its answer is no HTTP") from None
             raise wait.NotYetError(f"{self.base}: {error or type(error).__name__}") from None
         if answer.status_code == httpx.codes.UPGRADE_REQUIRED:
             raise OtherTlsError(
@@ -247,10 +254,9 @@ class ControlClient:
             self.on_token(self._token)
             return True
 
-    def _no_head(self, answer: httpx.Response) -> NoHeadError:
-        path, status = answer.request.url.path, answer.status_code
+    def _no_head(self, why: str) -> NoHeadError:
         return NoHeadError(
-            f"what answers at {self.base} is not a head ({path} gives {status}): "
+            f"what answers at {self.base} is not a head ({why}): "
             "is ROLLCALL_CONTROL_PORT right? (Ray's dashboard, 8265, is another port)"
         )
 
@@ -342,6 +348,10 @@ def _is_object(answer: httpx.Response) -> bool:
         return isinstance(answer.json(), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _status_of(answer: httpx.Response) -> str:
+    return f"{answer.request.url.path} gives {answer.status_code}"
 
 
 def _why(answer: httpx.Response) -> str:

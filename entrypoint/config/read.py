@@ -24,7 +24,7 @@ from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import RECIPES, command_of
 from entrypoint.config.role import undecided
 from entrypoint.config.settings import Settings, declared, variable_names
-from entrypoint.config.variables import Variable, is_placeholder, shown
+from entrypoint.config.variables import Variable, is_placeholder, shown, shown_placeholder
 
 PREFIX = "ROLLCALL_"
 STARTED_BY = "ROLLCALL_STARTED_BY"
@@ -101,7 +101,8 @@ def read_settings(
             values["wandb_api_key"] = key or values["wandb_api_key"]
         elif values["wandb_api_key"] is None:
             flag, problem = wandb_key.flag_in(words), "is a guide's placeholder"
-            reader.faults.append(Fault(flag, MASK, problem, "Give the key by WANDB_API_KEY"))
+            given = shown_placeholder(key.reveal())
+            reader.faults.append(Fault(flag, given, problem, "Give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
     reader.check_variables(variable_names())
     reader.check_platform(platform)

@@ -29,6 +29,11 @@ LEAST_CHARACTERS = 8
 """Different characters of a random token. A placeholder such as `hf_xxxx…` has fewer."""
 
 
+def shown_placeholder(key: str) -> str:
+    """Return a placeholder as it may be shown: one in brackets as it is, any other masked."""
+    return key if key[:1] in "<{$[" else MASK
+
+
 class Secret(str):
     """A text that is masked wherever it is printed or formatted. `reveal` returns the text."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 
 from entrypoint import __main__ as entrypoint
 from entrypoint.cluster import worker_routes
-from entrypoint.cluster.client import ControlClient
+from entrypoint.cluster.client import ControlClient, NoHeadError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import cli, doctor, remote
 from entrypoint.commands.arguments import parse
@@ -93,6 +95,26 @@ def test_a_request_on_which_the_head_fails_ends_a_command_at_once(
     log = "RUN/logs/head.log has the cause, and so has `rollcall logs head`"
     assert capsys.readouterr().err == f"the head failed on GET {url}/v1/state (status 500): {log}\n"
     assert len(asked) == 1
+
+
+def test_a_server_of_another_protocol_is_no_head() -> None:
+    """Ray's port speaks HTTP/2. A server that ends the connection may be a head that ends."""
+    for answer, kind in ((b"\x00\x00\x12\x04", NoHeadError), (b"", NotYetError)):
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+
+            def serve(server: socket.socket = server, answer: bytes = answer) -> None:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            serving_it = threads.submit(serve)
+            client = ControlClient("127.0.0.1", server.getsockname()[1], TOKEN)
+            with pytest.raises(NotYetError) as caught:
+                client.command("GET", "/v1/state")
+            serving_it.result()
+            client.close()
+        assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(("status", "body"), [*NO_HEAD, (400, "{}")])

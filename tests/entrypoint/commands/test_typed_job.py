@@ -14,6 +14,7 @@ from entrypoint.commands import typed_job
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import run_identity
+from entrypoint.job.recipes import base as recipes
 from entrypoint.run import run_began
 from tests.support.plan_command import run_plan
 
@@ -123,3 +124,15 @@ def test_a_date_in_a_script_is_that_of_the_runs_begin_also_after_a_restart(
     assert settings(environ, *line).job == first.job
     assert settings({"ROLLCALL_RUN_DIR": str(tmp_path / "b")}, *line).job[-1] == "name=1900000000"
     run_began.seconds.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "start"), [("loop.sh", "bash"), ("loop.py", "python3")])
+def test_a_program_without_the_right_to_be_executed_is_told_so(
+    tmp_path: Path, name: str, start: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("true\n")
+    given = read_settings({"RAY_WORKER": "0"}, (str(path),), "command")
+    (said,) = recipes.load("command").faults(given)
+    remedy = f"chmod +x it, or give {start} {path}"
+    assert said == f"{path} lacks the right to be executed: {remedy}"

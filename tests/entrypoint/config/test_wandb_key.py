@@ -26,8 +26,11 @@ def test_the_key_of_the_job_s_flag_goes_by_the_environment(flag: str, form: str)
 
 @pytest.mark.parametrize("flag", wandb_key.FLAGS)
 def test_a_placeholder_is_a_fault_of_the_flag_that_has_it(flag: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{flag}: is a guide's placeholder"):
-        read_settings({"RAY_WORKER": "0"}, [flag, "{wandb_token}"])
+    """It is shown if it stands in brackets; else it may be a key."""
+    for given, shown in (("{wandb_token}", r"\{wandb_token\}"), ("your_key", r"\*+")):
+        told = f"^{flag}: is a guide's placeholder.*{shown}"
+        with pytest.raises(ConfigError, match=told):
+            read_settings({"RAY_WORKER": "0"}, [flag, given])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import PurePath
 
 from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE
@@ -228,6 +229,8 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], tuple[
 
 def _why_none(commands: Sequence[Sequence[str]]) -> str:
     others = [word for words in commands for word in words if OTHERS.fullmatch(word)]
+    pairs = (pair for words in commands for pair in pairwise(words))
+    others += [f"trl {name}" for program, name in pairs if PurePath(program).name == "trl"]
     inner = [found[0] for words in commands for w in words if (found := OTHERS.search(w))]
     relatives = [word for words in commands for word in words if RELATIVES.fullmatch(word)]
     what = (

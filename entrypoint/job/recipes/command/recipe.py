@@ -111,6 +111,9 @@ def _missing(settings: Settings) -> str:
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return absent_script(settings)
     instead = did_you_mean(program, _programs(), cutoff=0.8)
+    if "/" in program and Path(program).is_file():
+        start = "python3" if program.endswith(".py") else "bash"
+        return f"{program} lacks the right to be executed: chmod +x it, or give {start} {program}"
     if program.endswith(".py"):
         instead = f"give python3 {program}"
     otherwise = OF_SLURM if is_of_slurm(words) else "give a command that is there"

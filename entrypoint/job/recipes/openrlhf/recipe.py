@@ -106,6 +106,7 @@ class OpenRLHF(AnyCommand):
     framework = "OpenRLHF"
     model_flags = ("--pretrain", "--actor.model_name_or_path", "--model.model_name_or_path")
     output_flags = ("--save_path", "--ckpt.output_dir")
+    less_placement = "Ask for fewer nodes and GPUs, or add nodes"
 
     def recognises(self, typed: TypedCommand) -> Match:
         return Match.OWN if is_openrlhf_training(typed.program[-1]) else Match.NONE

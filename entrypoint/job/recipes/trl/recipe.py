@@ -87,7 +87,7 @@ class Trl(TorchRun):
     def shown(self, typed: TypedCommand) -> str:
         if _arguments(typed) is Arguments.NO_TRAINER:
             return super().shown(typed)
-        return f"{typed.program[-1]} trains with transformers' Trainer, once for each GPU"
+        return f"{typed.program[-1]}, which trains with transformers' Trainer, once for each GPU"
 
     def is_translated(self, typed: TypedCommand) -> bool:
         found = command_line.SCRIPT.fullmatch(typed.program[-1])

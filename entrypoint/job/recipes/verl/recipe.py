@@ -106,6 +106,9 @@ class AnyVerl(AnyCommand):
     runs_any_program = False
     framework = "verl"
     model_flags = ("actor_rollout_ref.model.path",)
+    less_placement = (
+        "Set trainer.nnodes and trainer.n_gpus_per_node to what the nodes have, or leave both out"
+    )
     each: ClassVar[str] = "_per_gpu"
     """How the keys of the samples of a pass end."""
 

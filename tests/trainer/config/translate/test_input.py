@@ -213,7 +213,7 @@ def test_a_whole_command_in_quotes_is_read(capsys: pytest.CaptureFixture[str]) -
         (["x.sh", "--", "a"], "give one of both"),
         (["missing.sh"], "missing.sh: No such file or directory"),
         (["--", "ls", "-l"], "there is no command of a trainer"),
-        (["--", "trl", "sft", "--x", "1"], "there is no command of a trainer"),
+        (["--", "trl", "sft", "--x", "1"], "trl sft is not a command of PPO or GRPO"),
         (["--", "python", "-m", "openrlhf.cli.train_rm"], "train_rm is not a command of PPO"),
         (["--", "python", "-m", "verl.experimental.fully_async_policy.fully_async_main", "a.b=1"],
          "fully_async_main is another program than verl's main_ppo, and has keys of its own"),

@@ -389,4 +389,6 @@ def test_the_python_of_an_environment_that_is_first_in_path_runs_its_script(
 def test_what_a_script_with_a_trainer_is_said_to_be() -> None:
     Path("train.py").write_text(OF_CODE)
     said = recognised(["torchrun", "train.py"], None).said
-    assert said.startswith("train.py trains with transformers' Trainer, once for each GPU: recipe")
+    assert said.startswith(
+        "train.py, which trains with transformers' Trainer, once for each GPU: recipe"
+    )

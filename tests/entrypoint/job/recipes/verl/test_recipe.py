@@ -56,6 +56,7 @@ def test_the_guides_command_is_accepted_as_it_is_typed(tmp_path: Path) -> None:
     assert (placed.settings, placed.lacking) == (given, ())
     (lacking,) = RECIPE.placed(given, nodes(8, 4)).lacking
     assert lacking == "verl wants 8 GPUs on each of 2 nodes; the nodes offer 8, 4"
+    assert RECIPE.less_placement.startswith("Set trainer.nnodes and trainer.n_gpus_per_node to ")
     (idle,) = RECIPE.placed(given, nodes(8, 8, 8)).warnings
     assert idle.startswith("the job uses 16 of 24 GPUs (trainer.nnodes=2 × trainer.n_gpus_per")
     assert RECIPE.placed(given, nodes(8, 8)).warnings == ()
