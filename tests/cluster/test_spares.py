@@ -37,7 +37,7 @@ def test_all_ranks_of_a_lost_worker_go_on_at_one_spare_in_the_same_attempt(
     cluster: Cluster,
 ) -> None:
     def is_there(spares: str) -> None:
-        said = f"1 of 1 workers, {spares}"
+        said = f"1 of 1 worker, {spares}"
         cluster.until(lambda: said in cluster.ask("status").stdout, said, within=60)
 
     cluster.start(HEAD, *MORE_NODES)
