@@ -353,7 +353,7 @@ class Settings:
     )
     worker_ports: PortRange = variable(
         "ROLLCALL_WORKER_PORTS",
-        "The ports of Ray's worker processes, on every node.",
+        "The ports of Ray's worker processes, on every node: 32 at least.",
         parse=parse.port_range,
         default=PortRange(10002, 10999),
     )
