@@ -67,6 +67,11 @@ class ShownJob(JobRow):
     tells_steps: bool
     attempt_seconds: float | None
     progress: dict[str, Any] | None
+    cause: str
+    """As `place`, `to_do` and `log`: "" before the job's end, and where it is not known."""
+    place: str
+    to_do: str
+    log: str
 
 
 class JobRows(TypedDict):

@@ -22,6 +22,7 @@ from entrypoint.cluster.request_io import body_of
 from entrypoint.cluster.serving import refused
 from entrypoint.config.runtime_env import PACKAGE
 from entrypoint.run import run_attempts
+from entrypoint.run.flight_record import run_end
 from entrypoint.run.storage_reads import StorageReads
 
 MOST_BYTES = 2**20
@@ -109,7 +110,9 @@ class JobRoutes:
         told = await self.reads.ask(
             partial(run_attempts.read, journal, progress, trains=is_running)
         )
-        return JSONResponse({**row, **told.as_dict()})
+        files = self._files(row["id"])
+        end = await self.reads.ask(partial(run_end.read, files)) if row["ended"] else None
+        return JSONResponse({**row, **told.as_dict(), **run_end.reasons(end)})
 
     async def _stop(self, request: Request) -> Response:
         row = self._row(request.path_params["job"])

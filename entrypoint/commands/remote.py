@@ -267,4 +267,5 @@ def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:
     code = "" if row["exit_code"] is None else f", exit code {row['exit_code']}"
     why = f": {row['sentence']}" if row["sentence"] else ""
     yield f"{row['id']} ({row['state']}{code}){why}"
+    yield from run_end.why(row)
     yield from _attempts(row)

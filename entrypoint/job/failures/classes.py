@@ -122,8 +122,11 @@ SUPERVISOR_LOST = frozenset({"JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_
 
 NEAREST_THE_CAUSE = tuple(failure for failure, row in FAILURES.items() if row.is_cause)
 
-OF_RAY = re.compile(r"Job entrypoint command failed|Running entrypoint for job |\s*$")
-"""Lines of Ray's message that are not lines of the job."""
+OF_RAY = re.compile(
+    r"Job entrypoint command failed|Running entrypoint for job |\s*$"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\s+(?:DEBUG|INFO|WARNING) \S+\.py:\d+ -- "
+)
+"""Lines of Ray's message that are no words of the job, or are of Ray's own loggers."""
 
 
 def classify(result: AttemptResult) -> FailureClass:

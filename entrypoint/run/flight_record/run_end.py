@@ -20,6 +20,8 @@ from entrypoint.run.flight_record.remedies import OVER, remedy
 
 ENTRY = "job.json"
 """A submitted job's entry in the queue, in its run directory."""
+LABELS = {"cause": "cause", "place": "place", "to_do": "what to do", "log": "log"}
+"""Field of an end that failed → its name for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,20 @@ class Ended:
 
     def why(self) -> Iterator[str]:
         """Yield cause, place, remedy, command and log, each if it is known."""
-        known = {"cause": self.cause, "place": self.place, "what to do": self.to_do}
         again = f"to start {'its head' if self.has_head else 'it'} again"
-        then = {again: self.resume, "log": self.log}
-        for name, what in (*known.items(), *then.items()):
-            if what:
-                yield f"{name}: {what}"
+        first = {name: label for name, label in LABELS.items() if name != "log"}
+        labels = {**first, "resume": again, "log": LABELS["log"]}
+        yield from why({name: getattr(self, name) for name in labels}, labels)
+
+
+def why(known: Mapping[str, Any], labels: Mapping[str, str] = LABELS) -> Iterator[str]:
+    """Yield a line for each field that is known."""
+    yield from (f"{label}: {known[name]}" for name, label in labels.items() if known.get(name))
+
+
+def reasons(end: Ended | None) -> dict[str, str]:
+    """Return the fields of LABELS; each is "" if it is not known."""
+    return {name: str((end and getattr(end, name)) or "") for name in LABELS}
 
 
 def read(run: RunFiles) -> Ended | None:

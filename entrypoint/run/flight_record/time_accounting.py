@@ -33,6 +33,7 @@ USES = {
     INTERRUPTED: "end of the job",
 }
 """Kind of event to the use of the time before it. Events of other kinds happen meanwhile."""
+ENDS_RUN = ("outcome", INTERRUPTED)
 NO_JOB_YET = {"start": "roll call", "roll": "services"}
 """Kind of the event before an outcome that no job has → the use of the time between them."""
 TOLD = ("resume", "step-found", "step")
@@ -163,7 +164,7 @@ class Tally:
         if kind in ("attempt", *STEPS):
             self._makes_steps = kind in STEPS
         use = USES[kind]
-        if kind == "outcome":
+        if kind in ENDS_RUN:
             job = UNTOLD if self.attempts and not self._tells else use
             use = NO_JOB_YET.get(self._kind_before, job)
         self.seconds[use] += seconds

@@ -333,6 +333,26 @@ def test_wait_for_a_job_ends_with_the_jobs_exit_code(
         assert "job-1 (failed, exit code 70): ValueError" in capsys.readouterr().out
 
 
+def test_the_status_of_a_failed_job_has_its_cause_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gives_up(run: RunContext) -> Outcome:
+        told = {"failure": "unknown", "evidence": "exit code 3, and printed nothing"}
+        run.journal.record("failure", "unknown: exit code 3", **told)
+        return Outcome("failed", ExitCode.JOB_FAILED, "giving up")
+
+    with JobHead(tmp_path, false=gives_up) as cluster:
+        where = cluster.environment
+        assert rollcall(where, "submit", "--no-wait", "--", "false") == 0
+        assert rollcall(where, "wait", "job-1") == 70
+        capsys.readouterr()
+        assert rollcall(where, "status", "job-1") == 0
+        first, cause, to_do, *_ = capsys.readouterr().out.splitlines()
+        assert first == "job-1 (failed, exit code 70): giving up"
+        assert cause == "cause: exit code 3, and printed nothing"
+        assert to_do.startswith("what to do: Read the log")
+
+
 def test_open_prints_the_link_to_read_only_and_the_token_only_if_asked(
     head: Head, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -212,6 +212,22 @@ def test_a_job_that_printed_nothing_says_so() -> None:
     )
 
 
+OF_RAYS_LOGGER = "2026-11-29 12:26:56,018\tINFO job_manager.py:587 -- Runtime env is setting up."
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("", "printed nothing"),
+        ("2026-11-29 12:26:56 INFO done", "its last line: 2026-11-29 12:26:56 INFO done"),
+    ],
+)
+def test_a_line_of_rays_loggers_is_no_word_of_the_job(own: str, said: str) -> None:
+    message = f"Job entrypoint command failed with exit code 3, last logs:\n{own}\n{OF_RAYS_LOGGER}"
+    result = AttemptResult(status="FAILED", exit_code=3, message=message)
+    assert explain(result, F.UNKNOWN).sentence.endswith(said)
+
+
 def test_an_error_two_steps_ago_has_not_ended_the_job() -> None:
     evidence = EvidenceLog(lambda: 3)
     evidence.read("ValueError: broken")

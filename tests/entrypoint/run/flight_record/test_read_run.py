@@ -16,6 +16,7 @@ from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
 from entrypoint.run import curves
+from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.flight_record import html, read_run
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.flight_record import text as report_text
@@ -30,6 +31,17 @@ def test_a_program_that_tells_no_steps_has_worked_all_the_time(tmp_path: Path) -
     assert record
     assert record.seconds[UNTOLD] == 3600
     assert "its effective time is not known" in "\n".join(report_text.lines(record))
+
+
+def test_a_program_that_tells_no_steps_has_worked_until_the_cluster_stopped() -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.then(10, "roll", present=[], expected=0)
+    clock.then(0, "attempt", 1)
+    clock.then(99, INTERRUPTED)
+    record = report.from_journal(clock.rows)
+    assert record.seconds[UNTOLD] == 99
+    assert "end of the job" not in record.seconds
 
 
 def test_of_steps_that_became_one_event_those_after_the_checkpoint_alone_are_repeated() -> None:
