@@ -298,7 +298,9 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
     options = arguments.parse(call.command, call.arguments)
     try:
-        if not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run alone
+        if options.run_dir:
+            environ = node_shell.of_run(environ, options.run_dir)
+        elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
             environ, own = node_shell.with_node(environ), environ
             if environ is not own and not options.address:
                 node_shell.refuse_guess(call.command, environ)

@@ -18,11 +18,14 @@ from contract.exit_codes import ExitCode
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
+from entrypoint.commands.named_run import run_at, with_run
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
 
 JOB = "the id or the name of a submitted job, as `list` shows it"
-NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output"
+RUN = "or the directory of a run"
+NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output. "
+NAMES += "A run's directory may come first"
 NAME_OF_RUN = "the run's name on its page, in the report and in lists"
 GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
 """What to do about a path that is not a run's."""
@@ -151,13 +154,13 @@ def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command that asks a head. Exits with 64 if they are wrong."""
     own = parser(command)
     if command != "submit":
-        return own.parse(words)
+        return with_run(own.parse(words))
     given, job = _at_dashes(words)
     options = own.parse(given, hint="; the job's words come after --")
     options.words = [*options.words, *job]
     if not options.words:
         own.error("no job is given: rollcall submit -- python train.py")
-    return options
+    return with_run(options)
 
 
 def _at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -202,7 +205,21 @@ def job(text: str) -> str:
     if _is_job(text):
         return text
     problem = f"{text!r} is not a job's id, such as job-1, or its name: `rollcall list` shows them"
+    if text and Path(text).is_dir():
+        problem = f"{text} is not a run: {GIVE_A_RUN}"
     raise argparse.ArgumentTypeError(problem)
+
+
+def job_or_run(text: str) -> Path | str:
+    """Return a run's directory; a job's id or name if no directory of this name has a run."""
+    return run_at(text) or job(text)
+
+
+def run(text: str) -> Path:
+    """Return a run's directory. Raises ArgumentTypeError."""
+    if found := run_at(text):
+        return found
+    raise argparse.ArgumentTypeError(f"{text} is not a run: {GIVE_A_RUN}")
 
 
 def path_or_job(text: str) -> Path | str:
@@ -251,9 +268,9 @@ def port(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
 
-def _job(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
-    what = f"{JOB}; none: {otherwise}" if otherwise else JOB
-    parser.add_argument("job", nargs="?", type=job, metavar="JOB", help=what)
+def _job(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    what = f"{JOB}, {RUN}; none: {otherwise}"
+    parser.add_argument("job", nargs="?", type=job_or_run, metavar="JOB|RUN", help=what)
 
 
 def _pieces(parser: argparse.ArgumentParser, of: str) -> None:
@@ -289,6 +306,11 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _nothing(parser: argparse.ArgumentParser) -> None:
     return
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    what = "the directory of the cluster's run; none: as for other commands"
+    parser.add_argument("job", nargs="?", type=run, metavar="RUN", help=what)
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
@@ -358,7 +380,7 @@ COMMANDS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "completion": _nothing,
     "submit": _submit,
     "pipeline": _pipeline,
-    "list": _nothing,
+    "list": _list,
     "status": _status,
     "wait": _wait,
     "open": _open,

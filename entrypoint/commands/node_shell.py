@@ -17,6 +17,8 @@ PROC = Path("/proc")
 FIRST = "1"
 """The container's first process."""
 TAKE_OVER = """while IFS= read -r -d '' word; do export "$word"; done < /proc/1/environ"""
+ELSEWHERE = ("ROLLCALL_URL", "ROLLCALL_HEAD_ADDRESS")
+"""Variables that say where a head is, whatever its run."""
 SHOWN = 4
 """Names in the warning."""
 
@@ -36,9 +38,7 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
     """
     if _settings_in(environ):
         return environ
-    from entrypoint.processes import process  # `plan` does without psutil
-
-    nodes = [found for pid in process.entrypoints() if (found := environ_of(str(pid), proc))]
+    nodes = list(_nodes(proc).values())
     runs = sorted({_run_of(node) for node in nodes})
     if len(runs) > 1:
         raise UnnamedRunError(
@@ -48,6 +48,29 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
     heads_first = sorted(nodes, key=lambda node: node.get("RAY_WORKER", "0"))
     found = heads_first[0] if heads_first else environ_of(FIRST, proc)
     return {**found, **environ} if _settings_in(found) else environ
+
+
+def of_run(environ: Mapping[str, str], run_dir: Path, proc: Path = PROC) -> Mapping[str, str]:
+    """Return `environ` for the run in `run_dir`, with the variables of its node that lives here.
+
+    What `environ` says of where another head may be is left out.
+    """
+    nodes = _nodes(proc)
+    own: Mapping[str, str] = {}
+    for pid in sorted(nodes, key=lambda pid: nodes[pid].get("RAY_WORKER", "0"), reverse=True):
+        path = proc / pid / "cwd" / _run_of(nodes[pid])
+        if path.resolve() == run_dir.resolve():
+            own = nodes[pid]  # the head's last
+    kept = {name: text for name, text in environ.items() if name not in ELSEWHERE}
+    return {**kept, **own, "ROLLCALL_RUN_DIR": str(run_dir)}
+
+
+def _nodes(proc: Path) -> dict[str, dict[str, str]]:
+    """Return the variables of each node that lives here, by its process."""
+    from entrypoint.processes import process  # `plan` does without psutil
+
+    found = {str(pid): environ_of(str(pid), proc) for pid in process.entrypoints()}
+    return {pid: node for pid, node in found.items() if node}
 
 
 def about(node: Mapping[str, str]) -> str:

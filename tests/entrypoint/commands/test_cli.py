@@ -361,3 +361,23 @@ def test_own_flags_stand_before_a_job_whose_words_are_its_own(words: str, job: s
     assert call.arguments == tuple(job.split())
     assert call.variables["ROLLCALL_NAME"] == "a"
     assert (call.as_json, call.shows_cost) == (False, False)
+
+
+@pytest.mark.parametrize("command", ["status", "wait", "stop", "events", "list", "logs"])
+def test_a_directory_with_a_run_is_that_run_and_another_word_is_a_job(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "first"):
+        (tmp_path / name).mkdir()
+    append_event(RunFiles(tmp_path / "first").journal, "start", "this is the head")
+    options = arguments.parse(command, ["first"])
+    assert options.run_dir == tmp_path / "first"
+    assert not (options.names if command == "logs" else options.job)
+    if command == "list":
+        with pytest.raises(SystemExit):
+            arguments.parse(command, ["empty"])
+        return
+    options = arguments.parse(command, ["empty"])
+    assert options.run_dir is None
+    assert (options.names == ["empty"]) if command == "logs" else (options.job == "empty")

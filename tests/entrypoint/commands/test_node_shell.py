@@ -144,3 +144,18 @@ def test_entrypoints_are_the_living_processes_that_started_others() -> None:
         assert node.pid in process.entrypoints() - before
         node.communicate()
     assert node.pid not in process.entrypoints()
+
+
+def test_a_runs_directory_names_its_own_node_among_several_and_no_head_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"ROLLCALL_RUN_DIR": "/w/own", "ROLLCALL_CONTROL_PORT": "9267"}
+    worker = own | {"RAY_WORKER": "1", "ROLLCALL_CONTROL_PORT": "9268"}
+    proc = machine(tmp_path, monkeypatch, {}, worker, own, {"ROLLCALL_RUN_DIR": "/w/other"})
+    shell = LOGIN | {"ROLLCALL_URL": "http://other:8267", "ROLLCALL_RUN_DIR": "/w/other"}
+    told = node_shell.of_run(shell, Path("/w/own"), proc)
+    assert told.items() >= own.items()
+    assert "ROLLCALL_URL" not in told
+    assert node_shell.of_run(LOGIN, Path("/w/ended"), proc) == LOGIN | {
+        "ROLLCALL_RUN_DIR": "/w/ended"
+    }
