@@ -72,6 +72,18 @@ logging.root.manager.loggerDict = Loggers(logging.root.manager.loggerDict)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+class SessionFixtures:
+    """A plugin, since hooks of this file are not called for what belongs to the session."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """What the session's fixtures tell libraries is for no test."""
+        if fixturedef.scope != "session":
+            return (yield)
+        with environment_kept():
+            return (yield)
+
+
 @contextmanager
 def environment_kept() -> Iterator[None]:
     before = dict(os.environ)
@@ -141,6 +153,10 @@ def run_dir(tmp_path: Path) -> Path:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two attempts of a head."""
     monkeypatch.setattr(wait, "backoff", lambda failures, **_: 0.01 * failures)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SessionFixtures())
 
 
 def pytest_collection_finish() -> None:

@@ -23,6 +23,7 @@ from entrypoint.cluster.roll import QUESTION_SECONDS
 from entrypoint.commands import terminal
 from entrypoint.commands.head_client import NoAnswerError, ask_there, patiently
 from entrypoint.config.settings import Settings
+from entrypoint.job.jobs import JobState
 from entrypoint.run.flight_record import run_end
 
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
@@ -267,5 +268,6 @@ def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:
     code = "" if row["exit_code"] is None else f", exit code {row['exit_code']}"
     why = f": {row['sentence']}" if row["sentence"] else ""
     yield f"{row['id']} ({row['state']}{code}){why}"
-    yield from run_end.why(row)
+    if row["state"] == JobState.FAILED:
+        yield from run_end.why(row)
     yield from _attempts(row)

@@ -196,4 +196,5 @@ def _task(tasks: Any, name: str, summary: str, plan: Callable[..., Plan]) -> Cal
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed looks for no GPU
     sys.exit(main())

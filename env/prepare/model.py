@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ def write_model(shape: TinyModel, alphabet: Sequence[str] | None, out: Path) -> 
     `alphabet`: the characters and longer texts that are one token each; None: one token a byte, so
     that any text fits.
     """
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed looks for no GPU
     import torch
     from transformers import (
         AutoModelForCausalLM,

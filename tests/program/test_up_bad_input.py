@@ -406,7 +406,9 @@ def test_a_broken_prompt_is_named_by_file_and_line(node: Node, broken: str, said
 def test_a_chat_is_no_broken_prompt_where_the_models_template_is_applied(node: Node) -> None:
     chat = json.dumps({"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"})
     with Lease(node.run.leases):  # so that the node ends after its data were read
-        done = node.up(NO_PREFLIGHT, *job(node, "--apply_chat_template", prompts=chat))
+        words = job(node, "--apply_chat_template", prompts=chat)
+        (node.root / "model" / "chat_template.jinja").write_text("{{ messages }}")
+        done = node.up(NO_PREFLIGHT, *words)
     assert done.returncode == 73, done.stdout
 
 

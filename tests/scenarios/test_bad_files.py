@@ -226,6 +226,7 @@ def test_images_in_messages_are_refused_for_a_text_model(root: Path) -> None:
     parts = [{"type": "image", "image": "/data/1.png"}, {"type": "text", "text": "1+1="}]
     chat = [{"role": "user", "content": parts}]
     rows(root, {"message": chat, "answer": "2"})
+    (root / "model" / "chat_template.jinja").write_text("{{ messages }}")
     flags = ("--data.input_key", "message", "--apply_chat_template")
     (problem,) = problems(root, *flags, keys=())
     assert "prompts.jsonl:1: a message of 'message' has a part of type 'image'" in problem

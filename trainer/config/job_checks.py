@@ -74,7 +74,9 @@ def data_faults(config: Config, rows: int | None = None) -> list[Fault]:
         try:
             prompts = _read(config, flag, path, rows)
         except PromptError as error:
-            faults.append(Fault(flag, None, str(error), _remedy(config, error)))
+            remedy = _remedy(config, error)
+            problem = str(error) if remedy else f"{flag}: {error}"
+            faults.append(Fault(flag, None, problem, remedy))
             continue
         if fault := label_check.without_tokens(config, path, prompts):
             faults.append(Fault(flag, None, f"{flag}: {fault}", ""))
