@@ -12,6 +12,7 @@ from tests.container.faults import (
     table_containers,
     table_files,
     table_recipes,
+    table_spares,
     table_storage,
 )
 from tests.support.repository import ROOT
@@ -30,6 +31,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Notices": tuple(table.notices()),
     "Storage": tuple(table_storage.FAULTS),
     "Containers, network, memory": table_containers.FAULTS,
+    "Spares": table_spares.FAULTS,
 }
 IN_README = (
     *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),
