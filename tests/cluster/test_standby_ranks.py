@@ -12,7 +12,7 @@ import pytest
 from contract.launch import warm
 from contract.launch.standby_ranks import VARIABLE
 from entrypoint.processes.process import kill
-from tests.support.node_cluster import HEAD, Cluster
+from tests.support.node_cluster import HEAD, Cluster, name_of, parent_of
 from tests.support.ray_workers import actor_of
 from tests.support.tiny_job import tiny_job
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
@@ -91,15 +91,15 @@ def test_the_ranks_of_a_node_that_lost_its_head_are_forks_of_its_warm_process(
 
 def warm_processes(cluster: Cluster, number: int) -> set[int]:
     """The processes out of which a node forks; not the keepers of their forks."""
-    found = {one.pid: one for one in cluster.processes(number) if one.name() == warm.NAME}
-    return {pid for pid, one in found.items() if one.ppid() not in found}
+    found = {one.pid: one for one in cluster.processes(number) if name_of(one) == warm.NAME}
+    return {pid for pid, one in found.items() if parent_of(one) not in found}
 
 
 def forks(cluster: Cluster, number: int = HEAD) -> set[int]:
     """The processes that a node has forked, and that are none of its keepers."""
     found = {one.pid: one for one in cluster.processes(number)}
-    keepers = {pid for pid, one in found.items() if one.name() == warm.NAME}
-    return {pid for pid, one in found.items() if one.ppid() in keepers} - keepers
+    keepers = {pid for pid, one in found.items() if name_of(one) == warm.NAME}
+    return {pid for pid, one in found.items() if parent_of(one) in keepers} - keepers
 
 
 def all_stand_by(cluster: Cluster, number: int = HEAD) -> set[int]:

@@ -197,6 +197,13 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
 def parent_of(process: psutil.Process) -> int:
     try:
         return process.ppid()
