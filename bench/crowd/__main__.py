@@ -37,7 +37,7 @@ START_SECONDS = 4.0
 """For the client processes, before the first arrival."""
 ASK_EVERY_SECONDS = 0.05
 WATCH_SECONDS = 20.0
-"""For which the head is watched after the roll is complete: each worker then asks four times."""
+"""For which the head is watched after the roll is complete: each of 1,000 then asks five times."""
 TOKEN = "bench-crowd-token"
 
 

@@ -20,7 +20,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.processes.process import raise_open_files_limit
 
 RETRY_SECONDS = 0.5
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 MOST_BYTES = 2**20
 VERSIONS = {"python": "3.12.4", "ray": "2.55.0", "torch": "2.13.0", "nccl": "2.28.3"}
 

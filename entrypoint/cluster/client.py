@@ -44,7 +44,8 @@ from entrypoint.processes.rank_processes import RankProcess
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 3.0
-OUTCOME_TIMEOUT = httpx.Timeout(QUESTION_SECONDS + 3, connect=CONNECT_TIMEOUT_SECONDS)
+QUESTION_MARGIN_SECONDS = 3.0
+"""For the answer to a long poll whose limit has passed."""
 TRIES = 3
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -109,6 +110,7 @@ class ControlClient:
         self.on_token: Callable[[str], None] = lambda _: None
         """Called with the new token once `rotate-token` has replaced the one of before."""
         self._token = token
+        self._question_seconds = QUESTION_SECONDS
         self._own_key = ""
         """By which the head gives this node a new token; "" before the check-in."""
         self._renewing = threading.Lock()
@@ -138,6 +140,7 @@ class ControlClient:
         if refused:
             raise RefusedError(value)
         self._own_key = str(row.get("own_key", ""))
+        self._question_seconds = float(row.get("question_seconds", QUESTION_SECONDS))
         address = str(row.get("address", ""))
         inherits, ray, bare = row.get("heritage"), row.get("ray_token"), row.get("bare", False)
         return CheckedIn(str(value), address, inherits, ray, bool(bare))
@@ -291,13 +294,15 @@ class ControlClient:
         is_there: Callable[[], bool],
     ) -> Message:
         failures, stacks_of, ranks_asked, over, is_spare = 0, 0, 0, "", False
+        answered_within = self._question_seconds + QUESTION_MARGIN_SECONDS
+        limit = httpx.Timeout(answered_within, connect=CONNECT_TIMEOUT_SECONDS)
         while True:
             try:
                 answer = self.ask(
                     "GET",
                     "/v1/outcome",
                     params=signs(),
-                    timeout=OUTCOME_TIMEOUT,
+                    timeout=limit,
                 )
             except (wait.NotYetError, WrongTokenError) as error:
                 failures += 1

@@ -15,8 +15,16 @@ from entrypoint.machine.gpus.use import GpuUse
 QUESTION_SECONDS = 5.0
 """Limit for an open long poll, in seconds. It alone shows that a peer and its network are gone."""
 
+QUESTIONS_PER_SECOND = 250.0
+"""Of all workers together: they take a head about a third of a core. More workers ask less often."""
+
 SILENT_SECONDS = 8.0
 """A worker without an open long poll for this long is missing."""
+
+
+def question_seconds(workers: int) -> float:
+    """Return the limit for an open long poll, in seconds, where so many workers have one."""
+    return max(QUESTION_SECONDS, workers / QUESTIONS_PER_SECOND)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from entrypoint.cluster.access import Keys
 from entrypoint.cluster.job_routes import JobRoutes
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.request_io import body_of, hangs_up_before
-from entrypoint.cluster.roll import QUESTION_SECONDS
+from entrypoint.cluster.roll import question_seconds
 from entrypoint.cluster.roll_observer import RollObserver
 from entrypoint.cluster.worker_logs import WorkerLogs
 from entrypoint.machine.gpus.use import Condition, GpuUse
@@ -27,7 +27,7 @@ from entrypoint.preflight.changes import Change
 from entrypoint.processes.rank_processes import RankProcess
 
 SHORTEST_SHARE = 0.6
-"""Of QUESTION_SECONDS. Polls have different lengths, so that nodes that came at once spread out."""
+"""Of the limit for a poll. Polls have different lengths, so that nodes that came at once spread out."""
 
 
 @dataclass(slots=True)
@@ -166,9 +166,13 @@ class WorkerRoutes:
             "address": self.registry.me.address,
             "own_key": answer.own_key,
             "bare": answer.bare,
+            "question_seconds": self._question_seconds(),
             "ray_token": None if self.keys.first == self.keys.token else self.keys.first,
         }
         return JSONResponse({"accepted": True, **accepted, "heritage": self.heritage})
+
+    def _question_seconds(self) -> float:
+        return question_seconds(self.registry.expected)
 
     def _report_differences(self) -> None:
         for sentence in self.registry.new_differences():
@@ -198,7 +202,7 @@ class WorkerRoutes:
             return JSONResponse(row, status_code=404)
         hung_up = True
         try:
-            seconds = QUESTION_SECONDS * random.uniform(SHORTEST_SHARE, 1.0)
+            seconds = self._question_seconds() * random.uniform(SHORTEST_SHARE, 1.0)
             hung_up = await hangs_up_before(self.announced, request, seconds)
         finally:
             self.registry.poll_closed(entry, hung_up=hung_up)

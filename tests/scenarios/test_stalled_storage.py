@@ -62,7 +62,7 @@ def ask(head: Head, path: str, times: int = 1) -> list[httpx.Response]:
 def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
     head: Head, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("entrypoint.cluster.worker_routes.QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr("entrypoint.cluster.roll.QUESTION_SECONDS", 0.3)
     monkeypatch.setattr(storage_reads, "PATIENCE_SECONDS", 60.0)
     head.client().check_in(node_info("a"), joined=True)
     with stalled(head.run.progress):
@@ -80,7 +80,7 @@ def test_a_worker_is_answered_while_what_reads_the_run_directory_waits(
 def test_a_worker_is_answered_while_a_page_waits_for_the_journal(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("entrypoint.cluster.worker_routes.QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr("entrypoint.cluster.roll.QUESTION_SECONDS", 0.3)
     head.client().check_in(node_info("a"), joined=True)
     url = f"http://127.0.0.1:{head.port}/v1/events?token={TOKEN}"
     with httpx.stream("GET", url, timeout=20) as stream:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from entrypoint import __main__ as entrypoint
-from entrypoint.cluster import worker_routes
+from entrypoint.cluster import roll
 from entrypoint.cluster.client import ControlClient, NoHeadError
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import cli, doctor, remote
@@ -163,10 +163,21 @@ def test_no_head_is_a_reason_to_try_again(closed_port: int) -> None:
         ControlClient("127.0.0.1", closed_port, TOKEN).check_in(node_info("a"))
 
 
+def test_a_worker_is_told_how_long_its_questions_stay_open(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = head.client()
+    client.check_in(node_info("a"))
+    assert client._question_seconds == roll.QUESTION_SECONDS
+    monkeypatch.setattr(roll, "QUESTIONS_PER_SECOND", 0.1)
+    client.check_in(node_info("a"))
+    assert client._question_seconds == 10 * head.control._registry.expected > 5
+
+
 def test_a_membership_that_is_left_ends_its_watch_without_a_traceback(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_routes, "QUESTION_SECONDS", 0.5)
+    monkeypatch.setattr(roll, "QUESTION_SECONDS", 0.5)
     said: list[Message] = []
     client = head.client()
     client.check_in(node_info("a"), joined=True)

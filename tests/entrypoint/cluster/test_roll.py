@@ -13,6 +13,7 @@ from entrypoint.cluster.roll import (
     MissingWorker,
     Places,
     RegisteredNode,
+    question_seconds,
     roll_state,
 )
 
@@ -191,3 +192,8 @@ def test_nothing_depends_on_the_words_about_a_missing_worker(
     assert before[1] == [("silent", "silent"), ("left", "gone"), ("never-seen", "gone")]
     monkeypatch.setattr(MissingWorker, "__str__", lambda worker: "so be it")
     assert read() == before
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(0, 5), (1_000, 5), (2_000, 8), (10_000, 40)])
+def test_the_workers_of_a_large_roll_ask_less_often(workers: int, seconds: float) -> None:
+    assert question_seconds(workers) == seconds
