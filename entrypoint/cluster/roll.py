@@ -16,7 +16,7 @@ QUESTION_SECONDS = 5.0
 """Limit for an open long poll, in seconds. It alone shows that a peer and its network are gone."""
 
 QUESTIONS_PER_SECOND = 250.0
-"""Of all workers together: they take a head about a third of a core. More workers ask less often."""
+"""Of all workers together, at about a third of a core of the head. More workers ask less often."""
 
 SILENT_SECONDS = 8.0
 """A worker without an open long poll for this long is missing."""

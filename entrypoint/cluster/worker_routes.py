@@ -27,7 +27,7 @@ from entrypoint.preflight.changes import Change
 from entrypoint.processes.rank_processes import RankProcess
 
 SHORTEST_SHARE = 0.6
-"""Of the limit for a poll. Polls have different lengths, so that nodes that came at once spread out."""
+"""Of the limit of a poll. Lengths differ, so that nodes that came at once spread out."""
 
 
 @dataclass(slots=True)
