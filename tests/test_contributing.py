@@ -284,7 +284,7 @@ print(read_settings({"ROLLCALL_NICKNAME": "x"}).nickname)
 
 
 def test_a_preflight_check(tree: Path) -> None:
-    section = "### `host.moon`\n\n- **Warns** without a moon.\n- **Remedy**: wait.\n\n"
+    row = "| `host.moon` | the moon | there is none | – | wait |\n"
     limit = "| 2 s | `host.moon` |\n"
     edits: Edits = {
         "entrypoint/config/check_names.py": after(
@@ -302,7 +302,7 @@ def test_a_preflight_check(tree: Path) -> None:
             '    return Finding(Verdict.WARN, "no moon", "wait")\n\n\ndef shm(',
         ),
         "docs/preflight.md": lambda text: after("| limit | checks |\n|---|---|\n", limit)(
-            text.replace("### `host.shm`\n", f"{section}### `host.shm`\n")
+            text.replace("| `host.shm` |", f"{row}| `host.shm` |")
         ),
     }
     change(tree, "Add a preflight check", edits)
