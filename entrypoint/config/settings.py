@@ -127,16 +127,16 @@ class Settings:
     head_failover: float = variable(
         "ROLLCALL_HEAD_FAILOVER",
         "How long a lost head has to come back before a worker [takes its place]"
-        "(recovery.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s. `off`: the run"
-        " waits for the head.",
+        "(head-failover.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s. `off`: the"
+        " run waits for the head.",
         parse=parse.head_failover,
         default=120.0,
         shown="2m",
     )
     stragglers: Stragglers = variable(
         "ROLLCALL_STRAGGLERS",
-        "`warn`: report [slow ranks](recovery.md#slow-ranks). `replace`: also replace their node by"
-        " a spare. `off`: do not compare ranks.",
+        "`warn`: report [slow ranks](faulty-machines.md#slow-ranks). `replace`: also replace their"
+        " node by a spare. `off`: do not compare ranks.",
         default=Stragglers.WARN,
     )
     debug_ray: DebugRay = variable(
@@ -209,8 +209,8 @@ class Settings:
     urls: tuple[str, ...] = variable(
         "ROLLCALL_URL",
         "The URL of the head's control port for commands: `http://HOST:8267`, or a proxy's. After"
-        " commas: [other nodes'](recovery.md#addresses-after-a-takeover). On the head: the URL in"
-        " the link that it prints.",
+        " commas: [other nodes'](head-failover.md#addresses-after-a-takeover). On the head: the URL"
+        " in the link that it prints.",
         parse=parse.urls,
         default=(),
         shown="the head's address and `ROLLCALL_CONTROL_PORT`",

@@ -79,7 +79,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.GPU_FAULT: Failure(
         evidence=(
             "ECC or Xid errors in the log, a GPU fallen off the bus. Or "
-            "[wrong bits](#silent-data-corruption) for the second time on a node"
+            "[wrong bits](faulty-machines.md#silent-data-corruption) for the second time on a node"
         ),
         answer=(
             "evict the worker (it exits with 76), resume with another worker, or with the "
@@ -288,7 +288,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
     ),
     FailureClass.STRAGGLER: Failure(
         evidence=(
-            "no failure: [a slow node](#slow-ranks) leaves for a spare "
+            "no failure: [a slow node](faulty-machines.md#slow-ranks) leaves for a spare "
             "(`ROLLCALL_STRAGGLERS=replace`)"
         ),
         answer="save, evict the node (it exits 76), resume with the spare",
