@@ -270,7 +270,8 @@ class Settings:
     insecure: bool = variable(
         "ROLLCALL_INSECURE",
         "1: reward and retrieval servers that are started with it need no"
-        " [key](rewards.md#who-may-ask-a-server). The control port and Ray still need theirs.",
+        " [key](reward-servers.md#who-may-ask-a-server). The control port and Ray still need"
+        " theirs.",
         default=False,
     )
     service_timeout: float = variable(
