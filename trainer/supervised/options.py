@@ -35,8 +35,8 @@ class StageModel:
         Config,
         "save_path",
         group=Group.MODELS,
-        help="where the trained model is written; in a run of Rollcall, a relative path is below "
-        "RUN, and the default is RUN/hf",
+        help="where the trained model is written; in a run of Rollcall a relative path is below "
+        "RUN; default: RUN/hf",
     )
     trust_remote_code: bool = shared(Config, "trust_remote_code")
     use_ms: bool = shared(Config, "use_ms")
@@ -218,8 +218,8 @@ class StageCheckpoints:
         Config,
         "save_steps",
         0,
-        help="steps between checkpoints; 0: every tenth of the run, if it is one of Rollcall; -1: "
-        "only when the run is stopped",
+        help="steps between checkpoints; 0: every tenth of a run of Rollcall; -1: only when the "
+        "run is stopped",
     )
     max_ckpt_num: int = shared(Config, "max_ckpt_num", help="checkpoints to keep")
     max_ckpt_mem: float = shared(

@@ -62,7 +62,7 @@ class CheckpointFlags:
     load_checkpoint: bool = Group.CHECKPOINTS.flag(
         True,
         "resume from the newest complete checkpoint, if there is one; "
-        "false: start a new run, which a run directory with steps refuses",
+        "false: start a new run, in a directory without steps",
         dotted="ckpt.load_enable",
     )
     load_step: int = Group.CHECKPOINTS.flag(

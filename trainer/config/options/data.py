@@ -43,8 +43,8 @@ class ModelFlags:
     )
     value_head_prefix: str = Group.MODELS.flag(
         "score",
-        "name of the head in --critic_pretrain and in OpenRLHF's reward models, unless their "
-        "config.json names it; a critic without a head starts with a new one",
+        "name of the head in --critic_pretrain and OpenRLHF's reward models, unless config.json "
+        "names it; a critic without it gets one",
         dotted="ds.value_head_prefix",
     )
     freeze_visual_encoder: bool = Group.MODELS.flag(

@@ -43,8 +43,8 @@ class LoggerFlags:
     )
     hub_model_id: str = Group.LOGGER.flag(
         "",
-        "repository of the hub, OWNER/NAME, to which a finished run pushes its final model "
-        "with a model card; the token is HF_TOKEN",
+        "repository of the hub, OWNER/NAME, for the model and a model card of a finished run; "
+        "the token is HF_TOKEN",
     )
     hub_private_repo: bool = Group.LOGGER.flag(
         False, "a repository that --hub_model_id creates is private"

@@ -50,8 +50,8 @@ class LayoutFlags:
     vllm_resources: Resources = Group.LAYOUT.flag(Resources(), "the same for each GPU of an engine")
     ring_attn_size: int = Group.LAYOUT.flag(
         1,
-        "GPUs that share each sample of policy, critic and reference: each has a slice of its "
-        "tokens, and of the heads in attention",
+        "GPUs that share each sample of policy, critic and reference: each has some of its tokens, "
+        "and of attention's heads",
         dotted="ds.ring_attn_size",
         at_least=1,
     )
@@ -83,8 +83,8 @@ class VLLMSettings:
     )
     sync_backend: str = Group.VLLM.flag(
         "auto",
-        "how weights reach the engines: nccl, ipc (CUDA IPC, on GPUs that the policy shares), "
-        "shared_memory (gloo: the same), auto: by the GPUs and who shares them",
+        "how weights reach the engines: nccl, ipc (CUDA IPC, on the policy's GPUs), "
+        "shared_memory (gloo); auto: by the GPUs",
         dotted="sync_backend",
         choices=("auto", "nccl", "ipc", "shared_memory"),
         synonyms={"gloo": "shared_memory"},
