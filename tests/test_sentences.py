@@ -21,8 +21,6 @@ CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 NAMES = re.compile(r"CODE(?:(?:,| and|, and| or|;) CODE)+")
 END = re.compile(r"(?<=[.!?])(?:\*\*)?\s+|(?<=:)\s+(?=[A-Z\"*])")
-NOT_YET = frozenset(f"docs/{name}.md" for name in ("faults",))
-"""Pages with longer sentences: none is added, and the rest is to go."""
 
 
 def pages() -> list[str]:
@@ -48,7 +46,7 @@ def words(sentence: str) -> int:
     return sum(any(map(str.isalnum, word)) for word in sentence.split())
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page not in NOT_YET])
+@pytest.mark.parametrize("page", pages())
 def test_no_sentence_of_the_page_is_long(page: str) -> None:
     found = sentences((ROOT / Path(page)).read_text())
     assert found

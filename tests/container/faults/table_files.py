@@ -30,7 +30,7 @@ def spoilt_checkpoints() -> Iterator[Fault[Stage]]:
         )
     for name, sentence, inject in (
         ("copied", "under the name of a later step", acts.copied),
-        ("of-another-run", "of another run, under the name of its later step", acts.strange),
+        ("of-another-run", "of another run, under a later step", acts.strange),
     ):
         yield Fault(
             name=f"checkpoint-{name}",
@@ -149,8 +149,8 @@ def others() -> Iterator[Fault[Stage]]:
     )
     yield Fault(
         name="port-taken",
-        sentence="a worker is killed and comes back while another program has one of its ports: it"
-        " ends with 75; then the port is free",
+        sentence="a worker is killed and comes back while another program has one of its ports,"
+        " and ends with 75",
         inject=both(acts.kill_node(SECOND), acts.comes_to_a_taken_port(SECOND)),
         heal=start_node(SECOND),
         deadline=180,
