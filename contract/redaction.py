@@ -48,8 +48,8 @@ PUNCTUATION = re.compile(r"""(?!\\[ ])[\\"',;)\]}]*(?:\s|\Z)""")
 """Matches what ends a word without being part of it."""
 SHORTEST_SECRET = 6
 """Shorter secrets, such as `true`, are not masked: they occur inside other words."""
-URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
-URL_USER = re.compile(r"(https?://)[^/\s:@?#,;\"'<>]+(:?@)", re.IGNORECASE)
+URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*:)([^/\s@]+)(@)")
+URL_USER = re.compile(r"(https?://)([^/\s:@?#,;\"'<>]+)(:?@)", re.IGNORECASE)
 """Matches a user without a password: mostly a token, and with SSH a name such as `git`."""
 ISSUED = re.compile(
     r"""
@@ -96,6 +96,15 @@ SPECIAL_TOKENS = (
     *("special", "start", "step", "stop", "think", "unk", "video", "vision"),
 )
 """Names of a tokenizer's special tokens: `--eos_token` is not a secret."""
+PLACEHOLDER = re.compile(
+    r"""
+      \$\{?[A-Z][A-Z0-9_]{2,}\}?                            # $HF_TOKEN: a shell's variable
+    | (?:[A-Z]+_)*(?:KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE)  # what a command says for the reader's
+    | <[A-Za-z][A-Za-z _-]{2,}>? | \.{3} | …
+    """,
+    re.VERBOSE,
+)
+"""Matches a value that stands for a secret and is none: masked, no command could be copied."""
 NOT_SECRET_OPTION = re.compile(
     rf"(?:^|[\W_])(?:(?:{'|'.join(COLUMNS)})s?[_-]key|(?:{'|'.join(SPECIAL_TOKENS)})[_-]token)$",
     re.IGNORECASE,
@@ -120,7 +129,12 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
     A token that says by its form what it is, such as `hf_…`, is masked, too.
     """
-    return redact_known(ISSUED.sub(MASK, _without_options(text)), secrets)
+    issued = ISSUED.sub(lambda found: _mask_of(found[0]), _without_options(text))
+    return redact_known(issued, secrets)
+
+
+def _mask_of(value: str) -> str:
+    return value if is_placeholder(value) else MASK
 
 
 def redact_lines(text: str, secrets: Collection[str] = ()) -> str:
@@ -200,7 +214,9 @@ def redact_known(text: str, secrets: Iterable[str]) -> str:
     for known in sorted(secrets, key=len, reverse=True):
         if len(known) >= SHORTEST_SECRET:
             text = text.replace(known, MASK)
-    return URL_USER.sub(rf"\1{MASK}\2", URL_PASSWORD.sub(rf"\1:{MASK}@", text))
+    for kind in (URL_PASSWORD, URL_USER):
+        text = kind.sub(lambda found: f"{found[1]}{_mask_of(found[2])}{found[3]}", text)
+    return text
 
 
 def cut_between(text: AnyStr, at: int, secrets: Collection[AnyStr]) -> int:
@@ -249,9 +265,17 @@ def _secret_values(text: str) -> Iterator[Value]:
         short = match["short"] or match["listed"]
         if short and not is_short_secret(short, text[at:end], text[: match.start()]):
             continue
+        if is_placeholder(text[at:end]):
+            at = end
+            continue
         if end > at + len(quote):
             yield Value(match.start(), at, end, quote)
             at = end
+
+
+def is_placeholder(value: str) -> bool:
+    """Return whether the value of a secret option only names a secret, such as `$HF_TOKEN`."""
+    return PLACEHOLDER.fullmatch(value.strip("\\\"'")) is not None
 
 
 def is_short_secret(letter: str, value: str, before: str) -> bool:
@@ -325,7 +349,7 @@ def _after_option(words: Sequence[Any], at: int) -> str | None:
 
 
 def _after(name: str, value: Any) -> str | None:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or is_placeholder(value):
         return None
     named = re.fullmatch(OPTION, name, re.IGNORECASE) and not NOT_SECRET_OPTION.search(name)
     return MASK if named else None

@@ -34,7 +34,7 @@ from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
-from entrypoint.run.lost_head import failover, what_follows
+from entrypoint.run.lost_head import command, failover, what_follows
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -170,7 +170,7 @@ def _lost_head(settings: Settings) -> str:
         if host and silent is not None:
             last = f"was last there {duration(silent)} ago"
             if silent > SILENCE_SECONDS:
-                follows = what_follows(failover(run), silent)
+                follows = what_follows(failover(run), silent, command(run))
                 return f". The head of {settings.run_dir} was on {host}, and {last}: {follows}"
             if host == socket.gethostname():
                 soon = duration(max(1, round(SILENCE_SECONDS - silent)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
-from contract.redaction import SECRET_NAME
+from contract.redaction import MASK, SECRET_NAME, redact, redact_all, secret_texts
 from entrypoint.config.read import STARTED_BY
 from entrypoint.config.settings import Settings, declared
 
@@ -61,15 +62,23 @@ def filled(line: str, environ: Mapping[str, str]) -> str:
 
 
 def typed(words: Sequence[str], environ: Mapping[str, str], directory: Path) -> str:
-    """Pure: return the line with the variables that it needs; those that are secret are left out.
+    """Return the line with the variables that it needs; those that are secret are left out.
 
-    `words`: of this process, the program first.
+    A secret among the words is SECRET. `words`: of this process, the program first.
     """
     known = {variable.about.name for variable in declared().values() if not variable.about.secret}
     given = sorted(name for name in known & environ.keys() if not SECRET_NAME.search(name))
-    variables = [f"{name}={shlex.quote(environ[name])}" for name in given]
-    program = Path(words[0])
-    is_module = program.name == "__main__.py"
-    called = [sys.executable, "-m", program.parent.name] if is_module else [program.name]
-    line = " ".join([*variables, shlex.join([*called, *words[1:]])])
-    return f"cd {shlex.quote(str(directory))} && {line}"
+    secrets = secret_texts(environ)
+    variables = [f"{name}={shlex.quote(redact(environ[name], secrets))}" for name in given]
+    shown = redact_all([*words[1:]], secrets)
+    line = " ".join([*variables, shlex.join([*_called(words[0], environ), *shown])])
+    return f"cd {shlex.quote(str(directory))} && {line}".replace(MASK, "SECRET")
+
+
+def _called(program: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the words that call a program: by its name if the shell finds it by that."""
+    path = Path(program)
+    if path.name == "__main__.py":
+        return [sys.executable, "-m", path.parent.name]
+    found = shutil.which(path.name, path=environ.get("PATH", ""))
+    return [path.name if found and Path(found).resolve() == path.resolve() else program]

@@ -13,10 +13,10 @@ from contract.launch import standalone
 from contract.run_dir import RunFiles
 from entrypoint.run.attempt_ends import TRAINER_LOST
 from entrypoint.run.flight_record.record import RUNNING
+from entrypoint.run.lost_head import to_do
 
 UNTOLD_SECONDS = 3600.0
 """A run of an earlier version, which has no sign of life, goes on if its files are younger."""
-START_AGAIN = "start it again with the same run directory, and the run continues"
 
 
 def state_of(run: RunFiles) -> tuple[str, str] | None:
@@ -43,8 +43,7 @@ def _after(silent: float, limit: float, again: str = "") -> tuple[str, str]:
     if silent < limit:
         return RUNNING, ""
     ago = duration(silent)
-    command = f". The command: {again}" if again else ""
-    return TRAINER_LOST, f"the trainer ended without saying so {ago} ago: {START_AGAIN}{command}"
+    return TRAINER_LOST, f"the trainer ended without saying so {ago} ago: {to_do(again)}"
 
 
 def _age(run: RunFiles) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.redaction import redact
 from entrypoint.commands import demo
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -32,15 +33,20 @@ def test_the_line_starts_the_same_program_with_the_same_words_variables_and_dire
     program = tmp_path / "rollcall"
     program.write_text(f"#!{sys.executable}\n{show}\n")
     program.chmod(0o755)
-    words = [str(program), "up", "--", "python", "train it.py", "--lr=$1"]
+    words = [str(program), "up", "--", "python", "train it.py", "--lr=$1", "--hf_token", "abcd"]
     environ = {"ROLLCALL_RUN_DIR": "/runs/my run", "HOME": "/root", "WANDB_API_KEY": "hidden"}
     line = start_again.typed(words, environ, directory)
     assert "hidden" not in line
     assert "HOME" not in line
+    assert redact(line) == line, "it can be copied from the journal, too"
     path = f"{tmp_path}:{os.environ['PATH']}"
-    shell = ["sh", "-c", line]
-    said = subprocess.run(shell, env={"PATH": path}, capture_output=True, text=True, timeout=60)
-    assert said.stdout == f"{words[1:]} {directory} /runs/my run\n", said.stderr
+    by_name = start_again.typed(words, environ | {"PATH": path}, directory)
+    assert by_name == line.replace(str(program), "rollcall")
+    for command, environment in ((line, {}), (by_name, {"PATH": path})):
+        shell = ["sh", "-c", command]
+        said = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
+        shown = [*words[1:-1], "SECRET"]
+        assert said.stdout == f"{shown} {directory} /runs/my run\n", said.stderr
 
 
 def test_a_module_is_called_by_its_interpreter() -> None:

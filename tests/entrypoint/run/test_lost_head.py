@@ -31,11 +31,17 @@ def test_a_message_says_when_a_worker_takes_the_place_or_why_none_does(
     follows = lost_head.what_follows(told, silence)
     assert said in follows
     assert ("start it again" in follows) != lost_head.is_awaited(told, silence)
+    with_command = lost_head.what_follows(told, silence, "cd /job && rollcall up")
+    is_told = with_command.endswith("the run continues. The command: cd /job && rollcall up")
+    assert is_told != lost_head.is_awaited(told, silence)
 
 
 def test_the_newest_head_says_what_follows_its_loss(tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
     assert lost_head.failover(run) == Failover(None)
+    assert lost_head.command(run) == ""
     for told in (AFTER, Failover.of_head(0.0, "it is off")):
-        append_event(run.journal, "start", "this is the head", {"failover": told.as_dict()})
+        details = {"failover": told.as_dict(), "resume": f"rollcall up {told.off}"}
+        append_event(run.journal, "start", "this is the head", details)
         assert lost_head.failover(run) == told
+        assert lost_head.command(run) == f"rollcall up {told.off}"
