@@ -69,8 +69,8 @@ def environment_factory(spec: str, arguments: Mapping[str, Any]) -> EnvironmentF
         raise EnvironmentSpecError(sentence, raised) from error
     if not issubclass(kind, Environment):
         raise EnvironmentSpecError(
-            f"--environment {spec} makes a {kind.__name__}, where a subclass of "
-            "env.episodes.environment.Environment or an environment of TRL, with `reset`, is wanted"
+            f"--environment {spec} makes no environment, but {kind.__name__}. Wanted is a subclass "
+            "of rollcall.Environment, or an environment of TRL with `reset`"
         )
     return factory
 

@@ -40,7 +40,7 @@ def guard(reward: RewardFunction) -> RewardFunction:
 
 def _plain(score: Score) -> Score:
     if not isinstance(score, Score):
-        raise TypeError(f"it gave {score!r}, where a Score is wanted")
+        raise TypeError(f"it gave {score!r}, where a Score is wanted, such as Score.of(1.0)")
     try:
         plain = score.plain()
     except ValueError as error:  # of this completion alone

@@ -13,6 +13,7 @@ from contract.exit_codes import ExitCode
 from rollcall import (
     Callback,
     CallbackError,
+    ConfigError,
     Environment,
     Episode,
     Reply,
@@ -127,7 +128,7 @@ def test_a_function_with_another_columns_name_is_refused_before_ray_starts(
     def reward(completions: list[str], solution: list[str]) -> list[float]:
         return [1.0 for _ in completions]
 
-    with pytest.raises(RunError, match="solution"):
+    with pytest.raises(ConfigError, match="solution"):
         train(**flags, reward=reward, max_steps=1)
     assert asked == []
 
@@ -187,11 +188,27 @@ def test_a_reward_that_raises_for_each_row_ends_the_run_before_ray_is_asked(
         return [Score.of(request.query + 1) for request in requests]  # type: ignore[operator]
 
     monkeypatch.setattr(placement, "join", None)
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(ConfigError) as caught:
         train(**flags, reward=adds, max_steps=1)
     assert caught.value.exit_code is ExitCode.USAGE
     assert "TypeError" in str(caught.value)
     assert line_of(adds) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        (lambda: 3, "environment makes no environment, but int"),
+        (lambda label: OneMore(), "environment cannot be made: TypeError"),
+    ],
+)
+def test_what_makes_no_environment_is_a_fault_before_ray_is_asked(
+    flags: dict[str, Any], environment: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "join", None)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        train(**flags, environment=environment, max_steps=1)
+    assert [fault.path for fault in caught.value.faults] == ["environment"]
 
 
 @pytest.mark.parametrize(("works", "code"), [(0, ExitCode.USAGE), (2, ExitCode.JOB_FAILED)])
@@ -207,7 +224,7 @@ def test_a_bug_in_all_completions_of_the_first_rollout_is_the_users(
         table = {} if calls > works else {"reward": 1.0}
         return [Score.of(table["reward"] + len(request.response)) for request in requests]
 
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RunError if works else ConfigError) as caught:
         train(**flags, reward=misses, max_steps=4)
     assert caught.value.exit_code is code
     assert line_of(misses) in str(caught.value)

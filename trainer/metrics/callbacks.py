@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from contract.options import did_you_mean
+from contract.options import Fault, did_you_mean
+from env.types import brief
 
 Told = TypeVar("Told")
 
@@ -67,24 +68,34 @@ class Callback:
 METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def check(callbacks: Sequence[object]) -> None:
-    """Raise TypeError unless all have Callback's methods: a run would find out after a step.
+def faults(callbacks: object) -> Iterator[Fault]:
+    """Yield what is no callback: a run would find out after a step.
 
-    Another public method that begins with `on_` is refused, too: no run would call it.
+    A public method of another name that begins with `on_` is one, too: no run would call it.
     """
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
-        raise TypeError(f"callbacks is a {type(callbacks).__name__}; give a list of callbacks")
+        yield _fault(f"it is a {type(callbacks).__name__}", "Give a list of callbacks")
+        return
     for one in callbacks:
         if isinstance(one, type):
-            name = one.__name__
-            raise TypeError(f"callbacks: {name} is a class; give an object, {name}()")
-        if not all(callable(getattr(one, method, None)) for method in METHODS):
-            raise TypeError(f"callbacks: {one!r} is not a rollcall.Callback")
-        for name in dir(type(one)):
-            if name.startswith("on_") and name not in METHODS and callable(getattr(one, name)):
-                known = f"Callback's methods are {', '.join(METHODS)}"
-                remedy = did_you_mean(name, METHODS, known)
-                raise TypeError(f"callbacks: {type(one).__name__}.{name} is never called: {remedy}")
+            yield _fault(f"{one.__name__} is a class", f"Give an object, {one.__name__}()")
+        elif not all(callable(getattr(one, method, None)) for method in METHODS):
+            yield _fault(f"{brief(one)} is not a rollcall.Callback", "Give an object of a subclass")
+        else:
+            yield from _misspelt(one)
+
+
+def _misspelt(callback: object) -> Iterator[Fault]:
+    kind = type(callback)
+    for name in dir(kind):
+        if name.startswith("on_") and name not in METHODS and callable(getattr(callback, name)):
+            known = f"Callback's methods are {', '.join(METHODS)}"
+            remedy = did_you_mean(name, METHODS, known)
+            yield _fault(f"{kind.__name__}.{name} is never called", remedy[:1].upper() + remedy[1:])
+
+
+def _fault(problem: str, remedy: str) -> Fault:
+    return Fault("callbacks", None, problem, remedy)
 
 
 class CallbackError(Exception):

@@ -16,15 +16,13 @@ from contract.durations import counted
 from contract.exit_codes import ExitCode
 from contract.options import ConfigError, Fault
 from contract.run_dir import RunFiles
-from env.types import brief
 from trainer.config.config import Config
 from trainer.config.job_checks import finished_steps, missing_packages
 from trainer.config.parse import parse_all
-from trainer.config.read_flags import aliases
-from trainer.config.schema import flags_of
-from trainer.config.values import most
 from trainer.config.whole_job import start_faults, try_code
-from trainer.metrics.callbacks import Callback, CallbackError, check
+from trainer.metrics.callbacks import Callback, CallbackError, faults
+from trainer.training import python_arguments
+from trainer.training.python_arguments import to_words
 
 if TYPE_CHECKING:
     import pandas
@@ -40,11 +38,6 @@ NOTHING_TRAINED = (
     "the run in {run} had {steps}, and that is all that this call asks for. Nothing was "
     "trained: the result is of the earlier flags and reward. Give another run_dir, or more steps"
 )
-REWARD_REMEDY = (
-    "Give a reward's name, a function, or a list of them. A weight is behind a name: "
-    '["gsm8k:1", "length:0.5"]'
-)
-ENVIRONMENT_REMEDY = "Give an environment's name, a class, or a function that makes one"
 PLOTTED = ("train/reward", "eval/accuracy")
 
 
@@ -129,30 +122,16 @@ def train(
     TRL's take (`completions`, columns), what OpenRLHF's take (`queries`, `prompts`, `labels`), or
     requests; several are summed. `callbacks`: called after steps, checkpoints and evaluations.
 
+    `prompt_data` and `eval_dataset` may be rows: a list of dictionaries, a datasets.Dataset or a
+    DataFrame.
+
     Trains in the Ray that this process is in, else in that of RAY_ADDRESS, else in a local one,
-    which ends with the run. Raises TypeError for an invalid callback; ConfigError for wrong flags,
-    with all faults; CallbackError if a callback raises; RunError for any other error that a user
-    can fix.
+    which ends with the run. Raises ConfigError for wrong arguments and for what they name, with
+    all faults; CallbackError if a callback raises; RunError for any other error that a user can
+    fix.
     """
-    check(callbacks)
-    if why := missing_packages():
-        raise RunError(why, ExitCode.USAGE)
     with ExitStack() as stack:
-        words = to_words(flags | _named(stack, reward, environment))
-        parsed = parse_all(words)
-        config = parsed.config
-        try:
-            faults = start_faults(parsed)
-        except OSError as error:
-            raise _of_disk(error) from error
-        if parsed.faults:
-            raise ConfigError(faults)
-        if faults:
-            raise RunError("\n".join(map(str, faults)), ExitCode.USAGE)
-        for warning in config.warnings:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
-        if refused := try_code(config, words):
-            raise RunError("\n".join(refused), ExitCode.USAGE)
+        words, config = _checked(stack, reward, environment, callbacks, flags)
         from trainer.training import run, standalone  # they import torch
 
         stack.enter_context(_ray_as_before())
@@ -164,15 +143,13 @@ def train(
             raise
         except Exception as error:
             if (code := run.exit_code(error)) is not None:
-                raise RunError(str(error), code) from error
+                raise _of_run(error, code) from error
             if isinstance(error, OSError) and config.has(error.filename):
                 raise _of_disk(error) from error
             raise
     if state.step == before > 0:
-        said = f"warning: {NOTHING_TRAINED}".format(
-            run=config.files.root, steps=counted(before, "step")
-        )
-        print(said, file=sys.stderr, flush=True)
+        steps = counted(before, "step")
+        _warn(NOTHING_TRAINED.format(run=config.files.root, steps=steps))
     return Result(
         steps=state.step,
         samples=state.samples,
@@ -185,69 +162,81 @@ def train(
     )
 
 
+def _checked(
+    stack: ExitStack,
+    reward: Reward | Sequence[Reward] | None,
+    environment: str | Callable[..., Environment] | None,
+    callbacks: Sequence[Callback],
+    flags: Mapping[str, object],
+) -> tuple[list[str], Config]:
+    """Return the words and the flags of a run that can begin; nothing is started for it.
+
+    Objects have their names until the stack ends. Raises ConfigError, and RunError if the disk
+    fails.
+    """
+    if why := missing_packages():
+        raise python_arguments.of_sentences([why])
+    wrong = [*faults(callbacks), *python_arguments.faults(reward, environment, flags)]
+    at_fault = {one.path for one in wrong}
+    own = {"reward": reward, "environment": environment}
+    sound = {name: value for name, value in {**flags, **own}.items() if name not in at_fault}
+    try:
+        words = to_words(python_arguments.with_rows_as_files(_named(stack, sound)))
+        parsed = parse_all(words)
+        found = start_faults(parsed)
+    except ConfigError as error:
+        raise ConfigError([*wrong, *error.faults]) from None
+    except OSError as error:
+        raise _of_disk(error) from error
+    meant = set(python_arguments.meant_by(at_fault))
+    wrong += [
+        python_arguments.as_argument(one)
+        for one in found
+        if meant.isdisjoint(python_arguments.mentioned(one))
+    ]
+    if wrong:
+        raise ConfigError(wrong)
+    for warning in parsed.config.warnings:
+        _warn(python_arguments.in_python(warning))
+    if refused := try_code(parsed.config, words):
+        raise python_arguments.of_sentences(refused)
+    return words, parsed.config
+
+
+def _warn(sentence: str) -> None:
+    print(f"warning: {sentence}", file=sys.stderr, flush=True)
+
+
+def _of_run(error: Exception, code: ExitCode) -> RunError | ConfigError:
+    """Return the error of a run whose sentence is enough."""
+    if code is ExitCode.USAGE:
+        return python_arguments.of_sentences([str(error)])
+    return RunError(python_arguments.in_python(str(error)), code)
+
+
 def _of_disk(error: OSError) -> RunError:
     return RunError(f"{error.filename}: {error.strerror or error}", ExitCode.RUN_DIR)
 
 
-def _named(
-    stack: ExitStack,
-    reward: Reward | Sequence[Reward] | None,
-    environment: str | Callable[..., Environment] | None,
-) -> dict[str, object]:
-    """Return the flags of reward and environment. Objects have their names until the stack ends.
+def _named(stack: ExitStack, flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the flags with names for the objects of reward and environment, until the stack ends.
 
     Raises ConfigError.
     """
     from env import registry as rewards
     from env.environments import registry as environments
 
-    named: dict[str, object] = {"reward": reward, "environment": environment}
+    named: dict[str, Any] = {**flags}
+    reward, environment = named.get("reward"), named.get("environment")
     several = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
-    _check_kinds("reward", [one for one in several if one is not None], REWARD_REMEDY)
-    _check_kinds("environment", [] if environment is None else [environment], ENVIRONMENT_REMEDY)
     if any(map(callable, several)):
-        assert reward is not None
-        named["reward"] = stack.enter_context(rewards.given_in_python(reward))
+        try:
+            named["reward"] = stack.enter_context(rewards.given_in_python(reward))
+        except rewards.RewardSpecError as error:  # of a name beside a function
+            raise ConfigError([Fault("reward", None, error.problem, error.remedy)]) from None
     if callable(environment):
         named["environment"] = stack.enter_context(environments.given_in_python(environment))
     return named
-
-
-def _check_kinds(name: str, values: Sequence[object], remedy: str) -> None:
-    """Raise ConfigError unless each is a text or can be called."""
-    wrong = [one for one in values if not (isinstance(one, str) or callable(one))]
-    if wrong:
-        problem = f"{brief(wrong[0])} is a {type(wrong[0]).__name__}"
-        raise ConfigError([Fault(name, None, problem, remedy)])
-
-
-def to_words(flags: Mapping[str, object]) -> list[str]:
-    """Return flags as the words of a command line."""
-    words: list[str] = []
-    for name, value in flags.items():
-        if value is None:
-            continue
-        words.append(f"--{name}")
-        if value is not True:
-            texts = _texts(value)
-            words += [",".join(texts)] if _takes_one(name) else texts
-    return words
-
-
-def _takes_one(name: str) -> bool:
-    """Return whether a flag takes one text, in which commas part several values."""
-    flags, spellings = flags_of(Config), aliases(Config).get(name, ())
-    return any(most(flags[flag].kind) == 1 for flag in spellings)
-
-
-def _texts(value: Any) -> list[str]:
-    if value is False:
-        return ["false"]
-    if isinstance(value, Mapping):
-        return [json.dumps(value)]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [str(part) for part in value]
-    return [str(value)]
 
 
 @contextmanager
