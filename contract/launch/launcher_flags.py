@@ -1,7 +1,8 @@
 """Pure: the words of a job → the program that runs once for each rank.
 
-The words may be those of a launcher: torchrun, deepspeed or accelerate launch. Its flags of nodes,
-meeting point, restarts and logs are left out, because the roll call and the supervisor decide that.
+The words may be those of a launcher, such as torchrun, deepspeed or accelerate launch. Its flags
+of nodes, meeting point, restarts and logs are left out, because the roll call and the supervisor
+decide that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from contract.launch import front_ends
 from contract.launch.command_lines import ACCELERATE_MODULE, script_place, variables_before
 from contract.launch.command_lines import PYTHON as PYTHON_PROGRAM
 from contract.launch.programs import Program
@@ -113,6 +115,29 @@ DEEPSPEED = _Launcher(
         "--autotuning": "run DeepSpeed's autotuning by itself",
     },
 )
+TUNE = replace(TORCHRUN, name="tune run")
+"""Each process runs `tune run RECIPE`: without flags of torchrun, that starts no others."""
+COMPOSER = _Launcher(
+    "composer",
+    bare="-m --module-mode -c --command-mode",
+    processes="-n --nproc",
+    dropped="--stdout --stderr --world-size --base-rank --node-rank --master-addr --master-port",
+    dropped_bare="-v --verbose",
+)
+COLOSSALAI = _Launcher(
+    "colossalai run",
+    bare="-m",
+    processes="--nproc-per-node",
+    dropped="-H -host --host --hostfile --num-nodes --master-port --master-addr --ssh-port"
+    " --extra-launch-args",
+    refused={
+        "--include": "set CUDA_VISIBLE_DEVICES on the node",
+        "--exclude": "set CUDA_VISIBLE_DEVICES on the node",
+    },
+)
+AS_MODULE = frozenset({"-m", "--module", "--module-mode"})
+WITHOUT_PYTHON = frozenset({"--no-python", "-c", "--command-mode"})
+"""Flags that say how the script of a launcher is run."""
 ACCELERATE = _Launcher(
     "accelerate launch",
     bare="",
@@ -133,7 +158,7 @@ ACCELERATE = _Launcher(
 
 def starts_all_nodes(words: Sequence[str]) -> bool:
     """Return whether the words are those of a launcher that this module reads."""
-    return _launcher(variables_before(words)[1]) is not None
+    return _launcher(*variables_before(words)) is not None
 
 
 def python_of(words: Sequence[str]) -> str:
@@ -141,9 +166,9 @@ def python_of(words: Sequence[str]) -> str:
 
     It is the one beside a launcher with a path, as /opt/x/bin/torchrun has.
     """
-    _, command = variables_before(words)
+    variables, command = variables_before(words)
     directory, slash, name = (command[0] if command else "").rpartition("/")
-    if not slash or _launcher(command) is None:
+    if not slash or _launcher(variables, command) is None:
         return PYTHON
     return command[0] if PYTHON_PROGRAM.fullmatch(name) else f"{directory}/{PYTHON}"
 
@@ -155,7 +180,7 @@ def parse(words: Sequence[str]) -> Launch:
         raise LaunchError("the job has no program: give a script, such as train.py")
     if (of := _module(command)) and of[0] == "torch.distributed.launch":
         raise LaunchError("torch.distributed.launch is deprecated: give torchrun instead")
-    found = _launcher(command)
+    found = _launcher(variables, command)
     if found is None:
         return _plain(_program(command), variables)
     python = python_of(words)
@@ -166,15 +191,22 @@ def parse(words: Sequence[str]) -> Launch:
     if launcher is ACCELERATE:
         return replace(_accelerate(flags, script, variables), python=python)
     names = {name for name, _, _ in flags}
-    if names & {"-m", "--module"}:
-        program: tuple[str, ...] = (python, "-m", script[0])
-    else:
-        program = (script[0],) if "--no-python" in names else (python, script[0])
+    program: tuple[str, ...] = (python, script[0])
+    if launcher is TUNE:
+        program = (*command[:2], script[0])
+    elif names & AS_MODULE:
+        program = (python, "-m", script[0])
+    elif names & WITHOUT_PYTHON:
+        program = (script[0],)
+    per_node = _per_node(launcher, flags)
+    if per_node is None and front_ends.as_module(variables, command):
+        given = variables.get(front_ends.PER_NODE)
+        per_node = _count(front_ends.PER_NODE, given) if given else None
     return Launch(
         program=program,
         arguments=tuple(script[1:]),
         variables=variables,
-        per_node=_per_node(launcher, flags),
+        per_node=per_node,
         local_rank=launcher is DEEPSPEED and "--no-local-rank" not in names,
         python=python,
         warnings=_warnings(launcher, flags),
@@ -212,8 +244,14 @@ Flag = tuple[str, str | None, tuple[str, ...]]
 """The flag's name with hyphens, its value, and its words as they were typed."""
 
 
-def _launcher(command: Sequence[str]) -> tuple[_Launcher, list[str]] | None:
+def _launcher(
+    variables: Mapping[str, str], command: Sequence[str]
+) -> tuple[_Launcher, list[str]] | None:
     """Return the launcher and the words after its name; None if the words are a program."""
+    if of_module := front_ends.as_module(variables, command):
+        return TORCHRUN, of_module
+    if front_ends.is_tune(command):
+        return TUNE, list(command[2:])
     if found := _module(command):
         module, words = found
         command = [NAMES_OF_MODULES.get(module, PYTHON), *words]
@@ -225,6 +263,10 @@ def _launcher(command: Sequence[str]) -> tuple[_Launcher, list[str]] | None:
             return DEEPSPEED, list(command[1:])
         case ["accelerate", "launch", *_]:
             return ACCELERATE, list(command[2:])
+        case ["composer", *_]:
+            return COMPOSER, list(command[1:])
+        case ["colossalai", "run", *_]:
+            return COLOSSALAI, list(command[2:])
         case ["accelerate-launch", *_]:
             return ACCELERATE, list(command[1:])
     return None

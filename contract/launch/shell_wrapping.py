@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from contract.launch import front_ends
 from contract.launch.command_lines import PYTHON, variables_before
 
 OPERATOR = re.compile(r"\|\|?|&&?|<|>>?(?!=)\S*|[0-9&]>\S*")
 """A word that a shell would have consumed as syntax, unless it was quoted."""
-LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "trl")
+LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "trl", *front_ends.NAMES)
 RAYS_CLIENT = ["ray", "job", "submit"]
 RUNTIME_ENV = ("--runtime-env", "--working-dir")
 """What flags of `ray job submit` begin with that say the job's runtime environment."""

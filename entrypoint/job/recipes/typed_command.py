@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from contract.launch.command_lines import PYTHON, script_place
+from contract.launch.command_lines import PYTHON, script_place, variables_before
 from contract.launch.launcher_flags import LaunchError, parse, starts_all_nodes
 from contract.launch.shell_wrapping import unwrapped
 
@@ -48,12 +48,12 @@ class TypedCommand:
     @cached_property
     def on_ranks(self) -> bool:
         """Whether a launcher such as torchrun starts the program on all nodes."""
-        return starts_all_nodes(self.unwrapped)
+        return starts_all_nodes(unwrapped(self.words).words)
 
     @cached_property
     def program(self) -> tuple[str, ...]:
         """The module or the script that is started, with `-m` if a Python has that before it."""
-        return tuple(_program(self.unwrapped))
+        return tuple(_program(unwrapped(self.words).words))
 
 
 def _program(words: Sequence[str]) -> list[str]:
@@ -63,7 +63,7 @@ def _program(words: Sequence[str]) -> list[str]:
             return [parse(once).program[-1]]
         except LaunchError:
             return [""]
-    rest = list(words)
+    _, rest = variables_before(words)
     if rest and PYTHON.fullmatch(rest[0]):
         first = 1 + script_place(rest[1:])
         if "-c" in rest[1:first]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from contract.launch import front_ends
+from contract.launch.command_lines import variables_before
 from contract.launch.launcher_flags import (
     ACCELERATE,
     DEEPSPEED,
@@ -15,10 +17,12 @@ from contract.launch.launcher_flags import (
     Launch,
     LaunchError,
     parse,
+    starts_all_nodes,
     telling_steps,
 )
 
 RUN = "torch.distributed.run"
+FACTORY, AXOLOTL = "llamafactory.launcher", "axolotl.cli.train"
 
 
 def launched(line: str) -> Launch:
@@ -42,6 +46,59 @@ def test_a_script_or_a_program_is_run_as_it_is(line: str, program: tuple[str, ..
     assert (found.program, found.arguments, found.per_node) == (program, (), None)
     assert not found.local_rank
     assert found.accelerate is None
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "per_node"),
+    [
+        ("composer -n 8 train.py --lr 1", "python train.py", 8),
+        ("composer --world_size 16 --node_rank 0 -m mod", "python -m mod", None),
+        ("composer -c run", "run", None),
+        ("colossalai run --nproc_per_node 4 --hostfile hosts train.py", "python train.py", 4),
+        ("colossalai run --host a,b -m mod", "python -m mod", None),
+        ("tune run --nnodes 2 --nproc_per_node 8 full --config c", "tune run full", 8),
+        ("/opt/x/bin/tune run --nproc_per_node 8 full", "/opt/x/bin/tune run full", 8),
+        ("FORCE_TORCHRUN=1 llamafactory-cli train a.yaml", f"python -m {FACTORY}", None),
+        ("NPROC_PER_NODE=4 NNODES=2 llamafactory-cli train a.yaml", f"python -m {FACTORY}", 4),
+        ("/opt/x/bin/llamafactory-cli train a", f"/opt/x/bin/python -m {FACTORY}", None),
+        ("axolotl train c.yml --launcher torchrun -- --nnodes 2", f"python -m {AXOLOTL}", None),
+        ("axolotl train c.yml --no-accelerate --lr 1", f"python -m {AXOLOTL}", None),
+        ("NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo", "python -m swift.cli.rlhf", 8),
+        ("NNODES=2 swift sft --model m", "python -m swift.cli.sft", None),
+    ],
+)
+def test_what_starts_processes_of_its_own_runs_once_for_each_rank(
+    line: str, program: str, per_node: int | None
+) -> None:
+    found = launched(line)
+    assert starts_all_nodes(shlex.split(line))
+    assert (found.program, found.per_node) == (tuple(program.split()), per_node)
+    assert not {"--", "torchrun", "--no-accelerate", "--nnodes"} & set(found.arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("tune run lora_finetune_single_device --config c", "tune run --nproc_per_node 8 RECIPE"),
+        ("swift sft --model m", "NPROC_PER_NODE=8 swift sft"),
+        ("fabric run --num-nodes 2 train.py", "torchrun train.py"),
+        ("mpirun -np 16 python train.py", "torchrun train.py"),
+        ("/usr/bin/srun python train.py", "torchrun train.py"),
+        ("swift infer --model m", ""),
+        ("tune ls", ""),
+        ("tune run --nproc_per_node 8 full", ""),
+        ("llamafactory-cli train a.yaml", ""),
+        ("llamafactory-cli chat a.yaml", ""),
+        ("python train.py", ""),
+        ("", ""),
+    ],
+)
+def test_what_starts_nothing_on_other_nodes_has_a_remedy(line: str, says: str) -> None:
+    variables, command = variables_before(shlex.split(line))
+    instead = front_ends.alone(variables, command)
+    assert says in instead
+    assert bool(instead) == bool(says)
+    assert not (says and starts_all_nodes(command))
 
 
 def test_torchruns_script_and_processes_stay_and_what_the_roll_says_goes() -> None:

@@ -10,14 +10,16 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from contract.launch import front_ends, shell_wrapping
 from contract.launch.command_lines import PYTHON, variables_before
 from contract.launch.known_modules import mistyped
 from contract.launch.shell_wrapping import OPERATOR
 from contract.options import did_you_mean
 from contract.progress import Progress
+from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.cluster.differences import skipped_checks
 from entrypoint.config.parsers import BY_A_SHELL
@@ -33,6 +35,7 @@ from entrypoint.job.recipes.base import (
     JobCommand,
     MemoryAdvice,
     NotHere,
+    PlacedJob,
     Recipe,
 )
 from entrypoint.job.recipes.interpreters import (
@@ -72,6 +75,14 @@ class AnyCommand(Recipe):
         found.append(_mistyped_module(settings))
         return [*(sentence for sentence in found if sentence), *resume_faults(settings)]
 
+    def warnings(self, settings: Settings) -> Sequence[str]:
+        return _on_one_node(settings) if settings.expected_workers else ()
+
+    def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
+        return PlacedJob(
+            settings=settings, warnings=_on_one_node(settings) if len(nodes) > 1 else ()
+        )
+
     def look_for_files(self, settings: Settings) -> None:
         if lacking := self.faults(settings):
             raise FilesGoneError("; ".join(lacking))
@@ -101,6 +112,16 @@ class AnyCommand(Recipe):
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         return of_given_steps
+
+
+def _on_one_node(settings: Settings) -> Sequence[str]:
+    """Return a sentence if the job starts processes on the head's node alone."""
+    typed = shell_wrapping.unwrapped(settings.job)
+    instead = front_ends.alone(typed.variables, typed.command)
+    if not instead:
+        return ()
+    name = PurePath(typed.command[0]).name
+    return (f"{name} starts processes on the head, and nothing on the other nodes: {instead}",)
 
 
 def _missing(settings: Settings) -> str:

@@ -76,6 +76,16 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
         ("python -m torch.distributed.run --nproc_per_node 8 train.py", "torchrun"),
         ("PYTHONUNBUFFERED=1 python -m accelerate.commands.launch train.py", "torchrun"),
         ("nice -n 5 stdbuf -oL deepspeed train.py", "torchrun"),
+        ("composer -n 8 train.py", "torchrun"),
+        ("colossalai run --nproc_per_node 8 train.py", "torchrun"),
+        ("uv run llamafactory-cli train a.yaml", "torchrun"),
+        ("conda run -n x axolotl train a.yaml", "torchrun"),
+        ("nohup NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo", "torchrun"),
+        ("NPROC_PER_NODE=8 swift sft --model m", "torchrun"),
+        ("swift sft --model m", "command"),
+        ("tune run --nproc_per_node 8 full_finetune_distributed --config c", "torchrun"),
+        ("tune run lora_finetune_single_device --config c", "command"),
+        ("mpirun -np 8 python train.py", "command"),
     ],
 )
 def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ray._private.runtime_env.packaging import get_top_level_dir_from_compressed_package
 
+from contract.resources import NodeResources
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir
@@ -135,3 +136,17 @@ def test_words_before_the_program_are_its_variables(tmp_path: Path) -> None:
 def test_a_program_is_looked_for_on_the_path_that_the_words_give(tmp_path: Path) -> None:
     (tmp_path / "train").touch(mode=0o755)
     assert RECIPE.faults(settings(tmp_path, {}, f"PATH={tmp_path}", "train")) == []
+
+
+@pytest.mark.parametrize("job", ["mpirun -np 8 python train.py", "tune run single --config c"])
+def test_what_starts_nothing_on_the_workers_is_a_warning_if_there_are_any(
+    tmp_path: Path, job: str
+) -> None:
+    head, worker = NodeResources(name="head", gpus=8), NodeResources(name="worker-1", gpus=8)
+    alone = settings(tmp_path, {}, *job.split())
+    assert RECIPE.warnings(alone) == RECIPE.placed(alone, [head]).warnings == ()
+    with_workers = settings(tmp_path, {}, *job.split(), EXPECTED_WORKERS="1")
+    (warning,) = RECIPE.warnings(with_workers)
+    assert " starts processes on the head, and nothing on the other nodes: " in warning
+    assert RECIPE.placed(alone, [head, worker]).warnings == (warning,)
+    assert RECIPE.warnings(settings(tmp_path, {}, "true", EXPECTED_WORKERS="1")) == ()
