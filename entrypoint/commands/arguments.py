@@ -342,6 +342,8 @@ def _open(parser: argparse.ArgumentParser) -> None:
 def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=NAMES)
     _pieces(parser, "lines")
+    what = "Ray's own logs, and its own lines at the beginning of the job's, too"
+    parser.add_argument("--all", action="store_true", help=what)
 
 
 def _events(parser: argparse.ArgumentParser) -> None:

@@ -138,7 +138,7 @@ def submitted(settings: Settings, post: Callable[[], dict[str, Any]]) -> dict[st
 def shown_to_its_end(settings: Settings, job: str, output: TextIO) -> dict[str, Any]:
     """Print the job's output until it is over; return its last row. Raises NoAnswerError."""
     _wait_in_queue(settings, job)
-    for text in follow(LogsOfHead(settings, job, patient=True)):
+    for text in follow(LogsOfHead(settings, job, patient=True), fold=True):
         print(text, end="", file=output, flush=True)
     return patiently(settings, partial(ask, settings, "GET", f"/v1/jobs/{job}"))
 

@@ -1,4 +1,4 @@
-"""Pure: the lines of a log from a time on, or at its end."""
+"""Pure: the lines of a log from a time on, or at its end; Ray's own lines at its beginning."""
 
 from __future__ import annotations
 
@@ -11,6 +11,45 @@ from datetime import datetime
 STAMP = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3,6})?) ?(Z|[+-]\d\d:?\d\d)?(?!\d)", re.ASCII
 )
+
+
+RAYS = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\s+(?:DEBUG|INFO|WARNING) \S+\.py:\d+ -- "
+    r"|Running entrypoint for job |\S*/ray/\S+\.py:\d+: \w*Warning: | +warnings\.warn\("
+)
+"""Lines with which Ray begins a job's log: its loggers' and its warnings, and the command."""
+
+
+class Fold:
+    """Puts one line in the place of Ray's own at the beginning of a log, which comes in pieces."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._begun = False
+        self._waiting = ""
+
+    def read(self, text: str) -> str:
+        """Return what is shown of the next piece."""
+        if self._begun:
+            return text
+        self._waiting += text
+        while (end := self._waiting.find("\n") + 1) and RAYS.match(self._waiting):
+            self._count, self._waiting = self._count + 1, self._waiting[end:]
+        is_other = end or "\r" in self._waiting  # a progress bar may have no end
+        return self.close() if is_other else ""
+
+    def close(self) -> str:
+        """Return what is shown at the end of the log."""
+        said = f"Ray's own lines: {self._count} (rollcall logs --all shows them)\n"
+        shown = (said if self._count and not self._begun else "") + self._waiting
+        self._begun, self._waiting = True, ""
+        return shown
+
+
+def without_rays(text: str) -> str:
+    """Return a log, or the end of one, with one line in the place of Ray's own at its beginning."""
+    fold = Fold()
+    return fold.read(text) + fold.close()
 
 
 def time_of(line: str) -> datetime | None:

@@ -16,7 +16,7 @@ from contract.files import stored_json
 from contract.options import did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
-from entrypoint.commands.log_part import Part
+from entrypoint.commands.log_part import Fold, Part, without_rays
 from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs
@@ -130,7 +130,8 @@ class LogsOfHead:
 def logs(settings: Settings, options: argparse.Namespace) -> int:
     """Show the ends of all logs and the outcome of a run that has ended; or NAMEs as a whole.
 
-    Ray's own logs are only named, except as JSON. Colours of terminals are left out.
+    Ray's own logs are only named, and its own lines at the beginning of a log are counted, except
+    with --all and as JSON. Colours of terminals are left out.
 
     With --follow, show one NAME, or what the attempts of the run print.
     """
@@ -157,11 +158,11 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
     else:
         is_default = options.lines is None and options.since is None
         part = Part(TAIL_LINES if is_default else options.lines, options.since)
-        found = _ends(whole, part, with_traceback=is_default)
+        found = _ends(whole, part, options, with_traceback=is_default)
     if options.json:
         print(json.dumps(found))
     else:
-        of_ray = [] if names else [name for name in found if name.startswith(RAYS)]
+        of_ray = [] if names or options.all else [name for name in found if name.startswith(RAYS)]
         for name, shown_lines in found.items():
             if name not in of_ray:
                 print(f"==> {name}", *map(plain, shown_lines), "", sep="\n")
@@ -208,9 +209,12 @@ def _followed(source: Logs, options: argparse.Namespace, *names: str) -> Iterato
     part = Part(options.lines, options.since)
     offsets: dict[str, int] = {}
     if not part.is_whole:
-        texts = [read_part(source, name, part, offsets) for name in names or attempts(source)]
+        texts = [
+            _folded(name, read_part(source, name, part, offsets), options)
+            for name in names or attempts(source)
+        ]
         yield "".join(part.of("".join(texts)))
-    yield from follow(source, *names, offsets=offsets)
+    yield from follow(source, *names, offsets=offsets, fold=not options.all)
 
 
 def _find_head(settings: Settings) -> None:
@@ -225,18 +229,27 @@ def _find_head(settings: Settings) -> None:
         raise NoAnswerError(sentence, ExitCode.RUN_DIR) from None
 
 
-def follow(source: Logs, *names: str, offsets: dict[str, int] | None = None) -> Iterator[str]:
+def follow(
+    source: Logs, *names: str, offsets: dict[str, int] | None = None, fold: bool = False
+) -> Iterator[str]:
     """Yield what is and comes in these logs, until nobody writes to them; none: all attempts'.
 
-    `offsets`: the end of what has been read of each log.
+    `offsets`: the end of what has been read of each log. `fold`: one line stands for Ray's own at
+    the beginning of an attempt's log.
     """
     offsets = {} if offsets is None else offsets
+    folds: dict[str, Fold] = {}
     newest = 0  # the attempts before it are over, and read
     while True:
         over = source.over()  # first: then the reads below include all that was written
         unread = names or attempts(source)[newest:]
         for name in unread:
-            yield from rest(source, name, offsets)
+            if fold and _is_attempt(name) and name not in offsets:
+                folds[name] = Fold()
+            texts = rest(source, name, offsets)
+            yield from map(folds[name].read, texts) if name in folds else texts
+        for name in [one for one in folds if over or one not in unread[-1:]]:
+            yield folds.pop(name).close()
         newest += max(0, len(unread) - 1)
         if over:
             return
@@ -244,7 +257,11 @@ def follow(source: Logs, *names: str, offsets: dict[str, int] | None = None) -> 
 
 
 def attempts(source: Logs) -> list[str]:
-    return [name for name in source.names() if name.startswith("attempt-")]
+    return [name for name in source.names() if _is_attempt(name)]
+
+
+def _is_attempt(name: str) -> bool:
+    return name.startswith("attempt-")
 
 
 def rest(source: Logs, name: str, offsets: dict[str, int]) -> Iterator[str]:
@@ -263,7 +280,14 @@ def _named(
     part = Part(options.lines, options.since)
     for log in attempts(source) if source.job else [_found(source, name)]:
         label = f"{name}/{log}" if source.job else log
-        yield label, "".join(part.of(read_part(source, log, part, {}))).splitlines()
+        text = _folded(log, read_part(source, log, part, {}), options)
+        yield label, "".join(part.of(text)).splitlines()
+
+
+def _folded(name: str, text: str, options: argparse.Namespace) -> str:
+    """Return the text of a log as people read it; a program gets all lines."""
+    is_whole = options.all or options.json or not _is_attempt(name)
+    return text if is_whole else without_rays(text)
 
 
 def _log_named(source: LogsHere | LogsOfHead, name: str) -> str:
@@ -285,7 +309,11 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
 
 
 def _ends(
-    source: LogsHere | LogsOfHead, part: Part, *, with_traceback: bool
+    source: LogsHere | LogsOfHead,
+    part: Part,
+    options: argparse.Namespace,
+    *,
+    with_traceback: bool,
 ) -> dict[str, list[str]]:
     """Return the part of each log, and the outcome of a run that has ended.
 
@@ -295,7 +323,7 @@ def _ends(
     tails = {}
     names = sorted(source.names(), key=_by_use)
     for name in names:
-        text = read_part(source, name, part, {})
+        text = _folded(name, read_part(source, name, part, {}), options)
         shown = "".join(part.of(text)).splitlines()
         if with_traceback and name == names[0] and name.startswith("attempt-"):
             shown = max(shown, _last_traceback(text), key=len)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from entrypoint.commands.arguments import moment
-from entrypoint.commands.log_part import Part, time_of
+from entrypoint.commands.log_part import Fold, Part, time_of, without_rays
 
 LOG = """\
 2026-11-23 17:59:59+0000 gn1 early
@@ -56,3 +56,31 @@ def test_a_moment_is_a_while_ago_or_a_time() -> None:
     assert 599 < ago < 660
     assert moment("2026-11-23T18:00+00:00") == SIX
     assert moment("2026-11-23").tzinfo is not None  # of this machine
+
+
+RAYS = (
+    "2026-11-29 14:54:37,148\tINFO job_manager.py:587 -- Runtime env is setting up.\n"
+    "Running entrypoint for job rollcall-1: cd /job && exec python train.py\n"
+    "/opt/venv/lib/python3.11/site-packages/ray/_private/worker.py:2051: FutureWarning: Tip: In\n"
+    "  warnings.warn(\n"
+)
+SAID = "Ray's own lines: 4 (rollcall logs --all shows them)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"{RAYS}Training starts.\n", f"{SAID}Training starts.\n"),
+        (f"{RAYS}no end", f"{SAID}no end"),
+        (RAYS, SAID),
+        ("", ""),
+        (f"mine\n{RAYS}", f"mine\n{RAYS}"),
+        ("2026-11-29 12:26:56 INFO done\n", "2026-11-29 12:26:56 INFO done\n"),
+    ],
+)
+def test_rays_own_lines_at_the_beginning_are_counted(text: str, shown: str) -> None:
+    assert without_rays(text) == shown
+    for size in (1, 7, 100):
+        fold = Fold()
+        pieces = [fold.read(text[at : at + size]) for at in range(0, len(text), size)]
+        assert "".join([*pieces, fold.close()]) == shown

@@ -191,6 +191,22 @@ def test_logs_tells_the_outcome_after_the_ends_of_the_logs(
     assert said.startswith("==> head.log\na line\n\n==> result.json\nthe run has ended (finished")
 
 
+@pytest.mark.parametrize("words", [[], ["attempt-1"], ["-f"], ["-f", "attempt-1"], ["-n", "9"]])
+def test_rays_own_lines_are_folded_unless_all_are_asked_for(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFiles(tmp_path)
+    lived(run, FINISHED)
+    rays = "2026-11-29 14:54:37,148\tINFO job_manager.py:587 -- Runtime env is setting up.\n"
+    (run.logs / "attempt-1.log").write_text(f"{rays}Step 1 of 2\n")
+    assert logs.logs(settings(run), parse("logs", words)) == 0
+    folded = capsys.readouterr().out
+    assert "Ray's own lines: 1 (rollcall logs --all shows them)\nStep 1 of 2\n" in folded
+    assert rays not in folded
+    assert logs.logs(settings(run), parse("logs", [*words, "--all"])) == 0
+    assert f"{rays}Step 1 of 2\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("lives", [(), (None,), (STOPPED, None)])
 def test_a_run_that_was_started_again_since_or_has_no_outcome_has_not_ended(
     tmp_path: Path, lives: tuple[Outcome | None, ...]
