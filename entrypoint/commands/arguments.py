@@ -18,6 +18,7 @@ from contract.exit_codes import ExitCode
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
+from entrypoint.commands.examples import shown
 from entrypoint.commands.named_run import run_at, with_run
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
@@ -71,6 +72,9 @@ class Parser(argparse.ArgumentParser):
         )
         self._as_json = False
         self.add_argument("--version", action=_Version, nargs=0, help="print the version")
+
+    def format_help(self) -> str:
+        return super().format_help() + shown(self.prog.removeprefix("rollcall "))
 
     def parse(self, words: Sequence[str], hint: str = "") -> argparse.Namespace:
         """Return the arguments. Exits if they are wrong; `hint` follows an unknown argument."""
@@ -324,7 +328,12 @@ def _stop(parser: argparse.ArgumentParser) -> None:
 
 def _wait(parser: argparse.ArgumentParser) -> None:
     _job(parser, "the run")
-    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="at most so long: 90s, 2h")
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="TIME",
+        help="at most so long: 90s, 2h (default: to the end)",
+    )
 
 
 def _open(parser: argparse.ArgumentParser) -> None:
@@ -354,7 +363,7 @@ def _events(parser: argparse.ArgumentParser) -> None:
 def _submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", type=run_name, help=NAME_OF_RUN)
     parser.add_argument("--no-wait", action="store_true", help="print the job's id, and end")
-    parser.add_argument("--working-dir", metavar="DIR", help="brought to all nodes of the cluster")
+    parser.add_argument("--working-dir", metavar="DIR", help="is copied to all nodes")
     environment = parser.add_mutually_exclusive_group()
     environment.add_argument("--runtime-env", metavar="FILE", help="Ray's runtime_env as YAML")
     environment.add_argument("--runtime-env-json", metavar="JSON", help="the same as JSON")

@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "rm": "the same with the training of a reward model",
     "dpo": "the same with direct preference optimization",
     "submit": "bring a job to a cluster that waits for jobs: submit -- python train.py",
-    "pipeline": "jobs in a row on such a cluster, each after the one before: pipeline FILE.yaml",
+    "pipeline": "bring several jobs to it, each to start after the one before: pipeline FILE.yaml",
     "list": "the jobs of a cluster, oldest first",
     "status": "what the head knows of the run or of a job: nodes, progress, outcome, the page",
     "wait": "wait for the end of the run or of a job, and end with its exit code",

@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> Parser:
     made = Parser("demo", __doc__)
     made.add_argument("--crash", action="store_true", help="kill the driver and a worker")
-    made.add_argument("--seed", type=int, default=0, help="of data, model and training")
+    made.add_argument("--seed", type=int, default=0, help="of data, model, training (default: 0)")
     made.add_argument(
         "--steps", type=_count, default=STEPS, help=f"training steps (default: {STEPS})"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.launch.command_lines import variables_before
 from entrypoint import __main__ as entrypoint
-from entrypoint.commands import arguments, cli, completion
+from entrypoint.commands import arguments, bundle, cli, completion, demo, init, report
 from entrypoint.commands.cli import COMMANDS, Invocation
+from entrypoint.commands.examples import EXAMPLES
 
 OTHER_PROGRAMS = ("prepare", "serve-retriever", "serve-reward", "translate", "sft", "rm", "dpo")
 """Their modules parse their arguments: tests/env and tests/trainer."""
@@ -40,6 +43,27 @@ def test_every_command_helps(
         assert said.startswith(f"usage: rollcall {command} ")
         assert "--version" in said, command
         assert [line for line in said.splitlines() if len(line) > 80] == [], command
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_examples_of_each_help_are_commands_that_it_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modules = {"init": init, "demo": demo, "report": report, "bundle": bundle}
+    made = modules[command].parser() if command in modules else arguments.parser(command)
+    with pytest.raises(SystemExit):
+        made.parse(["--help"])
+    helped = capsys.readouterr().out
+    for line in EXAMPLES[command]:
+        assert f"  {line}\n" in helped
+        typed = line.replace("\\\n", "").removeprefix('eval "$(').removesuffix(')"')
+        _, words = variables_before(shlex.split(typed))
+        assert words[:2] == ["rollcall", command]
+        assert cli.parse(words[1:], is_job=lambda _: True).command == command
+        if command in modules:
+            made.parse(words[2:])
+        elif command in cli.REMOTE:
+            arguments.parse(command, words[2:])
 
 
 def test_the_help_of_another_program_is_that_programs() -> None:
