@@ -76,6 +76,29 @@ def test_an_example_runs(page: str, body: str, tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
+TUNNELS = [
+    (page.name, command)
+    for page in (*PAGES, *(ROOT / "compose").rglob("*.y*ml"))
+    for command in re.findall(r"[`| ](ssh [^`|]+)`", page.read_text())
+]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh")
+@pytest.mark.parametrize(("page", "command"), TUNNELS)
+def test_ssh_takes_each_of_its_commands_and_leads_the_port_to_the_same_one(
+    page: str, command: str
+) -> None:
+    words = shlex.split(command)
+    asked = ["ssh", "-F", os.devnull, "-G", *words[1:]]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    (host,) = re.findall(r"^host (.*)$", done.stdout, re.MULTILINE)
+    assert host in words
+    for port, there in re.findall(r"^localforward (\d+) \[?.*?\]?:(\d+)$", done.stdout, re.M):
+        assert port == there
+    assert ("-L" in words) == ("\nlocalforward " in done.stdout)
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(

@@ -328,12 +328,7 @@ def _stop(parser: argparse.ArgumentParser) -> None:
 
 def _wait(parser: argparse.ArgumentParser) -> None:
     _job(parser, "the run")
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="TIME",
-        help="at most so long: 90s, 2h (default: to the end)",
-    )
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="at most so long: 90s, 2h")
 
 
 def _open(parser: argparse.ArgumentParser) -> None:
