@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from env.episodes.environment import Environment
     from env.episodes.types import Episode, Reply, Task, Turn
     from env.types import RewardFunction, RewardRequest, Score
-    from rollcall.client import AsyncClient, Client, ClusterState, Event, Job
+    from rollcall.async_client import AsyncClient
+    from rollcall.client import Client, ClusterState, Event, Job
     from trainer.metrics.callbacks import (
         Callback,
         CallbackError,
@@ -57,7 +58,8 @@ _MODULES = {
     "env.episodes.environment": ("Environment",),
     "env.episodes.types": ("Episode", "Reply", "Task", "Turn"),
     "env.types": ("RewardFunction", "RewardRequest", "Score"),
-    "rollcall.client": ("AsyncClient", "Client", "ClusterState", "Event", "Job"),
+    "rollcall.async_client": ("AsyncClient",),
+    "rollcall.client": ("Client", "ClusterState", "Event", "Job"),
     "trainer.metrics.callbacks": (
         *("Callback", "CallbackError", "CheckpointEnd", "EvaluationEnd", "StepEnd"),
     ),

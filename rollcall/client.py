@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, overload
 
 from contract.journal_file.lines import event_of
 from contract.options import ConfigError, Fault
 from contract.progress import Progress
 from entrypoint.commands import arguments, head_client, jobs, logs
 from entrypoint.commands.events import complete_lines
+from entrypoint.commands.remote import job_path
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir as directories
 from entrypoint.job.jobs import JobState
 from entrypoint.run.log_files import JOURNAL
 
-T = TypeVar("T")
 ARGUMENTS = {"ROLLCALL_URL": "url", "ROLLCALL_TOKEN": "token"}
 """Variables that a client takes as arguments, too."""
 POLL_SECONDS = 0.5
@@ -146,9 +145,7 @@ class Client:
         the run. Raises ConfigError if `command` is none.
         """
         words = _words(command)
-        environment = dict(runtime_env or {})
-        if working_dir is not None:
-            environment["working_dir"] = str(working_dir)
+        environment = _environment(runtime_env, working_dir)
         self._ask("GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
         if directories.is_local(environment):
             environment = jobs.uploaded(self._settings, environment)
@@ -163,52 +160,61 @@ class Client:
     @overload
     def status(self) -> ClusterState: ...
     @overload
-    def status(self, job: str) -> Job: ...
-    def status(self, job: str | None = None) -> ClusterState | Job:
-        """Return the state of a submitted job; without one, of the cluster and its run."""
+    def status(self, job: str | Job) -> Job: ...
+    def status(self, job: str | Job | None = None) -> ClusterState | Job:
+        """Return the state of a submitted job; without one, of the cluster and its run.
+
+        `job`: what `submit` has returned, its id, or its name.
+        """
         if job is None:
             return _state(self._ask("GET", "/v1/state"))
-        return _job(self._ask("GET", f"/v1/jobs/{job}"))
+        return _job(self._ask("GET", job_path(_id(job))))
 
     @overload
     def wait(self, *, timeout: float | None = None) -> ClusterState: ...
     @overload
-    def wait(self, job: str, *, timeout: float | None = None) -> Job: ...
-    def wait(self, job: str | None = None, *, timeout: float | None = None) -> ClusterState | Job:
+    def wait(self, job: str | Job, *, timeout: float | None = None) -> Job: ...
+    def wait(
+        self, job: str | Job | None = None, *, timeout: float | None = None
+    ) -> ClusterState | Job:
         """Return the state of a job, or of the head's run, once it has ended.
 
         Raises TimeoutError after `timeout` seconds. A head ends soon after its run.
         """
-        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-        while not (found := self.status(job) if job else self.status()).is_over:
+        deadline = time.monotonic() + seconds_of(timeout)
+        while not (found := self.status() if job is None else self.status(job)).is_over:
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"{job or 'the run'} has not ended within {timeout:g} s")
+                raise too_late(job, timeout)
             time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
         return found
 
-    def stop(self, job: str | None = None) -> None:
+    def stop(self, job: str | Job | None = None) -> None:
         """Have a job save and stop; without a job, the whole run, with its cluster."""
-        self._ask("POST", f"/v1/jobs/{job}/stop" if job else "/v1/stop")
+        self._ask("POST", "/v1/stop" if job is None else f"{job_path(_id(job))}/stop")
 
-    def logs(self, job: str | None = None, *, follow: bool = False) -> Iterator[str]:
+    def logs(self, job: str | Job | None = None, *, follow: bool = False) -> Iterator[str]:
         """Yield the lines that the attempts of a job, or of the head's run, have printed.
 
         `follow`: and those that come, until the job has ended.
         """
-        source = logs.LogsOfHead(self._settings, job or "", patient=True)
+        source = self._logs(job)
         texts = logs.follow(source) if follow else _present(source, *logs.attempts(source))
         return complete_lines(texts, with_last=True)
 
-    def events(self, job: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+    def events(self, job: str | Job | None = None, *, follow: bool = False) -> Iterator[Event]:
         """Yield the events of a job, or of the head's run, oldest first.
 
         `follow`: and those that come, until the job has ended.
         """
-        source = logs.LogsOfHead(self._settings, job or "", patient=True)
+        source = self._logs(job)
         texts = logs.follow(source, JOURNAL) if follow else _present(source, JOURNAL)
         for line in complete_lines(texts):
             if row := event_of(line.encode()):
                 yield _event(row)
+
+    def _logs(self, job: str | Job | None) -> logs.LogsOfHead:
+        of = "" if job is None else self.status(job).id  # the name of a job names no log
+        return logs.LogsOfHead(self._settings, of, patient=True)
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return head_client.patiently(
@@ -224,63 +230,6 @@ class Client:
             raise
 
 
-class AsyncClient:
-    """`Client` for a program with an event loop: each method waits in a thread."""
-
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        """As `Client`."""
-        self._client = Client(url, token)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """There is nothing to close."""
-
-    async def submit(
-        self,
-        command: str | Sequence[str],
-        *,
-        working_dir: str | Path | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        name: str = "",
-    ) -> Job:
-        submit = partial(self._client.submit, working_dir=working_dir, name=name)
-        return await asyncio.to_thread(submit, command, runtime_env=runtime_env)
-
-    async def runs(self) -> list[Job]:
-        return await asyncio.to_thread(self._client.runs)
-
-    @overload
-    async def status(self) -> ClusterState: ...
-    @overload
-    async def status(self, job: str) -> Job: ...
-    async def status(self, job: str | None = None) -> ClusterState | Job:
-        client = self._client
-        return await asyncio.to_thread(lambda: client.status(job) if job else client.status())
-
-    @overload
-    async def wait(self, *, timeout: float | None = None) -> ClusterState: ...
-    @overload
-    async def wait(self, job: str, *, timeout: float | None = None) -> Job: ...
-    async def wait(
-        self, job: str | None = None, *, timeout: float | None = None
-    ) -> ClusterState | Job:
-        async with asyncio.timeout(timeout):
-            while not (found := await (self.status(job) if job else self.status())).is_over:
-                await asyncio.sleep(POLL_SECONDS)
-        return found
-
-    async def stop(self, job: str | None = None) -> None:
-        await asyncio.to_thread(self._client.stop, job)
-
-    def logs(self, job: str | None = None, *, follow: bool = False) -> AsyncIterator[str]:
-        return _in_thread(partial(self._client.logs, job, follow=follow))
-
-    def events(self, job: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
-        return _in_thread(partial(self._client.events, job, follow=follow))
-
-
 def _address(url: str) -> str:
     """Return URLs of control ports as settings take them. Raises ConfigError."""
     try:
@@ -290,11 +239,55 @@ def _address(url: str) -> str:
         raise ConfigError([Fault("url", url, "is not an address of a head", remedy)]) from None
 
 
+def _id(job: str | Job) -> str:
+    """Return the id or the name of a job. Raises ConfigError."""
+    found = job.id if isinstance(job, Job) else job
+    if isinstance(found, str) and found:
+        return found
+    remedy = "give what submit has returned, a job's id such as job-1, or its name"
+    raise ConfigError([Fault("job", str(job), "is no job", remedy)])
+
+
+def seconds_of(timeout: object) -> float:
+    """Return a limit of time. Raises ConfigError."""
+    if timeout is None:
+        return float("inf")
+    if isinstance(timeout, int | float):
+        return float(timeout)
+    raise ConfigError([Fault("timeout", str(timeout), "is no number", "give seconds, or None")])
+
+
+def too_late(job: str | Job | None, timeout: float | None) -> TimeoutError:
+    what = "the run" if job is None else _id(job)
+    return TimeoutError(f"{what} has not ended within {timeout:g} s")
+
+
+def _environment(
+    runtime_env: Mapping[str, Any] | None, working_dir: str | Path | None
+) -> dict[str, Any]:
+    """Return the runtime environment of a job. Raises ConfigError."""
+    if not isinstance(runtime_env, Mapping | None):
+        remedy = "give a mapping, as Ray's runtime_env"
+        raise ConfigError([Fault("runtime_env", str(runtime_env), "is no mapping", remedy)])
+    environment = dict(runtime_env or {})
+    if working_dir is not None:
+        environment["working_dir"] = str(working_dir)
+    if directories.is_local(environment):
+        path = directories.place(environment)
+        if not (path.is_dir() or (path.suffix == ".zip" and path.is_file())):
+            problem = "is neither a directory nor a .zip file here"
+            remedy = "give a local one, or a URI of one on the cluster"
+            raise ConfigError([Fault("working_dir", str(path), problem, remedy)])
+    return environment
+
+
 def _words(command: str | Sequence[str]) -> list[str]:
     """Return the words of a command. Raises ConfigError."""
     remedy = 'give the words of a program, as in "python train.py"'
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
+    except TypeError:
+        raise ConfigError([Fault("command", str(command), "is no command", remedy)]) from None
     except ValueError as error:  # a quote is not closed
         problem = f"cannot be read as a shell reads it ({error})"
         raise ConfigError([Fault("command", str(command), problem, remedy)]) from None
@@ -303,19 +296,6 @@ def _words(command: str | Sequence[str]) -> list[str]:
     if not all(isinstance(word, str) for word in words):
         raise ConfigError([Fault("command", str(command), "has a word that is no text", remedy)])
     return words
-
-
-async def _in_thread(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """Yield what an iterator yields, which waits in a thread."""
-    rows = await asyncio.to_thread(begin)
-    while found := await asyncio.to_thread(lambda: list(_first(rows))):
-        yield found[0]
-
-
-def _first(rows: Iterator[T]) -> Iterator[T]:
-    for row in rows:
-        yield row
-        return
 
 
 def _present(source: logs.Logs, *names: str) -> Iterator[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollcall import AsyncClient, AwayError, Client, ConfigError, NoAnswerError, RefusedError
-from tests.support.job_head import JobHead, fails
+from tests.support.job_head import JobHead, fails, finishes, until_stopped
 
 
 def test_a_client_takes_host_and_port_and_is_a_context_manager(tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_a_head_that_refuses_a_job_has_answered(tmp_path: Path) -> None:
         ([], "is empty"),
         ("python 'a", "cannot be read as a shell reads it"),
         (["python", 3], "has a word that is no text"),
+        (7, "is no command"),
     ],
 )
 def test_a_command_that_is_none_is_refused_before_a_head_is_asked(
@@ -50,6 +52,58 @@ def test_a_command_that_is_none_is_refused_before_a_head_is_asked(
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
         Client("http://127.0.0.1:9", "x" * 40).submit(command)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"working_dir": "/no/such"}, "working_dir"),
+        ({"runtime_env": {"working_dir": "/no/such"}}, "working_dir"),
+        ({"runtime_env": "env.yaml"}, "runtime_env"),
+    ],
+)
+def test_what_is_no_environment_is_refused_before_a_head_is_asked(
+    given: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Client("http://127.0.0.1:9", "x" * 40).submit("true", **given)
+    assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_a_job_is_named_by_what_submit_returns_its_id_or_its_name(tmp_path: Path) -> None:
+    with JobHead(tmp_path, true=finishes) as head:
+        address = head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"]
+        client = Client(*address)
+        job = client.submit("true", name="first try")
+
+        async def waited() -> object:
+            return await AsyncClient(*address).wait(job, timeout=60)
+
+        for named in (job, job.id, "first try"):
+            done = client.wait(named, timeout=60)
+            assert (done.id, done.exit_code) == (job.id, 0)
+            assert [*client.logs(named)] == [*client.logs(job.id)]
+            assert [event.kind for event in client.events(named)]
+        assert asyncio.run(waited()) == client.status(job)
+        for wrong in ("", 1):
+            with pytest.raises(ConfigError, match="job: is no job"):
+                client.status(wrong)  # type: ignore[call-overload]
+        with pytest.raises(RefusedError, match="job-9"):
+            client.wait("job-9")
+        with pytest.raises(ConfigError, match="timeout: is no number"):
+            client.wait(job, timeout="2h")  # type: ignore[call-overload]
+
+
+def test_a_wait_that_takes_too_long_says_for_what(tmp_path: Path) -> None:
+    with JobHead(tmp_path, sleep=until_stopped) as head:
+        address = head.environment["ROLLCALL_URL"], head.environment["ROLLCALL_TOKEN"]
+        client = Client(*address)
+        job = client.submit("sleep 9")
+        with pytest.raises(TimeoutError, match=f"{job.id} has not ended within 0.1 s"):
+            client.wait(job, timeout=0.1)
+        with pytest.raises(TimeoutError, match=f"{job.id} has not ended within 0.1 s"):
+            asyncio.run(AsyncClient(*address).wait(job, timeout=0.1))
+        client.stop(job)
 
 
 def test_a_fault_of_an_argument_names_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
