@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,10 @@ from contract.journal_file.index import newest_first
 from contract.journal_file.lines import Damage, event_of, line_of
 from contract.redaction import redact, redact_all, secret_texts
 
+PRINTING = threading.RLock()
+"""Held by a thread whose code may print a line in several parts, as a user's callback does."""
+TURN_SECONDS = 1.0
+"""How long a sentence waits for such a thread."""
 EXPORT = "export"
 """Kind of the event that a trained model is written: the last act of a trainer."""
 
@@ -80,8 +85,16 @@ def journal_writer(journal: Path) -> WriteEvent:
 
 
 def print_event(kind: str, sentence: str, **details: Any) -> None:
-    """Print the sentence of an event, for a run without a journal."""
-    print(sentence, flush=True)
+    """Print the sentence of an event, for a run without a journal.
+
+    It comes after the lines of another thread that has PRINTING, unless those take long.
+    """
+    has_turn = PRINTING.acquire(timeout=TURN_SECONDS)
+    try:
+        print(f"{sentence}\n", end="", flush=True)  # one write, which no other can part
+    finally:
+        if has_turn:
+            PRINTING.release()
 
 
 def timestamp(seconds: float | None = None) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract import journal
+from contract.background import in_background
 from contract.manifest import newest_checkpoint
 from tests.support.tiny_run import Tiny, metric_rows, train
 from trainer.metrics.callbacks import (
     Callback,
     CallbackError,
+    Callbacks,
     CheckpointEnd,
     EvaluationEnd,
     StepEnd,
@@ -67,3 +71,36 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on_after_its_step(
     told = Told()
     assert train(config, callbacks=[told]).step == 4
     assert [step.step for step in told.steps] == [2, 3, 4]
+
+
+def test_no_sentence_of_another_thread_parts_a_line_of_a_callback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TURN_SECONDS", 60.0)
+    step = StepEnd(step=1, total_steps=2, reward=0.5, seconds=1.0, metrics={})
+    other: list[Future[None]] = []
+
+    class Prints(Callback):
+        def on_step_end(self, step: StepEnd) -> None:
+            print("step", end=" ", flush=True)
+            other.append(in_background("other", lambda: journal.print_event("step", "Step 1.")))
+            wait(other, 0.2)
+            print(step.step, "of", step.total_steps)
+
+    Callbacks([Prints()]).step_end(step)
+    other[0].result(timeout=60)
+    assert capsys.readouterr().out == "step 1 of 2\nStep 1.\n"
+
+
+def test_a_callback_that_takes_long_holds_up_no_other_thread(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TURN_SECONDS", 0.01)
+    step = StepEnd(step=1, total_steps=2, reward=0.5, seconds=1.0, metrics={})
+
+    class Waits(Callback):
+        def on_step_end(self, step: StepEnd) -> None:
+            in_background("other", lambda: journal.print_event("step", "Step 1.")).result(60)
+
+    Callbacks([Waits()]).step_end(step)
+    assert capsys.readouterr().out == "Step 1.\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from contract.journal import PRINTING
 from contract.options import Fault, did_you_mean
 from env.types import brief
 
@@ -126,7 +127,8 @@ class Callbacks:
         for callback in self.all:
             called = method(callback)
             try:
-                called(told)
+                with PRINTING:
+                    called(told)
             except Exception as error:
                 name = f"{type(callback).__name__}.{called.__name__}"
                 raise CallbackError(
