@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, AnyStr, NamedTuple
 
 MASK = "********"
+NAMED_SECRET = "SECRET"
+"""Stands for a secret in a command that a person is to copy; it is not masked itself."""
 NAMES = (
     r"(?<!rollcall_tls_)key|token|secret|password|passwd|passphrase|webhook(?:_url)?"
     r"|(?<![A-Za-z])(?:pass|creds?|credentials?|auth)|(?<=[_-])pwd"
@@ -135,6 +138,19 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def _mask_of(value: str) -> str:
     return value if is_placeholder(value) else MASK
+
+
+def shell_line(
+    words: Sequence[str], environ: Mapping[str, str], directory: str, given: Iterable[str] = ()
+) -> str:
+    """Return a line that runs a command in a directory; NAMED_SECRET stands for each secret.
+
+    `given`: names of the variables in `environ` that the line sets.
+    """
+    secrets = secret_texts(environ)
+    variables = [f"{name}={shlex.quote(redact(environ[name], secrets))}" for name in given]
+    line = " ".join([*variables, shlex.join(redact_all([*words], secrets))])
+    return f"cd {shlex.quote(directory)} && {line}".replace(MASK, NAMED_SECRET)
 
 
 def redact_lines(text: str, secrets: Collection[str] = ()) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import to_a_reader
 from contract.launch.programs import Program
 from contract.options import fail
-from contract.redaction import redact_all
+from contract.redaction import shell_line
 from trainer.cluster.driver_exit import LEAVE_SECONDS, exit_within
 from trainer.cluster.imports import without_collections
 from trainer.config.job_checks import missing_packages
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with without_collections():
         from trainer.training import run, standalone
 
-    again = shlex.join(["python", "-m", Program.TRAINER, *redact_all(list(words))])
+    command = [sys.executable, "-m", Program.TRAINER, *words]
+    again = shell_line(command, os.environ, str(Path.cwd()))
     try:
         with standalone.recorded(config, words, again):
             run.run(config)

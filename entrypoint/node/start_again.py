@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
-from contract.redaction import MASK, SECRET_NAME, redact, redact_all, secret_texts
+from contract.redaction import SECRET_NAME, shell_line
 from entrypoint.config.read import STARTED_BY
 from entrypoint.config.settings import Settings, declared
 
@@ -68,11 +68,8 @@ def typed(words: Sequence[str], environ: Mapping[str, str], directory: Path) -> 
     """
     known = {variable.about.name for variable in declared().values() if not variable.about.secret}
     given = sorted(name for name in known & environ.keys() if not SECRET_NAME.search(name))
-    secrets = secret_texts(environ)
-    variables = [f"{name}={shlex.quote(redact(environ[name], secrets))}" for name in given]
-    shown = redact_all([*words[1:]], secrets)
-    line = " ".join([*variables, shlex.join([*_called(words[0], environ), *shown])])
-    return f"cd {shlex.quote(str(directory))} && {line}".replace(MASK, "SECRET")
+    command = [*_called(words[0], environ), *words[1:]]
+    return shell_line(command, environ, str(directory), given)
 
 
 def _called(program: str, environ: Mapping[str, str]) -> list[str]:

@@ -160,6 +160,10 @@ def test_no_secret_of_any_characters_is_shown(secret: str) -> None:
                 continue  # read as the next option
             if write is shell and secret[-1] == ",":
                 continue  # a comma after a word is not masked
+            if write is listed and {"'", '"'} <= set(secret):
+                # Its escapes may be those of a shell, too: then more than the secret is masked.
+                assert MASK in redact(write(*words))
+                continue
             hidden = write(*words[:-1], words[-1].removesuffix(secret) + MASK)
             assert unquoted(redact(write(*words))) == unquoted(hidden)
     for text in (json.dumps({"hf_token": secret, "a": 1}), str({"hf_token": secret, "a": 1})):
