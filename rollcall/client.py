@@ -19,6 +19,7 @@ from contract.options import ConfigError, Fault
 from contract.progress import Progress
 from entrypoint.commands import arguments, head_client, jobs, logs
 from entrypoint.commands.events import complete_lines
+from entrypoint.commands.logs import LogsOfHead
 from entrypoint.commands.remote import job_path
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
@@ -212,9 +213,9 @@ class Client:
             if row := event_of(line.encode()):
                 yield _event(row)
 
-    def _logs(self, job: str | Job | None) -> logs.LogsOfHead:
+    def _logs(self, job: str | Job | None) -> LogsOfHead:
         of = "" if job is None else self.status(job).id  # the name of a job names no log
-        return logs.LogsOfHead(self._settings, of, patient=True)
+        return LogsOfHead(self._settings, of, patient=True)
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return head_client.patiently(

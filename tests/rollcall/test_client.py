@@ -85,9 +85,10 @@ def test_a_job_is_named_by_what_submit_returns_its_id_or_its_name(tmp_path: Path
             assert [*client.logs(named)] == [*client.logs(job.id)]
             assert [event.kind for event in client.events(named)]
         assert asyncio.run(waited()) == client.status(job)
+        wrong: Any
         for wrong in ("", 1):
             with pytest.raises(ConfigError, match="job: is no job"):
-                client.status(wrong)  # type: ignore[call-overload]
+                client.status(wrong)
         with pytest.raises(RefusedError, match="job-9"):
             client.wait("job-9")
         with pytest.raises(ConfigError, match="timeout: is no number"):

@@ -224,7 +224,8 @@ def test_a_bug_in_all_completions_of_the_first_rollout_is_the_users(
         table = {} if calls > works else {"reward": 1.0}
         return [Score.of(table["reward"] + len(request.response)) for request in requests]
 
-    with pytest.raises(RunError if works else ConfigError) as caught:
+    with pytest.raises((RunError, ConfigError)) as caught:
         train(**flags, reward=misses, max_steps=4)
+    assert isinstance(caught.value, RunError if works else ConfigError)
     assert caught.value.exit_code is code
     assert line_of(misses) in str(caught.value)

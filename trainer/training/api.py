@@ -229,7 +229,7 @@ def _named(stack: ExitStack, flags: Mapping[str, object]) -> dict[str, object]:
     named: dict[str, Any] = {**flags}
     reward, environment = named.get("reward"), named.get("environment")
     several = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
-    if any(map(callable, several)):
+    if reward is not None and any(map(callable, several)):
         try:
             named["reward"] = stack.enter_context(rewards.given_in_python(reward))
         except rewards.RewardSpecError as error:  # of a name beside a function

@@ -29,7 +29,7 @@ from trainer.__main__ import main
 from trainer.cluster import placement
 from trainer.config import job_checks
 from trainer.config.layout import Layout
-from trainer.training.api import to_words
+from trainer.training.python_arguments import to_words
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
 

@@ -114,7 +114,7 @@ class AnyCommand(Recipe):
         return of_given_steps
 
 
-def _on_one_node(settings: Settings) -> Sequence[str]:
+def _on_one_node(settings: Settings) -> tuple[str, ...]:
     """Return a sentence if the job starts processes on the head's node alone."""
     typed = shell_wrapping.unwrapped(settings.job)
     instead = front_ends.alone(typed.variables, typed.command)
