@@ -222,7 +222,16 @@ def test_a_job_fails_at_once_only_for_exit_codes_that_would_come_again(tmp_path:
         assert job["podReplacementPolicy"] == "Failed"
 
 
-@pytest.mark.parametrize("values", [{"kind": "deployment"}, {"nodes": 0}, {"nodez": 3}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "deployment"},
+        {"nodes": 0},
+        {"nodez": 3},
+        {"storage": {"runDir": "/sharedrun"}},
+        {"storage": {"mountPath": "/lustre/me", "runDir": "/shared/run"}},
+    ],
+)
 def test_wrong_values_are_refused(values: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         read("chart", CHART, tmp_path, **values)

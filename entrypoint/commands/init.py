@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import keyword
+import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,17 @@ from entrypoint.commands import init_answers
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
 from entrypoint.commands.init_files import REWARD, RUN, TEST
+from entrypoint.commands.init_next import NextSteps
 from entrypoint.commands.init_platforms import (
+    IMAGE,
     NO_PLATFORM,
     PLATFORMS,
     Cluster,
     NoSourcesError,
-    start_of,
+    mount_of,
     written,
 )
 from entrypoint.machine.gpus import discover
-from entrypoint.processes.programs import as_typed
 from entrypoint.run import errors
 
 CHAT_NAME = re.compile(r"instruct|chat|-it\b|qwen3", re.IGNORECASE)
@@ -35,7 +36,8 @@ LONG_ANSWER = 80
 """Characters of an answer that no completion is likely to end with."""
 SAMPLES = 8
 """Samples of a prompt."""
-IMAGE = "registry.example.com/team/rollcall:cuda"
+NAME = "rollcall-run"
+"""Of a run on a platform."""
 
 RUN_FILE = "run.yaml"
 
@@ -65,8 +67,6 @@ QUESTIONS = (
 )
 GPUS = "8"
 """Of a node of a platform; without one the GPUs are this machine's."""
-MEMORY_KNOWN = ("dstack", "skypilot")
-"""Platforms whose files ask for GPUs of 80 GB."""
 
 
 def parser() -> Parser:
@@ -77,11 +77,11 @@ def parser() -> Parser:
         made.add_argument(one.flag, help=f"{one.help}{default}")
     made.add_argument("--input-key", help="column of the prompts (default: the data's own)")
     made.add_argument("--label-key", help="column of the answers (default: the data's own)")
-    made.add_argument("--name", default="rollcall-run", help="of the run's directory on the nodes")
+    named = f"of the run; on a platform also of its directory (default there: {NAME})"
+    made.add_argument("--name", help=named)
     made.add_argument("--shared", help="that directory, if it is not NAME below the shared storage")
-    made.add_argument(
-        "--image", default=IMAGE, help="the image of the nodes (default: %(default)s)"
-    )
+    stands = f"the image of a platform's nodes (default: {IMAGE}; on Slurm /shared/rollcall.sqsh)"
+    made.add_argument("--image", help=stands)
     made.add_argument("--dir", type=Path, default=Path(), help="where to write (default: here)")
     made.add_argument("--yes", "-y", action="store_true", help="ask nothing: take the defaults")
     return made
@@ -117,7 +117,7 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
         return fail(f"{sentence}. Give another --dir", ExitCode.USAGE, as_json=False)
     for note in run.notes():
         print(f"note:  {note}", file=sys.stderr)
-    run.say_next()
+    print("", *run.next_steps().lines(), sep="\n")
     return ExitCode.FINISHED
 
 
@@ -135,9 +135,9 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
     for one in QUESTIONS:
         if (given := getattr(options, one.name)) is not None:
             init_answers.check(one.flag, given, options.dir)
-    if options.shared and not Path(options.shared).is_absolute():
-        wanted = "nodes need the whole path of the directory, from /"
-        raise AnswerError(f"--shared {options.shared}: {wanted}")
+    for flag in ("--name", "--shared", "--image"):
+        if (given := getattr(options, flag.removeprefix("--"))) is not None:
+            init_answers.check(flag, given, options.dir)
     for one in QUESTIONS:
         if getattr(options, one.name) is None:
             default = one.default or (
@@ -148,6 +148,7 @@ def _settle(options: argparse.Namespace, ask: Callable[[str], str] | None) -> No
             answer = _answer(text, default, check, ask) if ask else default
             check(answer)
             setattr(options, one.name, answer)
+    init_answers.check_together(options)
     data = init_answers.data(options.data, options.dir)
     needed = options.reward == OWN
     for name, choose in (
@@ -205,8 +206,8 @@ class _NewRun:
     def shared(self) -> str:
         """The directory of the run's files on the nodes."""
         options = self.options
-        named = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name}"
-        return str(named).rstrip("/")
+        named = options.shared or f"{PLATFORMS[options.platform].storage}/{options.name or NAME}"
+        return os.path.normpath(named)
 
     def files(self) -> dict[str, str]:
         """Map the names of the run's files to their contents.
@@ -243,7 +244,8 @@ class _NewRun:
             gpus=int(options.gpus),
             job=tuple(self._job()),
             shared=self.shared,
-            image=options.image,
+            given_image=options.image or "",
+            mount=mount_of(options.platform, self.shared),
         )
         return files | written(options.platform, cluster)
 
@@ -297,58 +299,19 @@ class _NewRun:
                 "completion that ends with the whole text: change `score`, or give --reward math"
             )
 
-    def say_next(self) -> None:
+    def next_steps(self) -> NextSteps:
         options = self.options
-        where = f"cd {shlex.quote(str(options.dir))} && " if options.dir != Path() else ""
-        typed = as_typed()
-        print(f"\nlook:  {where}{typed} plan {self._sizes()}--config run.yaml{self._assumed()}")
-        if options.platform != NO_PLATFORM:
-            if copied := self._copied():
-                print(f"copy:  {where}{copied}    # on storage that all nodes see")
-            print(f"start: {start_of(options.platform, options.name, where)}")
-            return
-        run_dir = 'ROLLCALL_RUN_DIR="$PWD/run"'
-        head = f"mkdir -p run && EXPECTED_WORKERS={self.nodes - 1} {run_dir} {typed} up"
-        print(f"start: {where}{head} --config run.yaml")
-        if self.nodes > 1:
-            worker = f"RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD {run_dir} {typed} up"
-            others = f"each of the {self.nodes - 1} others" if self.nodes > 2 else "the other node"
-            print(f"on {others}, HEAD being the first node's address:")
-            print(f"       {where}{worker}")
-            print("       the directory lies on storage that all nodes see")
-
-    def _sizes(self) -> str:
-        """Return `plan`'s words for the nodes; none for this machine alone."""
-        gpus = int(self.options.gpus)
-        nodes = f"--nodes {self.nodes} " if self.nodes > 1 else ""
-        if self.options.platform == NO_PLATFORM and gpus == discover.count():
-            return nodes
-        memory = " --gpu-memory 80GB" if gpus else ""
-        return f"--nodes {self.nodes} --gpus {gpus}{memory} "
-
-    def _assumed(self) -> str:
-        is_assumed = "--gpu-memory" in self._sizes() and self.options.platform not in MEMORY_KNOWN
-        return "    # 80GB stands for the memory of your GPUs" if is_assumed else ""
-
-    def _copied(self) -> str:
-        """Return the command that copies what the nodes read; "" if all of it is there."""
-        shared, own = Path(self.shared), self.options.dir.absolute()
-        names = [RUN_FILE, *(["reward.py"] if self.options.reward == OWN else [])]
-        sources = {name: own / name for name in names}
-        for place in filter(None, (self.data.place, self.model, self.reward)):
-            if place.path is not None:
-                away = place.spelled != place.name or ".." in Path(place.name).parts
-                sources[str(place.path) if away else place.name] = place.path
-        wanted = [name for name, path in sources.items() if shared not in (*path.parents, path)]
-        inside = [name for name in wanted if not Path(name).is_absolute()]
-        outside = [name for name in wanted if Path(name).is_absolute()]
-        to = shlex.quote(self.shared)
-        parents = " --parents" if any("/" in name for name in inside) else ""
-        copies = [f"cp -r{parents} {shlex.join(inside)} {to}"] if inside else []
-        copies += [f"cp -r {shlex.join(outside)} {to}"] if outside else []
-        if len(copies) == 2 and not parents:
-            copies = [f"cp -r {shlex.join([*inside, *outside])} {to}"]
-        return " && ".join([f"mkdir -p {to}", *copies]) if copies else ""
+        own = ["reward.py"] if options.reward == OWN else []
+        return NextSteps(
+            platform=options.platform,
+            nodes=self.nodes,
+            gpus=int(options.gpus),
+            name=options.name or (NAME if options.platform != NO_PLATFORM else ""),
+            directory=options.dir,
+            shared=self.shared,
+            written=[RUN_FILE, *own],
+            others=[place for place in (self.data.place, self.model, self.reward) if place],
+        )
 
 
 def _has_chat(model: str, directory: Path | None) -> bool:

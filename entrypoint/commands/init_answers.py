@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,37 @@ from pathlib import Path
 from typing import Any
 
 from contract.options import did_you_mean, ended
-from entrypoint.commands.init_platforms import PLATFORMS
+from entrypoint.commands.init_platforms import (
+    COMPOSE,
+    KUBERNETES,
+    NO_PLATFORM,
+    PLATFORMS,
+    RUNPOD,
+)
 
 OWN = "own"
 """The reward that is written for the run."""
 ROW_FILES = (".jsonl", ".json", ".parquet")
 NO_MODELS = (*ROW_FILES, ".csv", ".txt", ".py", ".yaml", ".yml")
 """Ends of names that are a file's, and no model's."""
+NUMBERS = {"--nodes": (1, 10_000), "--gpus": (0, 64)}
+"""Flag → the least and the greatest number."""
+SPELLINGS = {
+    "--name": (
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
+        "give up to 64 letters, digits and any of . _ -, a letter or digit first",
+    ),
+    "--shared": (
+        r"/[A-Za-z0-9._@%+=~/-]*[A-Za-z0-9_]/?",
+        "nodes need the whole path of the directory, from /, in letters, digits and ._@%+=~-",
+    ),
+    "--image": (
+        r"[A-Za-z0-9/][A-Za-z0-9._:/@#+-]*",
+        "it is the name of no image, such as registry.example.com/team/rollcall:cuda",
+    ),
+}
+"""Flag → what its value looks like, and what is said of another. Platforms' files take no more."""
+RELEASE = r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?"
 
 
 class AnswerError(ValueError):
@@ -199,6 +224,8 @@ def model(name: str, directory: Path) -> Place | None:
 
 def check(flag: str, value: str, directory: Path) -> None:
     """Raise AnswerError if an answer to the question of a flag is not possible."""
+    if not value.isprintable():
+        raise AnswerError(f"{flag} {value!r}: it has a line break or another control character")
     if flag == "--model":
         model(value, directory)
     elif flag == "--data":
@@ -209,7 +236,32 @@ def check(flag: str, value: str, directory: Path) -> None:
         if value not in PLATFORMS:
             of = f"it is one of {', '.join(PLATFORMS)}"
             raise AnswerError(f"{flag} {value}: {did_you_mean(value, PLATFORMS, of)}")
-    else:
-        least = 1 if flag == "--nodes" else 0
-        if not (value.isascii() and value.isdecimal()) or int(value) < least:
-            raise AnswerError(f"{flag} {value}: it is a whole number from {least}")
+    elif flag in NUMBERS:
+        least, most = NUMBERS[flag]
+        is_number = value.isascii() and value.isdecimal() and len(value) < 10
+        if not is_number or not least <= int(value) <= most:
+            raise AnswerError(f"{flag} {value}: it is a whole number from {least} to {most}")
+    elif not re.fullmatch(SPELLINGS[flag][0], value):
+        raise AnswerError(f"{flag} {value!r}: {SPELLINGS[flag][1]}")
+
+
+def check_together(options: argparse.Namespace) -> None:
+    """Raise AnswerError for an answer that has no effect beside the others, or contradicts them."""
+    platform, name = options.platform, options.name
+    if platform == NO_PLATFORM:
+        for flag, given in (("--image", options.image), ("--shared", options.shared)):
+            if given is not None:
+                of = ", ".join(one for one in PLATFORMS if one != NO_PLATFORM)
+                said = "only the files of a platform name it. Give one by --platform"
+                raise AnswerError(f"{flag} {given}: {said}: {of}")
+    elif platform == KUBERNETES and name is not None and not re.fullmatch(RELEASE, name):
+        wanted = "up to 40 small letters, digits and hyphens, a letter first"
+        raise AnswerError(f"--name {name}: a release of Helm has {wanted}")
+    elif name is not None and options.shared is not None and platform != KUBERNETES:
+        said = "--shared says the directory already, and nothing else has the name"
+        raise AnswerError(f"--name {name}: {said}. Give one of the two")
+    if platform == RUNPOD and options.gpus == "0":
+        raise AnswerError("--gpus 0: RunPod's pods for Rollcall have GPUs. Give 1 or more")
+    given = (options.data, options.model, options.reward)
+    if platform == COMPOSE and (wrong := next((one for one in given if "}" in one), "")):
+        raise AnswerError(f"{wrong}: a compose file takes no }} in the job's words. Rename it")

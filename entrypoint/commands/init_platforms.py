@@ -12,10 +12,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from entrypoint.processes.programs import ROOT
 
 RUN_DIR = "ROLLCALL_RUN_DIR"
+IMAGE = "registry.example.com/team/rollcall:cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,18 @@ class Cluster:
     """The words after `rollcall`."""
     shared: str
     """The directory on storage that all nodes see, in which the run's files are."""
-    image: str
+    given_image: str = ""
+    """"" if none was named."""
+    mount: str = "/shared"
+    """Where that storage is mounted: `shared` or a directory above it."""
 
     @property
     def run_dir(self) -> str:
         return f"{self.shared}/run"
+
+    @property
+    def image(self) -> str:
+        return self.given_image or IMAGE
 
 
 class NoSourcesError(Exception):
@@ -87,16 +96,21 @@ def _lines(cluster: Cluster, indent: str, end: str = "") -> str:
 
 def _slurm(text: str, cluster: Cluster) -> str:
     job = shlex.join(cluster.job)
+    gpus = f"#SBATCH --gpus-per-node={cluster.gpus}\n" if cluster.gpus else ""
+    if cluster.given_image:
+        image = f"export IMAGE=${{IMAGE:-{cluster.given_image}}}"
+        text = _replaced(text, (r"^export IMAGE=.*$", image))
     return _replaced(
         text,
         (r"^#   sbatch --nodes 3 .*$", "#   sbatch rollcall.sbatch"),
         (r"^#SBATCH --nodes=\d+$", f"#SBATCH --nodes={cluster.nodes}"),
-        (r"^#SBATCH --gpus-per-node=\d+$", f"#SBATCH --gpus-per-node={cluster.gpus}"),
+        (r"^#SBATCH --gpus-per-node=\d+\n", gpus),
         (
             r"^# The run directory is SHARED/rollcall/JOB_ID, or ROLLCALL_RUN_DIR\.",
             f"# The run directory is {cluster.run_dir}, or ROLLCALL_RUN_DIR.",
         ),
         (r"^set -euo pipefail$", f'set -euo pipefail\n\n# The job.\nset -- {job} "$@"'),
+        (r"^export SHARED=.*$", f"export SHARED=${{SHARED:-{cluster.mount}}}"),
         (
             r"^export ROLLCALL_RUN_DIR=.*$",
             f"export {RUN_DIR}=${{{RUN_DIR}:-{cluster.run_dir}}}",
@@ -112,6 +126,8 @@ def _kubernetes(text: str, cluster: Cluster) -> str:
         (r"^image: \S+$", f"image: {cluster.image}"),
         (r"^job:\n(?:  - .*\n)+", f"job:\n{items}"),
         (r"^  count: \d+$", f"  count: {cluster.gpus}"),
+        (r'^  existingClaim: ""$', "  existingClaim: data-shared"),
+        (r"^  mountPath: \S+$", f"  mountPath: {cluster.mount}"),
         (r"^  runDir: \S+$", f"  runDir: {cluster.run_dir}"),
     )
 
@@ -123,11 +139,24 @@ def _dstack(text: str, cluster: Cluster) -> str:
         (r"^nodes: \d+$", f"nodes: {cluster.nodes}"),
         (r"^image: \S+$", f"image: {cluster.image}"),
         (r"^  - ROLLCALL_RUN_DIR=\S+$", f"  - {RUN_DIR}={cluster.run_dir}"),
-        (
+        (r"^  - HF_HOME=\S+$", f"  - HF_HOME={cluster.mount}/huggingface"),
+        (  # folded: in a plain scalar, `: ` and ` #` of a word would end it
             r"^  - exec rollcall\n(?:    --.*\n)+",
-            f"  - exec rollcall\n{_lines(cluster, '    ')}\n",
+            f"  - >-\n    exec rollcall\n{_lines(cluster, '    ')}\n",
         ),
-        (r"^  gpu: 80GB:\d+$", f"  gpu: 80GB:{cluster.gpus}"),
+        (r"^  gpu: 80GB:\d+\n", f"  gpu: 80GB:{cluster.gpus}\n" if cluster.gpus else ""),
+        (r"(?<=^  - /mnt/shared:)/shared$", cluster.mount),
+    )
+
+
+def _dstack_fleet(text: str, cluster: Cluster) -> str:
+    resources = f"resources:\n  gpu: 80GB:{cluster.gpus}\n" if cluster.gpus else ""
+    return _replaced(
+        text,
+        (r"dstack apply -f \S+", "dstack apply -f fleet.dstack.yml"),
+        (r"may take up to three\.", f"may take up to {cluster.nodes}."),
+        (r"^nodes: \S+$", f"nodes: 0..{cluster.nodes}"),
+        (r"^resources:\n  gpu: \S+\n", resources),
     )
 
 
@@ -135,19 +164,39 @@ def _skypilot(text: str, cluster: Cluster) -> str:
     job = _lines(cluster, "    ", " \\")
     return _replaced(
         text,
+        (r"sky volumes apply \S+", "sky volumes apply volume.yaml"),
         (r"sky launch --cluster rollcall \S+", "sky launch --cluster rollcall task.yaml"),
         (r"^num_nodes: \d+$", f"num_nodes: {cluster.nodes}"),
-        (r"^  accelerators: H100:\d+$", f"  accelerators: H100:{cluster.gpus}"),
+        (
+            r"^  accelerators: H100:\d+\n",
+            f"  accelerators: H100:{cluster.gpus}\n" if cluster.gpus else "",
+        ),
+        (r"^  /shared:(?= )", f"  {cluster.mount}:"),
+        (r"^  HF_HOME: \S+$", f"  HF_HOME: {cluster.mount}/huggingface"),
         (r"^  image_id: docker:\S+$", f"  image_id: docker:{cluster.image}"),
         (r"^  ROLLCALL_RUN_DIR: \S+$", f"  {RUN_DIR}: {cluster.run_dir}"),
         (r"^  exec rollcall \\\n(?:    --.*\n)+", f"  exec rollcall \\\n{job}\n"),
     )
 
 
-def _compose(text: str, cluster: Cluster) -> str:
-    job = shlex.join(cluster.job)
+def _skypilot_volume(text: str, cluster: Cluster) -> str:
     return _replaced(
         text,
+        (r", for task\.yaml and managed\.yaml:$", ", for task.yaml:"),
+        (r"sky volumes apply \S+", "sky volumes apply volume.yaml"),
+    )
+
+
+def _compose(text: str, cluster: Cluster) -> str:
+    # Compose reads a `$` as a variable's, and `}` as the end of this one's default.
+    job = shlex.join(cluster.job).replace("$", "$$")
+    if not cluster.gpus:
+        text = _replaced(text, (r"^    deploy:\n(?:      .*\n)+", ""))
+    return _replaced(
+        text,
+        (r"^#           export ROLLCALL_JOB=.*\n", ""),
+        (r"docker compose --file \S+ up", "docker compose up"),
+        (r"docker compose --file \S+ up", "docker compose up"),
         (r"^    image: \S+$", f"    image: ${{IMAGE:-{cluster.image}}}"),
         (r"^    build:\n(?:      .*\n)+", ""),
         (
@@ -158,7 +207,10 @@ def _compose(text: str, cluster: Cluster) -> str:
             r"^      EXPECTED_WORKERS: .*$",
             f"      EXPECTED_WORKERS: ${{EXPECTED_WORKERS:-{cluster.nodes - 1}}}",
         ),
-        (r"^      ROLLCALL_JOB: .*$", f"      ROLLCALL_JOB: ${{ROLLCALL_JOB:-{job}}}"),
+        (
+            r"^      ROLLCALL_JOB: .*$",
+            f"      ROLLCALL_JOB: {json.dumps(f'${{ROLLCALL_JOB:-{job}}}', ensure_ascii=False)}",
+        ),
     )
 
 
@@ -167,17 +219,20 @@ def _as_it_is(text: str, cluster: Cluster) -> str:
 
 
 def _runpod_head(text: str, cluster: Cluster) -> str:
-    template = json.loads(text)
-    template |= {"imageName": cluster.image, "dockerStartCmd": list(cluster.job)}
-    template["env"] |= {"EXPECTED_WORKERS": str(cluster.nodes - 1), RUN_DIR: cluster.run_dir}
+    template = _runpod(text, cluster) | {"dockerStartCmd": list(cluster.job)}
+    template["env"]["EXPECTED_WORKERS"] = str(cluster.nodes - 1)
     return json.dumps(template, indent=2) + "\n"
 
 
 def _runpod_worker(text: str, cluster: Cluster) -> str:
-    template = json.loads(text)
-    template["imageName"] = cluster.image
-    template["env"][RUN_DIR] = cluster.run_dir
-    return json.dumps(template, indent=2) + "\n"
+    return json.dumps(_runpod(text, cluster), indent=2) + "\n"
+
+
+def _runpod(text: str, cluster: Cluster) -> dict[str, Any]:
+    template: dict[str, Any] = json.loads(text)
+    template |= {"imageName": cluster.image, "volumeMountPath": cluster.mount}
+    template["env"] |= {RUN_DIR: cluster.run_dir, "HF_HOME": f"{cluster.mount}/huggingface"}
+    return template
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,45 +244,66 @@ class PlatformFiles:
     """What the command does not say."""
     storage: str = "/shared"
     """Where the platform's files mount the storage that all nodes share."""
+    copied: str = "on a machine that has the storage of all nodes"
+    """Where the command is typed that copies the run's files to that storage."""
 
 
 NO_PLATFORM = "none"
+COMPOSE, KUBERNETES, RUNPOD, SLURM = "compose", "kubernetes", "runpod", "slurm"
 PLATFORMS: Mapping[str, PlatformFiles] = {
     NO_PLATFORM: PlatformFiles(),
-    "slurm": PlatformFiles(
+    SLURM: PlatformFiles(
         (PlatformFile("slurm/rollcall.sbatch", "rollcall.sbatch", _slurm),),
         "sbatch rollcall.sbatch",
     ),
-    "kubernetes": PlatformFiles(
+    KUBERNETES: PlatformFiles(
         (PlatformFile("kubernetes/chart/values.yaml", "values.yaml", _kubernetes),),
         "helm install {name} {chart} --values values.yaml",
+        copied="job/data is a pod that has the claim: docs/platforms/kubernetes.md#your-files",
     ),
     "dstack": PlatformFiles(
-        (PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack),),
-        "dstack apply -f task.dstack.yml",
+        (
+            PlatformFile("dstack/task.dstack.yml", "task.dstack.yml", _dstack),
+            PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet),
+        ),
+        "dstack apply -f fleet.dstack.yml && dstack apply -f task.dstack.yml",
+        copied="where the storage has this path: on the machines it is /mnt/shared",
     ),
     "skypilot": PlatformFiles(
-        (PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot),),
-        "sky launch --cluster rollcall task.yaml",
+        (
+            PlatformFile("skypilot/task.yaml", "task.yaml", _skypilot),
+            PlatformFile("skypilot/volume.yaml", "volume.yaml", _skypilot_volume),
+        ),
+        "sky volumes apply volume.yaml && sky launch --cluster rollcall task.yaml",
+        copied="in a pod that has the volume: docs/platforms/skypilot.md",
     ),
-    "compose": PlatformFiles(
+    COMPOSE: PlatformFiles(
         (
             PlatformFile("cuda.yaml", "compose.yaml", _compose),
             PlatformFile("env/tcp.env", "env/tcp.env", _as_it_is),
         ),
         "docker compose up",
-        "on each machine: compose.yaml says with which variables",
     ),
-    "runpod": PlatformFiles(
+    RUNPOD: PlatformFiles(
         (
             PlatformFile("runpod/head.json", "head.json", _runpod_head),
             PlatformFile("runpod/worker.json", "worker.json", _runpod_worker),
         ),
-        note="create the templates head.json and worker.json (docs/platforms/runpod.md)",
+        note="make the templates of head.json and worker.json: docs/platforms/runpod.md",
         storage="/workspace",
+        copied="in a pod that has the network volume: docs/platforms/runpod.md",
     ),
 }
 """Platform → its files. `none`: the run's own files alone."""
+
+
+def mount_of(platform: str, shared: str) -> str:
+    """Return where the nodes mount the storage that has the directory `shared`."""
+    usual = PLATFORMS[platform].storage
+    if f"{shared}/".startswith(f"{usual}/"):
+        return usual
+    above = str(Path(shared).parent)
+    return shared if above == "/" else above
 
 
 def start_of(platform: str, name: str, where: str) -> str:

@@ -6,9 +6,15 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
+from entrypoint.commands import init
+from entrypoint.commands.init_platforms import PLATFORMS
 from tests.support.compose_files import words_of_script
+from tests.support.model_files import write_files
+
+PLACES = sorted(set(PLATFORMS) - {"none"})
 
 
 def job_of(platform: str, directory: Path) -> list[str]:
@@ -36,3 +42,17 @@ def job_of(platform: str, directory: Path) -> list[str]:
     else:
         line = words_of_script(yaml.safe_load(content("task.yaml"))["run"])
     return line[line.index("rollcall") + 1 :]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A directory with data and a model, as it is on a cluster: the shared storage itself."""
+    rows = [{"question": f"{n}+1=", "solution": str(n + 1)} for n in range(6)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_files(tmp_path / "model")
+    return tmp_path
+
+
+def written(run: Path, *words: str) -> int:
+    shared = ["--shared", str(run)] if "--platform" in words else []
+    return init.main(["--yes", "--dir", str(run), *shared, "--model", "model", *words])

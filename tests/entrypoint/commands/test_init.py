@@ -17,24 +17,9 @@ from entrypoint.commands import cli, init, plan
 from entrypoint.commands.init_platforms import PLATFORMS
 from entrypoint.config.read import read_settings
 from entrypoint.machine.gpus import discover
-from tests.support.init_files import job_of
-from tests.support.model_files import write_files
+from tests.support.init_files import PLACES, job_of, run, written
 
-PLACES = sorted(set(PLATFORMS) - {"none"})
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A directory with data and a model, as it is on a cluster: the shared storage itself."""
-    rows = [{"question": f"{n}+1=", "solution": str(n + 1)} for n in range(6)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_files(tmp_path / "model")
-    return tmp_path
-
-
-def written(run: Path, *words: str) -> int:
-    given = ["--yes", "--dir", str(run), "--shared", str(run), "--model", "model", *words]
-    return init.main(given)
+__all__ = ["run"]
 
 
 def planned(run: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
@@ -77,8 +62,10 @@ def test_a_platforms_file_has_the_runs_nodes_image_and_directory(run: Path, plat
         "runpod": '"EXPECTED_WORKERS": "4"',
     }
     assert nodes[platform] in first
-    if platform != "slurm":  # whose IMAGE is a variable
-        assert "me/x:1" in first
+    assert "me/x:1" in first
+    if platform == "slurm":
+        assert f"export SHARED=${{SHARED:-{run.parent}}}\n" in first
+    else:
         assert "registry.example.com" not in "".join(texts.values())
     if platform != "compose":  # whose RUN_DIR is a variable
         assert f"{run}/run" in first
@@ -126,15 +113,29 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
     ("words", "said"),
     [
         (["--platform", "lsf"], "--platform lsf: it is one of none, slurm, kubernetes"),
-        (["--nodes", "0"], "--nodes 0: it is a whole number from 1"),
-        (["--gpus", "many"], "--gpus many: it is a whole number from 0"),
+        (["--nodes", "0"], "--nodes 0: it is a whole number from 1 to 10000"),
+        (["--nodes", "-2"], "--nodes -2: it is a whole number from 1 to 10000"),
+        (["--nodes", "9" * 5000], "it is a whole number from 1 to 10000"),
+        (["--gpus", "many"], "--gpus many: it is a whole number from 0 to 64"),
+        (["--platform", "runpod", "--gpus", "0"], "--gpus 0: RunPod's pods for Rollcall have GPUs"),
+        (["--name", "odd name!"], "--name 'odd name!': give up to 64 letters, digits"),
+        (["--name", ""], "--name '': give up to 64 letters, digits"),
+        (["--name", "Up", "--platform", "kubernetes"], "--name Up: a release of Helm has up to 40"),
+        (["--name", "x", "--platform", "slurm"], "--name x: --shared says the directory already"),
+        (["--shared", "/x y"], "--shared '/x y': nodes need the whole path"),
+        (["--shared", "/"], "--shared '/': nodes need the whole path"),
+        (["--shared", "/x"], "--shared /x: only the files of a platform name it. Give one by"),
+        (["--image", "me/x:1"], "--image me/x:1: only the files of a platform name it"),
+        (["--image", "a b"], "--image 'a b': it is the name of no image"),
+        (["--data", "a\nb.jsonl"], "it has a line break or another control character"),
+        (["--data", "{x}.jsonl", "--platform", "compose"], "a compose file takes no } in"),
         (["--data", "hub/rows", "--label-key", "the answer"], "the answer: .* Rename the column"),
         (["--label-key", "nope"], "--label-key nope: no such column. .* has 'question', 'sol"),
         (["--input-key", "questoin"], "no such column.*did you mean question?"),
         (["--model", ""], "--model '': no directory and no name of a model"),
         (["--model", "."], "is no model: it has no config.json"),
         (["--model", "rows.csv"], "--model 'rows.csv': no directory and no name of a model"),
-        (["--shared", "rel"], "--shared rel: nodes need the whole path"),
+        (["--shared", "rel"], "--shared 'rel': nodes need the whole path"),
         (["--data", "y"], "--data y: no such file"),
         (["--reward", "gsm8"], "--reward gsm8: .*Did you mean 'gsm8k'\\? own writes"),
         (["--platform", "slrum"], "--platform slrum: did you mean slurm?"),
@@ -167,40 +168,6 @@ def test_a_terminal_is_asked_for_what_no_flag_says(
     assert len(asked) == 4
     assert "nodes: 2" in (run / "task.dstack.yml").read_text()
     assert yaml.safe_load((run / "run.yaml").read_text())["prompt_data"] == "train.jsonl"
-
-
-@pytest.mark.parametrize("platform", ["none", "slurm"])
-def test_the_printed_command_works_as_it_is_typed(
-    tmp_path: Path, platform: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "a run"
-    run.mkdir()
-    write_files(run / "model")
-    (run / "sums.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n")
-    words = ("--model", str(run / "model"), "--data", str(run / "sums.jsonl"))
-    assert init.main([*words, "--platform", platform, "--dir", str(run), "--yes"]) == 0
-    printed = dict(
-        line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line
-    )
-    look = printed["look"].strip().replace(" up ", " plan ")
-    done = subprocess.run(["sh", "-c", look], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    if platform == "none":
-        start = printed["start"].strip().replace(" up ", " plan ")
-        done = subprocess.run(["sh", "-c", start], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"^expected workers +0 ", done.stdout, re.MULTILINE)
-        assert f"{run}/run" in done.stdout
-        assert (run / "run").is_dir()
-
-
-def test_more_nodes_without_a_platform_have_the_workers_line(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert written(run, "--nodes", "3") == 0
-    said = capsys.readouterr().out
-    assert "EXPECTED_WORKERS=2 " in said
-    assert re.search("each of the 2 others.*\n.* RAY_WORKER=1 ROLLCALL_HEAD_ADDRESS=HEAD ", said)
 
 
 @pytest.mark.parametrize(
@@ -267,26 +234,28 @@ def test_without_a_platform_the_gpus_are_this_machines(
     assert "plan --config run.yaml\n" in capsys.readouterr().out
 
 
-def test_two_nodes_have_one_other(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert written(run, "--nodes", "2") == 0
-    assert "on the other node, HEAD being" in capsys.readouterr().out
+@pytest.mark.parametrize("platform", PLACES)
+def test_odd_names_of_files_stay_whole_in_the_job(run: Path, platform: str) -> None:
+    odd = "my $data: y's #1.jsonl"
+    (run / odd).write_text((run / "train.jsonl").read_text())
+    assert written(run, "--data", odd, "--platform", platform) == 0
+    words = job_of(platform, run)
+    assert [one.replace("$$", "$") for one in words][2] == f"--prompt_data={run}/{odd}"
 
 
-def test_the_printed_copy_brings_what_the_nodes_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, shared = tmp_path / "run", tmp_path / "shared"
-    (run / "data").mkdir(parents=True)
-    (run / "data" / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    write_files(tmp_path / "model")
-    words = ("--data", "data/rows.jsonl", "--model", str(tmp_path / "model"))
-    where = ("--dir", str(run), "--shared", str(shared), "--platform", "slurm", "--yes")
-    assert init.main([*words, *where]) == 0
-    (copy,) = re.findall("^copy: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    subprocess.run(["sh", "-c", copy], check=True)
-    named = [word.partition("=")[2].partition(":")[0] for word in job_of("slurm", run)]
-    assert len(named) == 4
-    assert all(Path(one).exists() for one in named)
+@pytest.mark.parametrize("platform", [one for one in PLACES if one != "runpod"])
+def test_a_platform_without_gpus_is_asked_for_none(run: Path, platform: str) -> None:
+    assert written(run, "--platform", platform, "--gpus", "0") == 0
+    asked = {
+        "slurm": "--gpus-per-node",
+        "kubernetes": "count: 8",
+        "dstack": "gpu: ",
+        "skypilot": "  accelerators:",
+        "compose": "capabilities: [gpu]",
+    }
+    texts = [(run / name).read_text() for name in _names(platform)]
+    assert not any(asked[platform] in text for text in texts)
+    assert all(yaml.safe_load(text) for text in texts[:1] if platform != "slurm")
 
 
 def test_what_lies_only_on_the_cluster_is_possible_and_said(

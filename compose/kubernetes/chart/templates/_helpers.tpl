@@ -11,6 +11,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.storage.existingClaim | default (printf "%s-shared" .Release.Name) }}
 {{- end }}
 
+{{- define "rollcall.mount" -}}
+{{ .Values.storage.mountPath | default "/shared" | trimSuffix "/" }}
+{{- end }}
+
+{{- define "rollcall.runDir" -}}
+{{- $mount := include "rollcall.mount" . -}}
+{{- if not (hasPrefix (printf "%s/" $mount) (printf "%s/" .Values.storage.runDir)) -}}
+{{- fail (printf "storage.runDir %s is not below storage.mountPath %s" .Values.storage.runDir $mount) -}}
+{{- end -}}
+{{ .Values.storage.runDir }}
+{{- end }}
+
 {{- /* The name by which the other pods reach the head; LeaderWorkerSet gives it by a variable. */ -}}
 {{- define "rollcall.headAddress" -}}
 {{- if eq .Values.kind "indexed-job" -}}
@@ -131,7 +143,7 @@ spec:
         - name: ROLLCALL_NODE_ADDRESS
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
         - name: ROLLCALL_RUN_DIR
-          value: {{ .Values.storage.runDir }}
+          value: {{ include "rollcall.runDir" . | quote }}
         - name: ROLLCALL_TOKEN_FILE
           value: /run/secrets/rollcall/token
         - name: ROLLCALL_GRACE_SECONDS
@@ -141,7 +153,7 @@ spec:
         - name: ROLLCALL_NUM_GPUS
           value: {{ .Values.gpus.count | quote }}
         - name: HF_HOME
-          value: /shared/huggingface
+          value: {{ printf "%s/huggingface" (include "rollcall.mount" .) | quote }}
         {{- range $name, $value := .Values.env }}
         - name: {{ $name }}
           value: {{ $value | quote }}
@@ -189,7 +201,7 @@ spec:
           exec:
             command: ["touch", "/tmp/rollcall-notice/preempted"]
       volumeMounts:
-        - {name: shared, mountPath: /shared}
+        - {name: shared, mountPath: {{ include "rollcall.mount" . | quote }}}
         - {name: shm, mountPath: /dev/shm}
         # What Ray and compilers write.
         - {name: tmp, mountPath: /tmp}
