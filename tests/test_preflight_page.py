@@ -7,6 +7,7 @@ import re
 import pytest
 
 from entrypoint.cluster import differences, refusal
+from entrypoint.config import parsers
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
 from entrypoint.machine import infiniband
@@ -73,7 +74,9 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
     CheckName.HOST_NAMES: (f"within {dns.ANSWER_SECONDS:g} s",),
     CheckName.HOST_PORTS: (
         f"taken {ports.ENDING_SECONDS:g} s",
-        f"fewer than {ports.FEWEST_WORKER_PORTS} worker ports",
+        f"fewer than {ports.FEWEST_WORKER_PORTS} free worker ports",
+        f"Of the {parsers.SMALLEST_PORT_RANGE} or more",
+        f"the first {parsers.DAEMON_PORTS} are",
     ),
     CheckName.HOST_RUN_DIR: (
         sized(storage.SMALLEST_RUN_DIR),

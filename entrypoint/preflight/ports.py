@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.parsers import DAEMON_PORTS
+from entrypoint.config.parsers import DAEMON_PORTS, SMALLEST_PORT_RANGE
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Settings
 from entrypoint.machine import address, port_holders
@@ -69,7 +69,7 @@ def _look(context: Context) -> Finding:
     free = sum(why_not(port) is None for port in rest)
     evidence = f"{len(needed)} ports and {free} of {len(rest)} worker ports are free"
     if free < FEWEST_WORKER_PORTS:
-        remedy = "set ROLLCALL_WORKER_PORTS to a free range"
+        remedy = f"set {WORKER_PORTS} to a free range of {SMALLEST_PORT_RANGE} ports or more"
         return Finding(Verdict.FAIL, evidence, remedy, passes=True)
     variables = {**dict.fromkeys(rest, WORKER_PORTS), **needed}
     return lent(variables, context.machine.proc) or Finding(Verdict.PASS, evidence)

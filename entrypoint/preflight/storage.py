@@ -56,16 +56,14 @@ def run_dir(context: Context) -> Finding:
             whose = "all nodes share" if settings.shares_run_dir else "outlives the head"
             remedy = f"mount storage that {whose} at {path}, or set ROLLCALL_RUN_DIR"
             if not path.exists() and not unmade:
-                made = f"mkdir -p {shlex.quote(str(path))}"
+                made, mounted = f"`mkdir -p {shlex.quote(str(path))}`", "mount it from outside"
+                if settings.variable("run_dir") is None:
+                    made = "`mkdir run`, and set ROLLCALL_RUN_DIR=$PWD/run"
+                    mounted = f"mount a directory at {path}"
                 if _is_alone(context):
-                    remedy = f"{made}; in a container, mount it from outside"
-                    if settings.variable("run_dir") is None:
-                        remedy = (
-                            "`mkdir run`, and set ROLLCALL_RUN_DIR=$PWD/run; in a container, mount "
-                            f"a directory at {path}"
-                        )
+                    remedy = f"{made}; in a container, {mounted}"
                 elif settings.expected_workers is None and settings.platform.nodes is None:
-                    remedy += f". For this machine alone: EXPECTED_WORKERS=0, and {made}"
+                    remedy += f". For this machine alone: set EXPECTED_WORKERS=0, {made}"
             return Finding(Verdict.FAIL, f"{path} {what}", remedy)
     except OSError as error:
         evidence = f"{path} cannot be looked into: {error.strerror}"

@@ -14,7 +14,7 @@ import pytest
 
 from contract.files import ray_home
 from entrypoint.config.read import read_settings
-from entrypoint.config.role import Head
+from entrypoint.config.role import Head, decide
 from entrypoint.preflight import storage
 from entrypoint.preflight.check import Context
 from entrypoint.preflight.run import run_checks
@@ -83,6 +83,20 @@ def test_a_missing_directory_fails_and_is_not_made_if_nothing_is_mounted_there(
     assert "does not exist" in finding.evidence
     assert "ROLLCALL_RUN_DIR" in finding.remedy
     assert not (tmp_path / "missing").exists()
+
+
+def test_the_remedy_for_one_machine_is_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who does what the first finding says gets no second one."""
+    monkeypatch.setattr(storage, "is_mounted", lambda path: False)
+    made = "`mkdir run`, and set ROLLCALL_RUN_DIR=$PWD/run"
+    for given, said in (
+        ({}, f". For this machine alone: set EXPECTED_WORKERS=0, {made}"),
+        ({"EXPECTED_WORKERS": "0"}, f"{made}; in a container, mount a directory at /no/such"),
+        ({"ROLLCALL_RUN_DIR": "/no/such"}, "set EXPECTED_WORKERS=0, `mkdir -p /no/such`"),
+    ):
+        settings = replace(read_settings(given), run_dir=Path("/no/such"))
+        finding = storage.run_dir(Context(decide(settings), settings))
+        assert finding.remedy.endswith(said)
 
 
 def test_a_missing_directory_on_a_mounted_volume_is_made() -> None:
