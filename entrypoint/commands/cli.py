@@ -56,6 +56,8 @@ NO_CODE = "--no-code"
 """Flag of `up` and `plan`: the user's code is not tried before the job starts."""
 NAME, NAME_VARIABLE = "--name", "ROLLCALL_NAME"
 """Flag of `up` and `plan`: the run's name, and the variable that it stands for."""
+AS_A_COMMAND = 0.8
+"""difflib's ratio from which a program's name, such as `stat`, counts as a mistyped command."""
 OWN_ARGUMENTS = ("init", "demo", "report", "bundle")
 """Commands whose modules parse their arguments."""
 REMOTE = (
@@ -83,6 +85,8 @@ class PlannedNodes:
     """Bytes of the memory of each node's CPUs; 0 if not given."""
     elsewhere: bool = False
     """They are other machines than this one: their number or their GPUs are given."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Variable → the flag of `plan` that gave its value."""
     columns: tuple[str, ...] = ()
     """The columns that data sets have which are not on this machine; () if nothing is assumed."""
 
@@ -128,7 +132,8 @@ def parse(
 
     Flags go to the job of `up`. Another program is executed, unless the recipe runs any command
     (`recipe_takes_command`) or a recipe knows the program (`is_job`): then the program is the job.
-    A word that is not a program and resembles a command is reported as a misspelt command.
+    A word that is not a program and resembles a command is reported as a misspelt command; so is a
+    program's name, but not its path, if it resembles one closely.
     """
     if not words:
         return _start("up", ())
@@ -153,7 +158,7 @@ def parse(
         job = rest[1:] if rest[:1] == ("--",) else rest
         return _with_stage(_start("up", job), recipe_takes_command)
     if first == "translate":
-        return Invocation(first, rest)  # it tells a command by the -- before it
+        return Invocation(first, rest)  # it tells a command from its own arguments
     if first in ("prepare", "serve-retriever", "serve-reward", *OWN_ARGUMENTS, *REMOTE):
         own = rest[1:] if rest[:1] == ("--",) and first != "submit" else rest
         return Invocation(first, own)
@@ -169,8 +174,13 @@ def parse(
         return _start("up", tuple(words))
     if not recipe_takes_command and is_job(words):
         return _start("up", tuple(words))
-    if shutil.which(first):
-        return Invocation("up" if recipe_takes_command else "exec", tuple(words))
+    if program := shutil.which(first):
+        if recipe_takes_command:
+            return Invocation("up", tuple(words))
+        if "/" not in first and (meant := nearest(first, COMMANDS, cutoff=AS_A_COMMAND)):
+            hint = f"`rollcall {program}` runs the program"
+            raise UsageError(f"{first}: did you mean {meant}? {hint}\n  {meant}: {COMMANDS[meant]}")
+        return Invocation("exec", tuple(words))
     if recipe_takes_command and ("/" in first or not nearest(first.lower(), COMMANDS)):
         return Invocation("up", tuple(words))  # a worker's image may lack what the head runs
     raise UsageError(f"{first} is neither a command nor a program here: {_meant(first)}")
@@ -292,24 +302,31 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
         raise UsageError("--nodes takes one number above 0; with --gpus 8,8,4 that is 3")
     stages_of = _pipeline_file(job) if job[:1] == [PIPELINE] else ""
     call = _start("plan", (*own, *([WAIT] if stages_of else job)))
+    of_flags = {
+        "--nodes": ("EXPECTED_WORKERS", str(nodes[0] - 1) if nodes else ""),
+        "--gpus": ("ROLLCALL_NUM_GPUS", str(gpus[0]) if gpus else ""),
+        "--gpu-memory": ("ROLLCALL_GPU_MEMORY", given.get("--gpu-memory", "")),
+    }
+    variables = {name: value for name, value in of_flags.values() if value}
     return replace(
         call,
         stages_of=stages_of,
         as_json="--json" in switches,
         shows_cost="--cost" in switches,
-        variables=(
-            dict(call.variables)
-            | ({"EXPECTED_WORKERS": str(nodes[0] - 1)} if nodes else {})
-            | ({"ROLLCALL_NUM_GPUS": str(gpus[0])} if gpus else {})
-            | ({"ROLLCALL_GPU_MEMORY": given["--gpu-memory"]} if "--gpu-memory" in given else {})
-        ),
+        variables={**call.variables, **variables},
         planned=PlannedNodes(
+            flags={name: _named(flag, given) for flag, (name, value) in of_flags.items() if value},
             gpus=tuple(gpus) if len(gpus) > 1 else (),
             memory=_memory(given),
             elsewhere=bool(gpus or nodes),
             columns=tuple(filter(None, map(str.strip, given.get(COLUMNS, "").split(",")))),
         ),
     )
+
+
+def _named(flag: str, given: Mapping[str, str]) -> str:
+    """Return the flag that gave a value: `--gpus 8,8,4` gives the number of nodes, too."""
+    return flag if flag in given else "--gpus"
 
 
 def _pipeline_file(job: Sequence[str]) -> str:

@@ -76,21 +76,24 @@ def plan(
     `awaited`: directories whose files other jobs will write. Without them there is no layout.
     """
     if isinstance(settings, ConfigError):
-        return _row(faults=settings.faults)
+        return _row(faults=_as_typed(settings.faults, other))
     given = _given(settings)
+    given["sources"] = {
+        fact: other.flags.get(source, source) for fact, source in given["sources"].items()
+    }
     try:
         if settings.token is not None:
             run_token.given(settings.token)
         decided = role.decide(settings)
     except ConfigError as error:
-        return _row(**given, faults=error.faults)
+        return _row(**given, faults=_as_typed(error.faults, other))
     given["why"] = decided.why
     if isinstance(decided, Worker):
         return _row(**given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     given["spare_workers"] = decided.spare_workers
-    warnings = [*_of_the_role(settings), *_of_run_dir(settings)]
+    warnings = [*_of_the_role(settings), *([] if other.elsewhere else _of_run_dir(settings))]
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:
         return _row(warnings=warnings, **given)  # there is no job to plan
@@ -148,6 +151,16 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(KEYS)
     rows = [fault_row(fault) for fault in faults]
     return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
+
+
+def _as_typed(faults: Sequence[Fault], other: PlannedNodes) -> tuple[Fault, ...]:
+    """Return the faults of variables; of one that a flag of `plan` gave, with the flag."""
+    return tuple(
+        replace(one, path=other.flags[one.path], remedy=one.remedy[:1].upper() + one.remedy[1:])
+        if one.path in other.flags
+        else one
+        for one in faults
+    )
 
 
 def fault_row(fault: Fault) -> dict[str, Any]:

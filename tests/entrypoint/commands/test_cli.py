@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ from entrypoint.job.recipes.base import UnknownFlag
 from entrypoint.processes.programs import program
 
 SUPERVISED = {"ROLLCALL_RECIPE": "supervised"}
-ELSEWHERE = PlannedNodes(elsewhere=True)
+NODES = {"EXPECTED_WORKERS": "--nodes"}
+ELSEWHERE = PlannedNodes(elsewhere=True, flags=NODES)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,14 @@ ELSEWHERE = PlannedNodes(elsewhere=True)
                     "ROLLCALL_NUM_GPUS": "8",
                     "ROLLCALL_GPU_MEMORY": "80GB",
                 },
-                planned=ELSEWHERE,
+                planned=PlannedNodes(
+                    elsewhere=True,
+                    flags={
+                        **NODES,
+                        "ROLLCALL_NUM_GPUS": "--gpus",
+                        "ROLLCALL_GPU_MEMORY": "--gpu-memory",
+                    },
+                ),
             ),
         ),
         (
@@ -58,7 +67,11 @@ ELSEWHERE = PlannedNodes(elsewhere=True)
             Invocation(
                 "plan",
                 variables={"EXPECTED_WORKERS": "2", "ROLLCALL_NUM_GPUS": "8"},
-                planned=PlannedNodes(gpus=(8, 8, 4), elsewhere=True),
+                planned=PlannedNodes(
+                    gpus=(8, 8, 4),
+                    elsewhere=True,
+                    flags=dict.fromkeys(("EXPECTED_WORKERS", "ROLLCALL_NUM_GPUS"), "--gpus"),
+                ),
             ),
         ),
         ("plan --memory 512GB", Invocation("plan", planned=PlannedNodes(memory=512 * 10**9))),
@@ -228,6 +241,13 @@ def test_a_word_of_other_programs_names_the_command_that_does_it(
     with pytest.raises(cli.UsageError) as caught:
         cli.parse([word, "job-4"])
     assert f"{word} is neither a command nor a program here: {said}" in str(caught.value)
+
+
+def test_a_program_with_the_name_of_a_mistyped_command_is_asked_about() -> None:
+    path = shutil.which("stat")
+    with pytest.raises(cli.UsageError, match=f"did you mean status\\? `rollcall {path}` runs"):
+        cli.parse(["stat", "/"])
+    assert cli.parse([str(path), "/"]) == Invocation("exec", (str(path), "/"))
 
 
 def test_nothing_typed_and_nothing_set_shows_what_it_can_do() -> None:
