@@ -75,7 +75,6 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
     CheckName.HOST_PORTS: (
         f"taken {ports.ENDING_SECONDS:g} s",
         f"fewer than {ports.FEWEST_WORKER_PORTS} free worker ports",
-        f"Of the {parsers.SMALLEST_PORT_RANGE} or more",
         f"the first {parsers.DAEMON_PORTS} are",
     ),
     CheckName.HOST_RUN_DIR: (

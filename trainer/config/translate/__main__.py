@@ -1,10 +1,11 @@
 """`rollcall translate`: another trainer's command as one of the builtin trainer.
 
     rollcall translate grpo.sh
-    rollcall translate -- python3 -m verl.trainer.main_ppo data.train_batch_size=256 …
+    rollcall translate python3 -m verl.trainer.main_ppo data.train_batch_size=256 …
 
 It reads a command of verl (Hydra overrides), of OpenRLHF (flat flags, and those of 0.11) or of
-TRL's GRPO (with its --config file), from a shell script or after --, and runs nothing. Standard
+TRL's GRPO (with its --config file), as it is typed or from a shell script, and runs nothing. What
+follows -- is always the command. Standard
 output is the command to run; standard error lists what has no counterpart, with the reason. Their
 defaults that differ from ours are a part of the command.
 """
@@ -41,6 +42,10 @@ EXIT = """exit codes:
   1   something is lost, or still to be given: standard error says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
+WITH_VALUE = ("--from", "--set", "--argument", "--number")
+OWN = (*WITH_VALUE, "--json", "--help", "-h")
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+PROGRAM = re.compile(r"(python|pypy)[\d.]*|torchrun|accelerate|deepspeed|trl")
 TOGETHER = "\xa0"
 """Keeps a flag and its value on one line."""
 
@@ -61,8 +66,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    cut = words.index("--") if "--" in words else len(words)
-    own, command = words[:cut], words[cut + 1 :]
+    own, command = _parted(words)
     if _runs_script(own):
         own = own[1:]
     elif _runs_script(command):
@@ -83,6 +87,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_shown(made))
         _tell(made)
     return ExitCode.FINISHED if made.is_whole else LOST
+
+
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of `translate` and the command, which `--` or its program begins.
+
+    The first word that is no argument begins a command if it can be no script, and more follows
+    it than arguments of `translate`.
+    """
+    if "--" in words:
+        cut = words.index("--")
+        return words[:cut], words[cut + 1 :]
+    first = _foreign(words)
+    word = "-" if first is None else words[first]
+    if first is None or word.startswith("-") or _runs_script(words[first:]):
+        return words, []
+    if _foreign(words[first + 1 :]) is None:
+        return words, []
+    is_script = PurePath(word).suffix in SCRIPTS or (
+        Path(word).is_file() and not PROGRAM.fullmatch(PurePath(word).name)
+    )
+    return (words, []) if is_script else (words[:first], words[first:])
+
+
+def _foreign(words: Sequence[str]) -> int | None:
+    """Return the place of the first word that is no flag of `translate`; None if all are."""
+    place = 0
+    while place < len(words):
+        name, equals, _ = words[place].partition("=")
+        if name not in OWN:
+            return place
+        place += 1 if equals or name not in WITH_VALUE else 2
+    return None
 
 
 def _runs_script(words: Sequence[str]) -> bool:
@@ -124,7 +160,7 @@ def _command(options: argparse.Namespace, words: Sequence[str]) -> Command:
     """Return the command that is meant. Raises TranslateError, OSError and UnicodeDecodeError."""
     trainer = options.trainer or ""
     if bool(words) == bool(options.script):
-        raise TranslateError("give one of both: a shell script, or a command after --")
+        raise TranslateError("give one of both: a shell script, or a command")
     variables = {}
     for text in options.set:
         name, equals, value = text.partition("=")

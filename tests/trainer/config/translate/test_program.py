@@ -31,6 +31,20 @@ def test_a_command_after_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "defaults of verl 0.9 that differ here" in err
 
 
+@pytest.mark.parametrize("own", [[], ["--from", "verl"], ["--json"]])
+def test_a_command_needs_no_dashes(capsys: pytest.CaptureFixture[str], own: list[str]) -> None:
+    words = [*VERL.split(), MODEL]
+    assert run(capsys, *own, *words) == run(capsys, *own, "--", *words)
+    typed = ["A=1", "uv", "run", *words]
+    assert run(capsys, *own, *typed)[0] == run(capsys, *own, "--", *typed)[0] == 0
+
+
+def test_a_script_that_is_not_there_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["nowhere.sh", "--json"], ["nowhere"], ["nowhere.sh", "--number=2"]):
+        code, _, err = run(capsys, *words)
+        assert (code, f"{words[0]}: No such file" in err) == (64, True)
+
+
 @pytest.mark.parametrize("before", [[], ["--"]])
 def test_a_script_may_stand_behind_its_shell(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, before: list[str]
