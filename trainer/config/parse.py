@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from contract.files.os_errors import why_absent
-from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile, nearest
+from contract.options import FALSE, TRUE, ConfigError, Fault, MissingFile
 from trainer.config import data_columns, layout, values
+from trainer.config.abbreviations import flag_meant
 from trainer.config.config import Config
 from trainer.config.help import help_text
 from trainer.config.no_effect import warnings_between
@@ -195,9 +196,9 @@ def _flags_named(fault: Fault) -> set[str]:
 
 
 def _meant(faults: Iterable[Fault], known: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return the flags of these faults: of an unknown spelling, those that it is nearest to."""
+    """Return the flags of these faults: of an unknown spelling, those that it may mean."""
     spellings = (fault.path.removeprefix("--").rpartition(": ")[2] for fault in faults)
-    meant = (one if one in known else nearest(one, known) for one in spellings)
+    meant = (one if one in known else flag_meant(one, known) for one in spellings)
     return frozenset(name for one in meant if one for name in known[one])
 
 

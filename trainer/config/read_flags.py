@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import yaml_text
-from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName, nearest
+from contract.options import FALSE, TRUE, Fault, MissingFile, UnknownName
+from trainer.config.abbreviations import flag_meant
 from trainer.config.schema import flags_of, once_for_each
 
 
@@ -130,8 +131,8 @@ def aliases(config: type[Any]) -> Mapping[str, tuple[str, ...]]:
 
 
 def unknown(spelling: str, known: Iterable[str], file: str = "") -> Fault:
-    """Return a fault that suggests the nearest spelling."""
-    near = nearest(spelling.replace("-", "_"), known)
+    """Return a fault that suggests the flag that is meant."""
+    near = flag_meant(spelling, known)
     what = "unknown key" if file else "unknown flag"
     remedy = f"Did you mean {near if file else label(near)}?" if near else "See --help"
     kind = Fault if near or file else UnknownName
