@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from contract.exit_codes import ExitCode
-from contract.options import ConfigError, Fault
+from contract.options import ConfigError, Fault, ended
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import arguments, node_shell
-from entrypoint.commands.cli import LIKE_THIS_ONE, PlannedNodes
+from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
@@ -57,6 +57,7 @@ KEYS = (
 NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
 )
+ASSUME = f"To plan without the data, give the names of its columns, as in {COLUMNS} prompt,answer"
 NOTHING = "0.0 GiB"
 """Memory that a plan does not show."""
 OF_HERE = "checked on this machine alone, which is none of the planned nodes"
@@ -104,6 +105,8 @@ def plan(
         wrong = [one for one in wrong if not isinstance(one, NotHere)]
     missing = [one for one in wrong if recipes.awaits(one, awaited)]
     if wrong := [one for one in wrong if one not in missing]:
+        if away := next(filter(recipe.may_assume, wrong), None):
+            wrong[wrong.index(away)] = f"{ended(away)} {ASSUME}"
         faults = tuple(Fault("job", None, sentence, "") for sentence in wrong)
         return _row(faults=faults, warnings=warnings, **given)
     if missing:

@@ -38,7 +38,7 @@ ROWS = 4
 """Rows of the data that are tried."""
 SECONDS = 30.0
 """Longest time for all of a user's code."""
-TOLD_SECONDS = 5.0
+TOLD_SECONDS = 2.0
 """Time after which it is told that the code still runs."""
 PRINTED = 3
 """Lines of the code's own output that are shown."""
@@ -263,7 +263,7 @@ def in_process(
             try:
                 code: int | None = _waited(process, told)
                 if code is None:
-                    tell(f"{flag}: it is tried on the first rows, for up to {seconds:g} s")
+                    tell(f"waiting for {flag} on the first {ROWS} rows, at most {seconds:g} s")
                     code = _waited(process, seconds + GRACE_SECONDS - told)
             finally:
                 with suppress(ProcessLookupError):

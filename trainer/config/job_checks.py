@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -70,7 +70,7 @@ def data_faults(config: Config, rows: int | None = None) -> list[Fault]:
     except PromptError:  # `parse` says it
         return []
     faults = []
-    for flag, path in _on_disk(config):
+    for flag, path in on_disk(config):
         try:
             prompts = _read(config, flag, path, rows)
         except PromptError as error:
@@ -102,7 +102,7 @@ def _remedy(config: Config, error: PromptError) -> str:
 
 def data_warnings(config: Config) -> Iterator[str]:
     """Yield what the first rows of the data sets on this disk show that may be meant."""
-    for flag, path in _on_disk(config):
+    for flag, path in on_disk(config):
         with suppress(PromptError):  # `data_faults` says it
             prompts = _read(config, flag, path, most=label_check.SCORED)
             if said := label_check.with_answers(flag, path, prompts):
@@ -123,9 +123,25 @@ def model_warnings(config: Config) -> Iterator[str]:
             yield f"--packing_samples: samples of {flag} {model} are padded all the same: {fault}"
 
 
+def few_rows(config: Config) -> Iterator[str]:
+    """Yield a sentence if the training data on this disk have too few rows for one step."""
+    given, wanted = config.prompt_data, config.rollout_batch_size
+    paths = [path for flag, path in on_disk(config) if flag == "--prompt_data"]
+    if given is None or len(paths) < len(given.names):
+        return
+    most = min(wanted, config.max_samples or wanted)
+    with suppress(PromptError):  # `data_faults` says it
+        rows = min(most, sum(len(_read(config, "--prompt_data", path, most)) for path in paths))
+        if rows < wanted:
+            yield (
+                f"--prompt_data has {counted(rows, 'row')}, and a step takes {wanted} prompts "
+                "(--rollout_batch_size): each step has the same rows several times"
+            )
+
+
 def first_rows(config: Config) -> list[Prompt]:
     """Return the first rows of the training data, if it is on this disk. Raises PromptError."""
-    for flag, path in _on_disk(config):
+    for flag, path in on_disk(config):
         if flag == "--prompt_data":
             render = _any_chat if config.renders_chat else None
             images = config.images if config.sees_images else None
@@ -134,32 +150,12 @@ def first_rows(config: Config) -> list[Prompt]:
     return []
 
 
-def _on_disk(config: Config) -> Iterator[tuple[str, Path]]:
+def on_disk(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield the data sets on this disk, each with its flag."""
     for flag, given in zip(DATA_FLAGS, (config.prompt_data, config.eval_dataset), strict=True):
         for path in given.on_disk if given else ():
             if why_absent(path) is None:  # `parse` names the others
                 yield flag, path
-
-
-def assumed_faults(config: Config, columns: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each flag whose column is none of those that are assumed of the data."""
-    for flag, key in (("--input_key", config.input_key), ("--label_key", config.label_key)):
-        if columns and key and key.partition(".")[0] not in columns:
-            listed = ", ".join(columns)
-            yield f"{flag} {key}: none of the assumed columns {listed}. Give one of them"
-
-
-def assumed_warnings(config: Config, columns: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each data set that was not seen, if its columns are assumed."""
-    for flag, given in zip(DATA_FLAGS, (config.prompt_data, config.eval_dataset), strict=True):
-        seen = {path for _, path in _on_disk(config)}
-        for path in given.paths if given and columns else ():
-            if path not in seen:
-                yield (
-                    f"not seen: {flag} {path}, which is not on this machine. The plan takes its "
-                    f"columns to be {', '.join(columns)}; no row, label or length was checked"
-                )
 
 
 def _unscored(config: Config, path: Path, prompts: Sequence[Prompt]) -> str | None:

@@ -292,6 +292,17 @@ def warnings_between(config: Config, given: Set[str]) -> Iterator[str]:
         yield from _estimator_advice(config)
 
 
+def contradicted_precision(given_flags: Config, given: Set[str]) -> Iterator[str]:
+    """Yield a sentence if --bf16 and --param_dtype say different things: bf16 counts.
+
+    `given_flags`: as they were given, since one flag then stands for both.
+    """
+    if {"bf16", "param_dtype"} <= given and given_flags.bf16 is not given_flags.mixed_precision:
+        loses = "--param_dtype fp32" if given_flags.bf16 else "--bf16 false"
+        wins = "--bf16" if given_flags.bf16 else "--param_dtype bf16"
+        yield f"{loses} has no effect: {wins} contradicts it. Give one of the two"
+
+
 def _budget_warnings(config: Config, given: Set[str]) -> Iterator[str]:
     ranks = config.ring_attn_size
     longest = -(-config.longest_sample // ranks)

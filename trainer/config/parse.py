@@ -15,7 +15,7 @@ from trainer.config import data_columns, layout, values
 from trainer.config.abbreviations import flag_meant
 from trainer.config.config import Config
 from trainer.config.help import help_text
-from trainer.config.no_effect import warnings_between
+from trainer.config.no_effect import contradicted_precision, warnings_between
 from trainer.config.read_flags import (
     Given,
     Shape,
@@ -79,7 +79,8 @@ def parse_all(argv: Sequence[str], *, incomplete: bool = False, absent: bool = F
     }
     between = [fault for fault in faults_between(config) if fault.path not in open_flags]
     faults = reading.all_faults(between, absent=absent)
-    warnings = (*reading.warnings, *warnings_between(config, reading.given))
+    contradicted = contradicted_precision(reading.config, reading.given)
+    warnings = (*reading.warnings, *contradicted, *warnings_between(config, reading.given))
     unsure = reading.unsure(Config)
     unnamed = frozenset(data_columns.COLUMN_FLAGS) - reading.given - unsure
     config = replace(config, warnings=warnings, unnamed=unnamed)

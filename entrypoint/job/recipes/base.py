@@ -29,15 +29,16 @@ class JobCommand:
 
 
 class AbsentFile(str):
-    """A fault that ends once `path` is there."""
+    """A fault that ends once `path` is there, which `flag` names."""
 
-    __slots__ = ("path",)
+    __slots__ = ("flag", "path")
 
     path: Path
+    flag: str
 
-    def __new__(cls, sentence: str, path: Path) -> Self:
+    def __new__(cls, sentence: str, path: Path, flag: str = "") -> Self:
         fault = super().__new__(cls, sentence)
-        fault.path = path.absolute()
+        fault.path, fault.flag = path.absolute(), flag
         return fault
 
 
@@ -161,6 +162,10 @@ class Recipe(ABC):
     """Flags that put the trained model elsewhere than into RUN/hf."""
     less_placement: ClassVar[str] = "Start fewer processes on each node"
     """What to change if the nodes cannot hold the job."""
+
+    def may_assume(self, fault: str) -> bool:
+        """Return whether a fault is of data whose columns `assuming` can say."""
+        return False
 
     def assuming(self, columns: Collection[str]) -> Recipe:
         """Return the recipe for a plan whose data sets need not be on this machine.

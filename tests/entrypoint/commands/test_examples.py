@@ -151,6 +151,7 @@ def test_an_example_is_planned_without_its_data_and_says_what_it_has_not_seen() 
         if "--prompt_data" in fault["problem"]
     ]
     assert "/shared/data/train.jsonl" in without
+    assert without.endswith("as in --assume-columns prompt,answer")
 
 
 def test_assumed_columns_hide_no_other_fault(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_code_that_ends_its_process_is_a_fault_and_its_last_words_are_said(
 def test_code_that_hangs_is_a_warning_with_its_line(tiny: Tiny, file: Path, run_dir: Path) -> None:
     told: list[str] = []
     found = in_process(tiny, file, run_dir, "hangs", told.append)
-    assert told == [f"--reward {file}:hangs: it is tried on the first rows, for up to 8 s"]
+    assert told == [f"waiting for --reward {file}:hangs on the first 4 rows, at most 8 s"]
     line = next(n for n, text in enumerate(REWARDS.splitlines(), 1) if "sleep(3600)" in text)
     (warning,) = found.warnings
     assert found.faults == []

@@ -18,7 +18,7 @@ def sentences(faults: Sequence[Fault]) -> list[str]:
 
 def _sentence(fault: Fault) -> str:
     if isinstance(fault, MissingFile):
-        return AbsentFile(str(fault), Path(fault.value or ""))
+        return AbsentFile(str(fault), Path(fault.value or ""), fault.path)
     return UnknownFlag(str(fault), fault.path) if isinstance(fault, UnknownName) else str(fault)
 
 

@@ -79,6 +79,11 @@ class Builtin(Recipe):
         """`columns`: those of data sets that may be away."""
         self._columns = columns
 
+    def may_assume(self, fault: str) -> bool:
+        from trainer.config.job_checks import DATA_FLAGS
+
+        return isinstance(fault, AbsentFile) and fault.flag in DATA_FLAGS and not self._columns
+
     def assuming(self, columns: Collection[str]) -> Builtin:
         return Builtin(columns)
 
@@ -86,7 +91,7 @@ class Builtin(Recipe):
         return Match.SURE if typed.words[0].startswith("-") else Match.NONE
 
     def faults(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.job_checks import assumed_faults
+        from trainer.config.at_hand import assumed_faults
         from trainer.config.whole_job import content_faults
 
         asked = next((word for word in settings.job if word in HELP), "")
@@ -109,18 +114,21 @@ class Builtin(Recipe):
         return list(dict.fromkeys([*sentences(of_flags), *named]))
 
     def warnings(self, settings: Settings) -> Sequence[str]:
-        from trainer.config.job_checks import assumed_warnings, data_warnings, model_warnings
+        from trainer.config.at_hand import assumed_warnings
+        from trainer.config.job_checks import data_warnings, few_rows, model_warnings
         from trainer.config.parse import parse
 
         config = parse(_arguments(settings), incomplete=True, absent=True)
         unseen = assumed_warnings(config, self._columns)
-        return [*config.warnings, *unseen, *data_warnings(config), *model_warnings(config)]
+        of_data = [*unseen, *few_rows(config), *data_warnings(config)]
+        return [*config.warnings, *of_data, *model_warnings(config)]
 
     def notes(self, settings: Settings) -> Sequence[str]:
+        from trainer.config.at_hand import of_hub
         from trainer.config.data_columns import unseen
 
         config = self._planned(settings).config
-        return [*config.notes, *unseen(config)]
+        return [*config.notes, *unseen(config), *of_hub(config)]
 
     def _planned(self, settings: Settings) -> Parsed:
         """Return the job's configuration and faults. Data may be away if columns are assumed."""
@@ -248,7 +256,7 @@ class Builtin(Recipe):
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(f"{sentence}; --no-code leaves this check out", file=sys.stderr, flush=True)
 
 
 def _short_of_memory(layout: Mapping[str, Any]) -> Sequence[str]:
