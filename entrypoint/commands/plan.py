@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from contract.options import ConfigError, Fault, ended
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import arguments, node_shell
+from entrypoint.commands import arguments, node_shell, plan_layout
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.recipes import RECIPES
@@ -58,8 +57,6 @@ NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
 )
 ASSUME = f"To plan without the data, give the names of its columns, as in {COLUMNS} prompt,answer"
-NOTHING = "0.0 GiB"
-"""Memory that a plan does not show."""
 OF_HERE = "checked on this machine alone, which is none of the planned nodes"
 NODES_UNKNOWN = (
     "the plan has no layout: the nodes of ROLLCALL_RAY_ADDRESS are asked when the run starts; "
@@ -274,84 +271,13 @@ def show(row: dict[str, Any], *, cost: bool) -> None:
         lines += [("tried", line, "") for line in row["code"] or ()]
         lines += [("note", line, "") for line in row["notes"] or ()]
         layout = row["layout"]
-        _print_table(lines + _layout_lines(layout) + (_cost_lines(row) if cost else []))
+        _print_table(
+            lines + plan_layout.lines(layout) + (plan_layout.cost_lines(row) if cost else [])
+        )
     for warning in row["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
         print(Fault(*fault.values()), file=sys.stderr)
-
-
-def _layout_lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return a line for each group: its processes, their nodes, and their peak memory."""
-    if layout is None:
-        return []
-    lines = [
-        (
-            f"layout: {group['role']}",
-            f"{group['nodes']} x {group['per_node']} on {_places(group['on'])}",
-            f"shares with {', '.join(group['shares_with'])}" if group["shares_with"] else "",
-        )
-        for group in layout["groups"]
-    ]
-    for pool in layout["memory"]:
-        if pool["peak_bytes"] is not None:
-            least, roles = _gib(pool["peak_bytes"]), ", ".join(pool["roles"])
-            if "engine" in pool["roles"]:
-                roles += "; engines fill their share of a larger one with cache"
-            lines.append(("memory", f"{least} or more on each {pool['each']}", roles))
-    lines = [line for line in lines if not line[1].startswith(NOTHING)]
-    if (host := layout.get("host")) and _gib(host["need_bytes"]) != NOTHING:
-        parts = {
-            "files": "to start, for all",
-            "read": "to start, for each process",
-            "moved": "off the GPUs",
-            "copies": "copies of the state",
-            "replicas": "another node's",
-            "published": "weights for engines",
-            "exported": "for --save_hf_ckpt",
-            "samples": "samples of a step",
-            "standby": "standby ranks",
-        }
-        each = ", ".join(
-            f"{words} {_gib(host[key])}"
-            for key, words in parts.items()
-            if _gib(host[key]) != NOTHING
-        )
-        lines.append(("node memory", f"{_gib(host['need_bytes'])} on {host['node']}", each))
-    if chosen := layout["chosen"]:
-        lines += [("chosen", reason, "") for reason in chosen["reasons"]]
-        lines.append(("the same by flags", shlex.join(chosen["flags"]), ""))
-    said = ("kernels", "note", "idle")
-    return lines + [(key, layout[key], "") for key in said if layout.get(key)]
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
-
-
-def _cost_lines(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the estimated seconds of a step, and its terms; none for other recipes' jobs."""
-    layout = row["layout"]
-    if layout is None or "cost" not in layout:
-        why = "only the builtin trainer's steps are estimated"
-        return [("cost", "unknown", "see the faults below" if row["faults"] else why)]
-    if (known := layout["cost"]) is None:
-        return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
-    terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())
-    passes = f"{known['passes']} of up to {known['tokens_a_pass']} tokens for an update of a rank"
-    unknown = known["unknown_gpu"]
-    rates = (
-        "rates",
-        f"of the slowest GPU, {known['rates_of']}",
-        f"assumed: nobody knows the peaks of the GPU ({unknown})" if unknown else "",
-    )
-    return [("cost", f"{known['seconds']:.1f} s a step", terms), ("passes", passes, ""), rates]
-
-
-def _places(nodes: Sequence[str]) -> str:
-    """The nodes, each once; several engines on one node are a number behind it."""
-    each = Counter(nodes).items()
-    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in each) or "no node"
 
 
 def _text(value: Any) -> str:

@@ -252,12 +252,6 @@ def _asleep(config: Config) -> int:
     return ASLEEP - GRAPHS + graphs + several
 
 
-def least_gpu(config: Config, layout: Layout, pool: ResourcePool) -> int | None:
-    """Returns the least bytes of each GPU of `pool`; None if the size of a model is unknown."""
-    memory = of_pool(config, layout, pool)
-    return None if memory is None else memory.least
-
-
 def models(config: Config, role: str) -> list[str]:
     """Returns the names or directories of the models that `role` holds."""
     if role == Role.REWARD:

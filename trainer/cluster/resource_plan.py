@@ -15,6 +15,7 @@ from trainer.config import layout
 from trainer.config.layout import ResourcePool, Role, RoleProcesses
 
 if TYPE_CHECKING:
+    from trainer.cluster.memory_estimate import PoolMemory
     from trainer.config.config import Config
 
 
@@ -167,8 +168,30 @@ def _nodes(found: Assignment, pool: ResourcePool, group: RoleProcesses) -> list[
 
 
 def _memory(config: Config, found: Assignment, pool: ResourcePool, unit: str) -> dict[str, Any]:
+    memory = memory_estimate.of_pool(config, found.layout, pool)
+    phase, parts = ("", {}) if memory is None else _fullest(memory)
     return {
         "roles": [group.role for group in pool.groups],
         "each": unit,
-        "peak_bytes": memory_estimate.least_gpu(config, found.layout, pool),
+        "peak_bytes": memory and memory.least,
+        "phase": phase or None,
+        "parts": parts or None,
     }
+
+
+def _fullest(memory: PoolMemory) -> tuple[str, Mapping[str, int]]:
+    """Returns the phase that needs the least GPU, and what each role holds of it then.
+
+    Engines have their share, of which they use what the weights leave for the cache.
+    """
+    phase = max(
+        memory.phases,
+        key=lambda name: sum(memory.phases[name].values()) / (1 - memory.share(name)),
+    )
+    held = {role: size for role, size in memory.phases[phase].items() if size}
+    if sum(held.values()) / (1 - memory.share(phase)) < memory.least - 1:
+        phase, held = "rollout", dict(memory.phases["rollout"])  # the engine's weights decide
+    rest = memory.least - sum(held.values())
+    if rest > 0:
+        held[Role.ENGINE] = held.get(Role.ENGINE, 0) + rest
+    return phase, {role: size for role, size in held.items() if size}

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.model_files import write_files
 from tests.support.plan_command import run_plan
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+ROW = '{"input": "1+1=", "answer": "2"}\n'
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123"}
 
 
@@ -138,7 +140,7 @@ def cluster(nodes: int, gpus: int, memory: str) -> dict[str, str]:
 
 def job(tmp_path: Path, *more: str, model: str = "some/model") -> list[str]:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"input": "1+1=", "answer": "2"}\n')
+    prompts.write_text(1024 * ROW)
     given = ["--pretrain", model, "--prompt_data", str(prompts), "--label_key", "answer"]
     return [*given, "--remote_rm_url", "arithmetic", *more]
 
@@ -193,6 +195,8 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert f"the same by flags {' '.join(words)}" in printed
     assert "layout: engine    24 x 1 on head (8), worker-1 (8), worker-2 (8)  (shares" in printed
     assert "chosen            the size of Qwen/Qwen2.5-7B is taken from its name" in printed
+    assert "GiB or more on each GPU  (policy, reference, critic, engine; most while" in printed
+    assert adds_up(printed)
     again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
     assert again["layout"]["groups"] == layout["groups"]
     assert again["layout"]["chosen"] is None
@@ -247,9 +251,17 @@ def test_a_node_that_cannot_load_a_layout_by_flags_is_named_in_a_warning(
     assert "--zero_stage 3" in warning
     assert enough["layout"]["host"]["need_bytes"] > 10**12
     plan.show(enough, cost=False)
-    assert re.search(
-        r"^node memory +\d+\.\d GiB on .*copies of the state", capsys.readouterr().out, re.M
-    )
+    printed = capsys.readouterr().out
+    assert re.search(r"^node memory +\d+\.\d GiB on .*while it trains: moved off", printed, re.M)
+    assert adds_up(printed)
+
+
+def adds_up(printed: str) -> bool:
+    """Whether the terms of each line of memory make its sum."""
+    lines = re.findall(r"^(?:node )?memory +(\d+\.\d) GiB.*?: ([^;]*? GiB)(?=[;)])", printed, re.M)
+    sums = [(total, sum(map(Decimal, re.findall(r"(\d+\.\d) GiB", of)))) for total, of in lines]
+    assert sums
+    return all(Decimal(total) == found for total, found in sums)
 
 
 def test_a_job_that_cannot_run_is_a_fault(
@@ -272,6 +284,20 @@ def test_a_job_that_cannot_run_is_a_fault(
 def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:
     row = plan.plan(read_settings({"ROLLCALL_WAIT_FOR_JOBS": "1", "ROLLCALL_RECIPE": "command"}))
     assert (row["role"], row["job"], row["faults"]) == ("head", "waits for rollcall submit", [])
+
+
+def test_what_a_plan_has_not_seen_and_what_contradicts_is_said(tmp_path: Path) -> None:
+    given = job(tmp_path, "--bf16", "--param_dtype", "fp32", model="nobody/nothing-7B")
+    Path(given[3]).write_text(ROW)
+    row = plan.plan(read_settings(cluster(1, 8, "80GB"), given))
+    (note,) = row["notes"]
+    assert note.startswith("--pretrain nobody/nothing-7B: not in the hub's cache here, and `plan`")
+    said = "\n".join(row["warnings"])
+    assert "--param_dtype fp32 has no effect: --bf16 contradicts it" in said
+    assert "--prompt_data has 1 row, and a step takes 1024 prompts" in said
+    hub = [*given[:2], "--prompt_data", "owner/rows", *given[4:]]
+    notes = " ".join(plan.plan(read_settings(cluster(1, 8, "80GB"), hub))["notes"] or ())
+    assert "--prompt_data owner/rows: a data set of the hub, of which no row is checked" in notes
 
 
 def test_a_model_whose_size_nobody_can_read_leaves_its_memory_open(tmp_path: Path) -> None:

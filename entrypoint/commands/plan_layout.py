@@ -1,0 +1,110 @@
+"""The lines of a plan on its layout: places, memory, reasons, and what a step costs."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PHASES = {
+    "load": "most at the start",
+    "publish": "most while engines get weights",
+    "rollout": "most while engines write",
+    "forward": "most in passes without gradients",
+    "update": "most in the update",
+}
+"""Phase of the estimate → how the line of the memory says it."""
+OF_NODE = {
+    "while it trains": (
+        ("moved", "moved off the GPUs"),
+        ("copies", "copies of its own state"),
+        ("replicas", "copies of another node's"),
+        ("published", "weights for engines"),
+        ("exported", "for --save_hf_ckpt"),
+        ("samples", "samples of a step"),
+        ("standby", "standby ranks"),
+    ),
+    "while it starts": (
+        ("files", "files of models, for all processes"),
+        ("read", "weights, each process its own"),
+    ),
+}
+"""When a node's memory is needed → the terms of the sum: their keys, and how they are shown."""
+
+
+def lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return a line for each group: its processes, their nodes, and their peak memory."""
+    if layout is None:
+        return []
+    found = [
+        (
+            f"layout: {group['role']}",
+            f"{group['nodes']} x {group['per_node']} on {_places(group['on'])}",
+            f"shares with {', '.join(group['shares_with'])}" if group["shares_with"] else "",
+        )
+        for group in layout["groups"]
+    ]
+    found += [_of_gpus(pool) for pool in layout["memory"] if _sum(pool["parts"] or {})[1]]
+    found += _of_node(layout["host"]) if layout.get("host") else []
+    if chosen := layout["chosen"]:
+        found += [("chosen", reason, "") for reason in chosen["reasons"]]
+        found.append(("the same by flags", shlex.join(chosen["flags"]), ""))
+    said = ("kernels", "note", "idle")
+    return found + [(key, layout[key], "") for key in said if layout.get(key)]
+
+
+def _of_gpus(pool: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the line of a pool's GPUs: the sum, and its terms in the phase that needs most."""
+    phase, parts = PHASES[pool["phase"]], pool["parts"]
+    total, terms = _sum(parts)
+    said = f"{', '.join(pool['roles'])}; {phase}: {terms}"
+    if "engine" in pool["roles"]:
+        said += "; engines fill their share of a larger one with cache"
+    return "memory", f"{total} or more on each {pool['each']}", said
+
+
+def _of_node(host: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the line of the fullest node: the larger of two sums, with both; none for nothing."""
+    sums = {when: _sum({words: host[key] for key, words in of}) for when, of in OF_NODE.items()}
+    larger = max(OF_NODE, key=lambda when: sum(host[key] for key, _ in OF_NODE[when]))
+    total, terms = sums.pop(larger)
+    if not terms:
+        return []
+    others = [f"; {when} {less}: {its}" for when, (less, its) in sums.items() if its]
+    return [("node memory", f"{total} on {host['node']}", f"{larger}: {terms}{''.join(others)}")]
+
+
+def _sum(parts: Mapping[str, int]) -> tuple[str, str]:
+    """Return a sum and its terms, in tenths of a GiB that add up; terms of 0.0 are left out."""
+    tenths = {name: round(size * 10 / 2**30) for name, size in parts.items()}
+    total = round(sum(parts.values()) * 10 / 2**30)
+    if tenths:
+        tenths[max(tenths, key=lambda name: tenths[name])] += total - sum(tenths.values())
+    shown = [f"{name} {size / 10:.1f} GiB" for name, size in tenths.items() if size]
+    return f"{total / 10:.1f} GiB", " + ".join(shown)
+
+
+def cost_lines(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the estimated seconds of a step, and its terms; none for other recipes' jobs."""
+    layout = row["layout"]
+    if layout is None or "cost" not in layout:
+        why = "only the builtin trainer's steps are estimated"
+        return [("cost", "unknown", "see the faults below" if row["faults"] else why)]
+    if (known := layout["cost"]) is None:
+        return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
+    terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())
+    passes = f"{known['passes']} of up to {known['tokens_a_pass']} tokens for an update of a rank"
+    unknown = known["unknown_gpu"]
+    rates = (
+        "rates",
+        f"of the slowest GPU, {known['rates_of']}",
+        f"assumed: nobody knows the peaks of the GPU ({unknown})" if unknown else "",
+    )
+    return [("cost", f"{known['seconds']:.1f} s a step", terms), ("passes", passes, ""), rates]
+
+
+def _places(nodes: Sequence[str]) -> str:
+    """The nodes, each once; several engines on one node are a number behind it."""
+    each = Counter(nodes).items()
+    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in each) or "no node"
