@@ -45,7 +45,7 @@ def planned(words: str, *job: str) -> dict[str, Any]:
 
 def prompts(root: Path) -> str:
     path = root / "prompts.jsonl"
-    path.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    path.write_text(1024 * '{"prompt": "1+1=", "answer": "2"}\n')
     return str(path)
 
 
