@@ -55,9 +55,8 @@ def test_the_zero_paper_s_figure_1(
 def peak(config: Config) -> int:
     wanted = layout.of(config)
     memory = memory_estimate.of_pool(config, wanted, wanted.pool_of("policy"))
-    found = memory and memory.least
-    assert found is not None
-    return found
+    assert memory is not None
+    return memory.least
 
 
 def test_each_thing_that_saves_memory_saves_some(

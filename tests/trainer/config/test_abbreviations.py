@@ -35,6 +35,7 @@ def test_the_flag_of_the_command_is_named(flags: type, typed: str, meant: str) -
 
 
 def test_every_name_leads_to_a_flag_and_to_no_name_of_its_command() -> None:
-    commands = [set(aliases(flags)) for flags in (Config, *STAGES.values())]
+    classes: list[type] = [Config, *STAGES.values()]
+    commands = [set(aliases(flags)) for flags in classes]
     assert [flag for flag in NAMES if not any(flag in known for known in commands)] == []
     assert [name for name in MEANT if all(name in known for known in commands)] == []
