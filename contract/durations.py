@@ -21,3 +21,8 @@ def duration(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Pure: return the number with its noun, such as `1 step` and `2 steps`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def steps_kept(kept: int, lost: int) -> str:
+    """Pure: return how many steps a run has; how many it has made, if failures have lost some."""
+    return f"{counted(kept, 'step')} kept of {kept + lost} made" if lost else counted(kept, "step")

@@ -13,6 +13,36 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
+NAMES: Mapping[str, str] = {
+    "acc": "accuracy",
+    "actor_lr": "learning rate of the policy",
+    "critic_aux_loss": "auxiliary loss of the critic",
+    "critic_grad_norm": "gradients of the critic",
+    "critic_loss": "value loss",
+    "critic_lr": "learning rate of the critic",
+    "grad_norm": "gradients",
+    "is_filter_ratio": "filtered by the engine's ratio",
+    "kl": "KL",
+    "kl_coef": "weight of the KL",
+    "kl_loss": "KL loss",
+    "lr": "learning rate",
+    "older_tokens": "tokens of older policies",
+    "policy_aux_loss": "auxiliary loss of the experts",
+    "ppo_clip_ratio": "clipped by PPO",
+    "ppo_kl": "KL from the old policy",
+    "reward_call_seconds": "reward call",
+    "reward_failed": "without a reward",
+    "reward_std": "standard deviation",
+    "staleness": "mean age",
+    "staleness_max": "highest age",
+    "step": "whole step",
+    "total_length": "prompt and completion",
+    "value_clip_ratio": "clipped values",
+    "vllm_kl": "KL from the engine",
+}
+"""Names of metrics for people; any other metric is its own name, with spaces."""
+HELD_OUT = "eval"
+"""The kind of the metrics of held-out data."""
 MOST_SERIES = 8
 """Of one chart: each has a colour of its own. More make another chart."""
 WHOLE_STEP = "timing/step"
@@ -24,6 +54,7 @@ class Group(StrEnum):
     LEARNING = "Learning"
     POLICY = "Policy"
     CRITIC = "Critic"
+    OPTIMIZER = "Optimizer"
     SAMPLES = "Samples"
     SPEED = "Speed"
     MEMORY = "Memory"
@@ -39,6 +70,8 @@ class Chart:
     unit: str = ""
     first: str = ""
     """The metric that comes before the others; the model card has it as a column."""
+    needs: str = ""
+    """Pattern of a metric that the run must have, too; else a later chart shows these."""
 
     @property
     def label(self) -> str:
@@ -49,10 +82,19 @@ class Chart:
 
     def short(self, name: str) -> str:
         """Return a metric's name for the chart's legend."""
-        kind, _, rest = name.partition("/")
-        rest = rest.removesuffix("_gb").replace("_", " ")
-        is_mixed = kind == "eval" and self.shows("train/" + name.partition("/")[2])
-        return f"held-out {rest}" if is_mixed else rest
+        is_mixed = self.shows("train/" + name.partition("/")[2])
+        return title_of(name) if is_mixed else _words(name)
+
+
+def title_of(name: str) -> str:
+    """Pure: return a metric's name for people, such as `held-out accuracy` of `eval/accuracy`."""
+    kind = name.partition("/")[0]
+    return f"held-out {_words(name)}" if kind == HELD_OUT else _words(name)
+
+
+def _words(name: str) -> str:
+    rest = name.partition("/")[2].removesuffix("_gb")
+    return NAMES.get(rest, rest.replace("_", " "))
 
 
 CHARTS = (
@@ -80,12 +122,12 @@ CHARTS = (
         r"train/(?:ppo|vllm)_kl",
         "nats",
     ),
-    Chart("Norm of the gradients", Group.POLICY, r"train/(?:critic_)?grad_norm"),
-    Chart("Learning rate", Group.POLICY, r"train/(?:actor_|critic_)?lr"),
     Chart("Weight of the KL", Group.POLICY, r"train/kl_coef"),
     Chart("Value loss", Group.CRITIC, r"train/critic_(?:aux_)?loss"),
-    Chart("Values and returns", Group.CRITIC, r"train/(?:values|return)"),
+    Chart("Values and returns", Group.CRITIC, r"train/(?:values|return)", needs=r"train/values"),
     Chart("Clipped values", Group.CRITIC, r"train/value_clip_ratio", "share"),
+    Chart("Norm of the gradients", Group.OPTIMIZER, r"train/(?:critic_)?grad_norm"),
+    Chart("Learning rate", Group.OPTIMIZER, r"train/(?:actor_|critic_)?lr"),
     Chart(
         "Length of a completion",
         Group.SAMPLES,
@@ -95,6 +137,7 @@ CHARTS = (
     ),
     Chart("Truncated completions", Group.SAMPLES, r"(?:train|eval)/truncated", "share"),
     Chart("Deviation of the rewards", Group.SAMPLES, r"train/reward_std"),
+    Chart("Returns", Group.SAMPLES, r"train/return"),
     Chart("Samples without a reward", Group.SAMPLES, r"train/reward_failed", "share"),
     Chart("Age of the samples", Group.SAMPLES, r"train/staleness(?:_max)?", "steps"),
     Chart("Tokens of older policies", Group.SAMPLES, r"train/older_tokens", "share"),
@@ -134,8 +177,11 @@ def charts_of(
     names: Iterable[str], charts: Sequence[Chart] = CHARTS
 ) -> list[tuple[Chart, list[str]]]:
     """Return the charts that these metrics fill, group by group, each with its metrics."""
-    left, found = sorted(set(names)), list[tuple[Chart, list[str]]]()
+    every = set(names)
+    left, found = sorted(every), list[tuple[Chart, list[str]]]()
     for chart in charts:
+        if chart.needs and not any(re.fullmatch(chart.needs, name) for name in every):
+            continue
         own = sorted(filter(chart.shows, left), key=lambda name: (name != chart.first, name))
         left = [name for name in left if name not in own]
         for number, begin in enumerate(range(0, len(own), MOST_SERIES), start=1):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from contract.options import did_you_mean
 from entrypoint.config.pipeline import Stage
 
 
@@ -47,3 +48,15 @@ class JobQueueProtocol(Protocol):
     def stop(self, job: str) -> None:
         """End a job that is not over: at once, or after it has saved. Raises OSError."""
         ...
+
+
+def which_job(job: str, names: Iterable[tuple[str, str]]) -> str:
+    """Pure: return which job may have been meant by one that is not there, and all that are.
+
+    `names`: the id and the name of each job.
+    """
+    known = list(names)
+    told = ", ".join(f"{one} ({name})" if name else one for one, name in known)
+    every = [one for both in known for one in both if one]
+    meant = did_you_mean(job, every)
+    return f"{meant} The jobs are {told}" if meant else f"the jobs are {told or 'none yet'}"

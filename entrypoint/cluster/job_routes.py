@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionError
+from entrypoint.cluster.job_queue_protocol import JobQueueProtocol, SubmissionError, which_job
 from entrypoint.cluster.request_io import body_of
 from entrypoint.cluster.serving import refused
 from entrypoint.config.runtime_env import PACKAGE
@@ -148,8 +148,7 @@ class JobRoutes:
         if row is None:
             rows = self._taken().rows()
             names = [(row["id"], row.get("name") or row["stage"]) for row in rows]
-            known = ", ".join(f"{one} ({name})" if name else one for one, name in names)
-            raise HTTPException(404, f"there is no job {job}: the jobs are {known or 'none yet'}")
+            raise HTTPException(404, f"there is no job {job}: {which_job(job, names)}")
         return row
 
 

@@ -16,13 +16,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from contract.journal_file.lines import bounded
+from contract.metrics import title_of
 from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.serving import refused
 from entrypoint.run import log_files
-from entrypoint.run.curves import LINES, Curves
+from entrypoint.run.curves import LINES, Best, Curves
 from entrypoint.run.flight_record import read_run, run_end
 from entrypoint.run.run_list import RunList
 from entrypoint.run.storage_reads import StorageReads
@@ -130,10 +131,16 @@ def _points(run: RunFiles, curves: Curves, after: int, version: str) -> dict[str
     """Return the new points; of a run that is over and has no metrics, those of its journal."""
     found = curves.rows(after, version)
     if found["steps"] or run.metrics.exists() or not run_end.read(run):
-        return found
+        return {**found, "best": _best(curves.best())}
     now = f"journal-{run.journal.stat().st_size}"
-    rest = {} if version == now else read_run.told(run).rows()
-    return {**found, **rest, "version": now}
+    if version == now:
+        return {**found, "version": now}
+    points = read_run.told(run)
+    return {**found, **points.rows(), "best": _best(points.best), "version": now}
+
+
+def _best(best: Best | None) -> dict[str, Any] | None:
+    return best and {**best._asdict(), "title": title_of(best.metric)}
 
 
 def _sample(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from contract.exit_codes import ExitCode
 from contract.files import stored_json
 from contract.options import did_you_mean
 from contract.run_dir import RunFiles
+from entrypoint.cluster.job_queue_protocol import which_job
 from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
 from entrypoint.commands.log_part import Fold, Part, without_rays
 from entrypoint.commands.remote import end_of_run, job_path
@@ -44,6 +46,10 @@ class Logs(Protocol):
 
     def over(self) -> bool:
         """Whether nobody writes to the logs any more."""
+        ...
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """Return the id and the name of each job of the cluster, the name "" without one."""
         ...
 
 
@@ -87,7 +93,12 @@ class LogsHere:
 
     def _absent(self, job: str) -> NoAnswerError:
         where = RunFiles(self.settings.run_dir).jobs
-        return NoAnswerError(f"there is no {job} in {where}", ExitCode.USAGE)
+        near = which_job(job, self.jobs())
+        return NoAnswerError(f"there is no {job} in {where}: {near}", ExitCode.USAGE)
+
+    def jobs(self) -> list[tuple[str, str]]:
+        found = jobs.stored(RunFiles(self.settings.run_dir).jobs)
+        return [(job.id, job.name or job.stage) for job in found]
 
     def head(self) -> str:
         """Return the name of the node that has these files."""
@@ -117,6 +128,12 @@ class LogsOfHead:
     def job_named(self, name: str) -> str:
         """Return the id of the newest job of this name."""
         return str(self._ask(job_path(name))["id"])
+
+    def jobs(self) -> list[tuple[str, str]]:
+        with suppress(NoAnswerError):  # it takes no jobs
+            rows = ask(self.settings, "GET", "/v1/jobs")["jobs"]
+            return [(str(row["id"]), str(row.get("name") or row["stage"])) for row in rows]
+        return []
 
     def head(self) -> str:
         return str(self._ask("/v1/state")["head"])
@@ -304,7 +321,8 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
     if log := _log_named(source, name):
         return log
     names = source.names()
-    hint = did_you_mean(name, names, f"the logs are {', '.join(names) or 'none yet'}")
+    of_jobs = [one for both in source.jobs() for one in both if one]
+    hint = did_you_mean(name, (*names, *of_jobs), f"the logs are {', '.join(names) or 'none yet'}")
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 
 

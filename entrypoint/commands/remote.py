@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from contract.durations import counted, duration
+from contract.durations import counted, duration, steps_kept
 from contract.exit_codes import ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
@@ -25,6 +25,7 @@ from entrypoint.commands.head_client import NoAnswerError, ask_there, patiently
 from entrypoint.config.settings import Settings
 from entrypoint.job.jobs import JobState
 from entrypoint.run.flight_record import run_end
+from entrypoint.run.flight_record.text import dated
 
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
@@ -207,7 +208,8 @@ def state_sentences(state: Mapping[str, Any]) -> list[str]:
     if job:
         lines.append(f"{job} runs{f' ({name})' if name not in ('', job) else ''}")
     elif name:
-        lines.append(f"run {name}")
+        began = state["run"].get("created")
+        lines.append(f"run {name}{f', began {dated(began)}' if began else ''}")
     lines += [f"  {idle}"] if (idle := state.get("idle")) else []
     lines += _attempts(state)
     staying = state.get("slow_nodes", [])
@@ -230,7 +232,9 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
         checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
         if not state.get("tells_steps", True):
             checkpoint = ""
-        parts = (_without_step(state), told, checkpoint)
+        lost = state.get("steps_lost")
+        kept = steps_kept(progress.step, lost) if progress and lost else ""
+        parts = (_without_step(state), told, kept, checkpoint)
         if said := ", ".join(filter(None, parts)):
             yield f"attempt {attempt}: {said}"
     if progress:

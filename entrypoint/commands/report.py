@@ -98,6 +98,7 @@ def _lines(part: Part) -> Iterator[str]:
     else:
         outcome, size, *rest = text.lines(part.record)
         yield from (outcome, *(part.end.why() if part.end else ()), size)
+        yield from part.began_with()
         yield from part.end.learned() if part.end else ()
         yield from part.best_told()
         yield from part.end.places() if part.end else ()

@@ -35,8 +35,8 @@ TIMING = "timing/"
 GREY = "#7d8590"
 BLUE, CLAY, GREEN, MAGENTA = "#0693da", "#cf705c", "#328205", "#c909af"
 VIOLET, ROSE, LAVENDER, RED = "#8b37ff", "#d60c69", "#8077ff", "#fb0422"
-LINES = (BLUE, CLAY, GREEN, MAGENTA, VIOLET, ROSE, LAVENDER, RED)
-"""Of curves that have no colour of their own, one after the other.
+LINES = (BLUE, GREEN, VIOLET, ROSE, CLAY, MAGENTA, LAVENDER, RED)
+"""Of curves that have no colour of their own, one after the other: the first SOLID differ most.
 
 Each has a contrast of at least 3 to 1 (WCAG 2.2, 1.4.11) on the light and on the dark ground. The
 palette of Okabe and Ito (2008) and the bright one of Tol (2021) have not: their yellows have less
@@ -45,7 +45,9 @@ and GREY, differ by at least 18 (CIE 1976) for people without one of the three k
 as Machado, Oliveira and Fernandes (2009) simulate it.
 """
 DASHES: Sequence[Sequence[int]] = ((), (10, 5), (3, 4))
-"""Lengths of a line and of the gap after it, in pixels: when all colours are used, the next."""
+"""Lengths of a line and of the gap after it, in pixels."""
+SOLID = 4
+"""So many colours have the same dash: of more curves in a chart, the dash tells two apart, too."""
 PHASES: Mapping[str, str] = {
     "generate": BLUE,
     "wait": GREY,
@@ -246,8 +248,13 @@ def styles_of(names: Sequence[str]) -> list[Style]:
     """
     colours = [PHASES.get(name.removeprefix(TIMING)) if _is_phase(name) else None for name in names]
     phases = [Style(colour) if colour else None for colour in colours]
-    all_styles = [Style(colour, dash) for dash in DASHES for colour in LINES]
-    left = cycle(style for style in all_styles if style not in phases)
+    all_styles = [
+        Style(colour, DASHES[(place // SOLID + turn) % len(DASHES)])
+        for turn in range(len(DASHES))
+        for place, colour in enumerate(LINES)
+    ]
+    free = [style for style in all_styles if style.colour not in colours]
+    left = cycle([*free, *(style for style in all_styles if style not in [*free, *phases])])
     return [style or next(left) for style in phases]
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from contract.journal_file.index import landmarks
+from contract.files.os_errors import with_path
+from contract.journal_file.index import Landmarks, landmarks
+from contract.journal_file.lines import event_of, may_be
 from contract.progress import Progress
 from entrypoint.run.attempt_ends import READ, Failures
+from entrypoint.run.flight_record.record import FINISHED
+from entrypoint.run.flight_record.time_accounting import GOES_BACK
 
 TELLS_STEPS = "tells_steps"
 """Detail of the journal's `attempt`: whether the job's log, or its trainer, tells steps."""
+
+RESUME = "resume"
+BEFORE_BYTES = 2**20
+"""Before an event, so many have the step that was finished last, with thousands of nodes, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,8 @@ class RunAttempts:
     """False for a command whose log tells none, and that has reported none."""
     seconds: float | None = None
     """Since the newest attempt began; None if it does not go on."""
+    steps_lost: int = 0
+    """Finished steps that the run has gone back over: it makes them again."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the head's state."""
@@ -38,6 +49,7 @@ class RunAttempts:
             "is_starting": self.is_starting,
             "tells_steps": self.tells_steps,
             "attempt_seconds": self.seconds,
+            "steps_lost": self.steps_lost,
             "progress": self.progress and self.progress.as_dict(),
         }
 
@@ -46,7 +58,8 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     """Return the attempts of a run. `trains`: an attempt runs now. Raises OSError."""
     attempt, failures, began, tells_steps = 0, 0, "", True
     found = Failures()
-    for event in landmarks(journal).events(READ):
+    known = landmarks(journal)
+    for event in known.events(READ):
         failures += bool(found.of(event["kind"], event["details"]))
         if event["kind"] == "attempt":
             attempt, began = event["attempt"] or attempt + 1, event["at"]
@@ -54,10 +67,50 @@ def read(journal: Path, progress: Progress | None, *, trains: bool) -> RunAttemp
     is_told = progress is not None and _is_of(progress, attempt, began)
     if progress is not None and not (trains and is_told):
         progress = replace(progress, tokens_per_second=0.0, step_seconds=0.0, eta_seconds=0.0)
+    if progress is not None and not is_told:
+        progress = replace(progress, step=min(progress.step, gone_back_to(known, progress.step)))
     goes_on, tells_steps = trains and attempt > 0, tells_steps or progress is not None
     seconds = _seconds_since(began) if goes_on and began else None
     is_starting = goes_on and tells_steps and not is_told
-    return RunAttempts(attempt, failures, is_starting, progress, tells_steps, seconds)
+    lost = steps_lost(journal, known)
+    return RunAttempts(attempt, failures, is_starting, progress, tells_steps, seconds, lost)
+
+
+def gone_back_to(known: Landmarks, step: int) -> int:
+    """Pure: return the step from which the newest attempt goes on; `step` if it has made one."""
+    back = step
+    for event in known.events((RESUME, "step")):
+        back = int(event["details"]["step"]) if event["kind"] == RESUME else step
+    return back
+
+
+def steps_lost(journal: Path, known: Landmarks) -> int:
+    """Return how many finished steps the run has gone back over. Raises OSError."""
+    back = [(end, line) for end, line in known.kept if may_be(line, GOES_BACK)]
+    return sum(_lost(journal, end, line) for end, line in back)
+
+
+@lru_cache(maxsize=1024)
+def _lost(journal: Path, end: int, line: bytes) -> int:
+    """Return how many finished steps an event has gone back over; 0 if it is no such event.
+
+    `line`: the event's, which ends at `end`. Raises OSError.
+    """
+    event = event_of(line)
+    if event is None or event["kind"] not in GOES_BACK:
+        return 0
+    until = end - len(line)
+    begin = max(0, until - BEFORE_BYTES)
+    with with_path(journal), journal.open("rb") as file:
+        file.seek(begin)
+        before = file.read(until - begin)
+    kinds = (*FINISHED, *GOES_BACK)
+    for earlier in reversed(before.splitlines()):
+        if not may_be(earlier, kinds) or (found := event_of(earlier)) is None:
+            continue
+        if found["kind"] in kinds:
+            return max(0, int(found["details"]["step"]) - int(event["details"]["step"]))
+    return 0
 
 
 def _seconds_since(at: str) -> float:

@@ -1,13 +1,34 @@
-"""What the page says of the run itself: its name, recipe and model."""
+"""What page and report say of the run itself: its name, recipe, model, data and algorithm."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.run.flight_record.run_end import ENTRY
+
+MODEL_FLAGS = ("pretrain", "model_name_or_path", "model.path", "partial_pretrain")
+DATA_FLAGS = ("prompt_data", "prompt_dataset", "dataset", "dataset_name", "train_files")
+ALGORITHM_FLAGS = ("advantage_estimator", "adv_estimator", "advantage.estimator")
+"""How the names of flags end, of all trainers."""
+OTHER_MODELS = ("critic", "ref", "reward", "teacher")
+"""How the names of flags begin that name a model which is not the policy."""
+BUILTIN, DEFAULT_ESTIMATOR = "builtin", "gae"
+KNOWN_AS = {
+    "gae": "PPO",
+    "group_norm": "GRPO",
+    "dr_grpo": "Dr. GRPO",
+    "reinforce": "REINFORCE++",
+    "rloo": "RLOO",
+    "remax": "ReMax",
+}
+"""Estimator → the algorithm for which it is known."""
+STAGES = {"sft": "SFT", "rm": "reward model", "dpo": "DPO"}
+"""First word of a supervised stage → its name."""
 
 
 def read(run: RunFiles) -> dict[str, str]:
@@ -19,18 +40,56 @@ def read(run: RunFiles) -> dict[str, str]:
     entry = {} if row.get("name") else _object(run.root / ENTRY)
     names = (row.get("name"), entry.get("name"), entry.get("stage"))
     facts = {
+        "run_dir": str(run.root),
         "name": next((name for name in names if isinstance(name, str) and name), run.root.name),
         "id": row.get("run_id"),
         "recipe": row.get("recipe"),
-        "created": row.get("created"),
+        "created": _moment(row.get("created")),
         "model": row.get("model"),
     }
+    facts |= _of_flags(row)
     return {name: value for name, value in facts.items() if isinstance(value, str) and value}
+
+
+def _moment(text: object) -> str:
+    """Return an ISO time; "" if that is none."""
+    try:
+        return text if isinstance(text, str) and datetime.fromisoformat(text) else ""
+    except ValueError:
+        return ""
+
+
+def _of_flags(row: Mapping[str, Any]) -> dict[str, str]:
+    """Pure: return what the flags of run.json say; "" for what they do not say."""
+    given = _texts(row.get("flags"))
+    command = row.get("command")
+    words = command if isinstance(command, list) and command else [""]
+    estimator = _given(given, ALGORITHM_FLAGS)
+    if not estimator and row.get("recipe") == BUILTIN:
+        estimator = DEFAULT_ESTIMATOR
+    known = KNOWN_AS.get(estimator)
+    return {
+        "model_path": _given(given, MODEL_FLAGS),
+        "data": _given(given, DATA_FLAGS),
+        "algorithm": f"{known} ({estimator})" if known else estimator or STAGES.get(words[0], ""),
+    }
+
+
+def _given(flags: Mapping[str, str], ends: Iterable[str]) -> str:
+    """Pure: return the value of the first flag whose name is one of these, or ends in one."""
+    for end in ends:
+        for name, text in flags.items():
+            if f".{name}".endswith(f".{end}") and not name.startswith(OTHER_MODELS):
+                return text
+    return ""
 
 
 def flags(run: RunFiles) -> dict[str, str]:
     """Return the flags that the run was begun with, as run.json has them. Raises OSError."""
-    found = _object(run.run).get("flags")
+    return _texts(_object(run.run).get("flags"))
+
+
+def _texts(found: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
 
 

@@ -20,9 +20,10 @@ from contract.files import stored_json
 from contract.files.plain_files import NotPlainError, open_plain
 from contract.journal import newest_finished
 from contract.journal_file.index import landmarks
+from contract.metrics import title_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
-from entrypoint.run import errors, lost_head, run_facts
+from entrypoint.run import errors, lost_head, run_attempts, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST, TRAINER_LOST
 from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import read_run, run_end, standalone
@@ -39,6 +40,8 @@ READ_SECONDS = 0.5
 UNREADABLE = "unreadable"
 """State of a run that this user cannot read, or whose files are not plain files."""
 
+TO_RESUME = ("failed", "stopped", HEAD_LOST, TRAINER_LOST)
+"""States of a run that goes on if its head is started again."""
 ONLY_JOBS = "jobs"
 """State of a cluster that runs nothing but jobs, which have rows of their own."""
 
@@ -57,6 +60,8 @@ class RunRow:
     total_steps: int | None = None
     metric: str = ""
     """The main metric of the run."""
+    metric_title: str = ""
+    """Its name for people."""
     best: float | None = None
     """Its best value, that of the model before training included."""
     best_step: int | None = None
@@ -64,6 +69,10 @@ class RunRow:
     began: str = ""
     ended: str = ""
     """When it ended, or told its newest step."""
+    path: str = ""
+    """Its run directory."""
+    resume: str = ""
+    """The command that starts its head again; "" if it is not known, or nothing is to be done."""
 
 
 def find(root: Path) -> dict[str, RunFiles]:
@@ -163,7 +172,13 @@ class RunList:
             curves = self._reading.setdefault(name, Curves(run.metrics))
             more = bool(curves.rows()["more"])
             if found := curves.best() or (None if more else read_run.told(run).best):
-                row = replace(row, metric=found.metric, best=found.value, best_step=found.step)
+                row = replace(
+                    row,
+                    metric=found.metric,
+                    metric_title=title_of(found.metric),
+                    best=found.value,
+                    best_step=found.step,
+                )
         except OSError as error:
             told = errors.describe(error)
             row = RunRow(id=name, name=run.root.name, state=UNREADABLE, sentence=told)
@@ -189,13 +204,16 @@ def _look(run: RunFiles) -> tuple[float, ...]:
 
 def _row(name: str, run: RunFiles) -> RunRow:
     """Return the row of a run without its best value. Raises OSError."""
-    facts, progress = run_facts.read(run), Progress.read(run.progress)
+    facts = run_facts.read(run)
+    progress = run_attempts.read(run.journal, Progress.read(run.progress), trains=False).progress
     events = list(landmarks(run.journal).events())
     state, sentence = state_of(run)
     if run.jobs.is_dir() and not any(event["kind"] == "attempt" for event in events):
         state = ONLY_JOBS
     is_over = state not in (RUNNING, HEAD_LOST, TRAINER_LOST) and events
     newest = events[-1]["at"] if events else ""
+    starts = [event["details"] for event in events if event["kind"] == "start"]
+    is_to_resume = state in TO_RESUME and starts and not (run.root / ENTRY).exists()
     return RunRow(
         id=name,
         name=facts["name"],
@@ -207,4 +225,6 @@ def _row(name: str, run: RunFiles) -> RunRow:
         total_steps=progress.total_steps or None if progress else None,
         began=events[0]["at"] if events else facts.get("created", ""),
         ended=newest if is_over or progress is None else max(newest, progress.at),
+        path=str(run.root),
+        resume=str(starts[-1].get("resume", "")) if is_to_resume else "",
     )

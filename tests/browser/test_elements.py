@@ -152,6 +152,35 @@ def test_small_numbers_keep_their_digits_and_the_ticks_of_an_axis_differ(
         assert [float(one) for one in said] == json.loads(values)
 
 
+def test_a_chart_of_zeros_has_an_axis_and_curves_on_each_other_are_both_seen(
+    head: Head, tab: Page
+) -> None:
+    zeros = {"train/ppo_clip_ratio": 0.0, "train/is_filter_ratio": 0.0}
+    rows = [{"step": step, **zeros, "train/reward": step / 9} for step in range(1, 9)]
+    head.run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    opened(head, tab)
+    chart = tab.locator("figure", has_text="Clipped tokens, share")
+    expect(chart.locator(".u-legend")).to_contain_text("clipped by PPO0")
+    drawn = """(() => {
+      const {plot} = charts.drawn.get("Clipped tokens, share"), {min, max} = plot.scales.y;
+      return [min, max, ...plot.series.slice(1).map(one => one.dash ?? null)];
+    })()"""
+    assert tab.evaluate(drawn) == [-0.05, 1.05, None, [10, 10]]
+    lines = "[[0, 0, 1], [0, 0.001, 1], [3, 2, 1], [0, null, 1]]"
+    assert tab.evaluate(f"piled({lines})") == [[0, 3], [1, 3], [0, 1], [2, 3]]
+    assert tab.evaluate("rangeOf(null, null)") == [None, None]
+
+
+def test_samples_that_nobody_can_read_any_more_are_said_to_be_in_the_run_directory(
+    head: Head, tab: Page
+) -> None:
+    opened(head, tab)
+    expect(tab.locator("#state")).not_to_have_text("Loading")
+    head.control.__exit__()
+    tab.get_by_text("Some samples of the newest steps").click()
+    expect(tab.locator("#no-rows")).to_contain_text("rollcall open RUN shows them")
+
+
 def test_a_phone_has_links_to_the_parts_that_are_below_the_charts(head: Head, tab: Page) -> None:
     tab.set_viewport_size({"width": 390, "height": 800})
     opened(head, tab)

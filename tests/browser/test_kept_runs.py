@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from tests.support.world import World, ends
 
 pytestmark = pytest.mark.browser
 BOTH = re.compile("low-rate: .*; high-rate: |high-rate: .*; low-rate: ")
+WORDS = ("report", "open", "logs")
+DATED = re.compile(r"^2026-01-01 \d\d:\d\d, \d+ (?:s|min)$")
 LAST_ROW = "element => [...element.getClientRects()].at(-1).bottom"
 """How far down the last row of an element's text is, in pixels."""
 
@@ -138,6 +141,42 @@ def test_a_long_name_breaks_no_word_beside_it_and_stays_with_its_value_below_a_c
         value = tab.locator("#together .u-series .u-value").nth(1)
         last, its = label.evaluate(LAST_ROW), value.evaluate(LAST_ROW)
         assert abs(last - its) < 8
+
+
+def test_a_run_that_failed_has_the_commands_to_go_on_in_the_list(tab: Page, tmp_path: Path) -> None:
+    clock = Clock()
+    clock.then(0, "start", resume="rollcall up --seed 3")
+    clock.begins(1)
+    clock.steps(1, 1, 2)
+    clock.then(3, "outcome", outcome="failed", exit_code=70)
+    reported_runs.written(tmp_path / "my run", clock)
+    reported_runs.tells_loss(tmp_path / "sft")
+    with KeptRunsServer(tmp_path) as server:
+        tab.goto(server.link)
+        expect(tab.locator("#run-rows summary")).to_have_count(1)
+        tab.get_by_text("commands").click()
+        said = tab.locator("#run-rows code")
+        path = f"'{tmp_path}/my run'"
+        expect(said).to_have_text(
+            ["rollcall up --seed 3", *(f"rollcall {word} {path}" for word in WORDS)]
+        )
+        expect(tab.locator("#run-rows [data-name=time]").first).to_have_text(DATED)
+        is_for_everyone(tab)
+
+
+def test_what_no_user_chose_is_no_difference_of_two_runs(tab: Page, tmp_path: Path) -> None:
+    for number in (1, 2):
+        home = tmp_path / f"demo-{number}"
+        run = reported_runs.with_faults(home / "run")
+        places = {"run_dir": str(run.root), "wandb_run_name": f"demo-{number}"}
+        same = {"pretrain": f"{home}/model", "remote_rm_url": f"http://127.0.0.1:500{number}/get"}
+        flags = {**places, **same, "seed": str(number)}
+        run.run.write_text(json.dumps({"name": home.name, "recipe": "builtin", "flags": flags}))
+    with KeptRunsServer(tmp_path) as server:
+        tab.goto(server.link)
+        for number in (1, 2):
+            tab.get_by_label(f"Curves of demo-{number}").check()
+        expect(tab.locator("#flag-rows th")).to_have_text(["seed"])
 
 
 def test_the_list_leads_to_a_run_and_back(tab: Page, tmp_path: Path) -> None:

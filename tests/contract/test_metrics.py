@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from contract.metrics import CHARTS, MOST_SERIES, Group, chart_of, charts_of
+from contract.metrics import CHARTS, MOST_SERIES, Group, chart_of, charts_of, title_of
 from entrypoint.run.curves import GREY, LINES, drawn
 
 PPO = [
@@ -76,6 +76,31 @@ def test_every_metric_of_a_run_is_drawn_once_below_the_heading_of_its_group() ->
         assert not chart.first or chart.shows(chart.first)
 
 
+def test_without_a_critic_no_group_is_named_after_it() -> None:
+    grpo = [name for name in PPO if not re.search("critic|value", name)]
+    found = charts_of(grpo)
+    assert Group.CRITIC not in [chart.group for chart, _ in found]
+    assert [names for chart, names in found if chart.title == "Returns"] == [["train/return"]]
+    sft = charts_of(["train/loss", "train/lr", "train/grad_norm", "timing/step"])
+    assert [chart.group for chart, _ in sft] == [
+        *(Group.LEARNING, Group.OPTIMIZER, Group.OPTIMIZER, Group.SPEED)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("eval/accuracy", "held-out accuracy"),
+        ("train/reward", "reward"),
+        ("train/ppo_clip_ratio", "clipped by PPO"),
+        ("memory/policy_update_gb", "policy update"),
+        ("train/my_own_value", "my own value"),
+    ],
+)
+def test_a_metric_has_a_name_for_people(name: str, title: str) -> None:
+    assert title_of(name) == title
+
+
 def test_each_metric_of_a_chart_has_a_colour_and_a_label_of_its_own() -> None:
     roles = ("policy", "critic", "reference", "engine")
     memory = [f"memory/{role}_{what}_gb" for role in roles for what in ("load", "pass", "update")]
@@ -100,4 +125,4 @@ def test_each_metric_of_a_chart_has_a_colour_and_a_label_of_its_own() -> None:
         assert len(set(styles)) == len(styles), whole
     mixed = next(chart for chart in charts if chart["title"].startswith("Length"))
     labels = [metric["label"] for metric in mixed["metrics"]]
-    assert labels == ["response length", "held-out response length", "total length"]
+    assert labels == ["response length", "held-out response length", "prompt and completion"]

@@ -65,7 +65,7 @@ function endAfter(events, at) {
   const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
   if (!isNew) return null;
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
-  const end = {...last.details, resume: resumption(events), remedy: "rollcall report says what to do."};
+  const end = {...last.details, ended: last.at, resume: resumption(events), remedy: "rollcall report says what to do."};
   const {failure: kind, evidence, place} = failure?.details ?? {};
   const cause = ["unknown", "code"].includes(kind) && evidence || failure?.sentence;
   return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;

@@ -14,12 +14,22 @@ async function refreshFlags(ids) {
   }
 }
 
+/** Names of flags that say where a run lies, and how it is called: they differ whatever is tried. */
+const PLACES = /(?:^|[._])(?:run_dir|output_dir|ckpt_path|save_path|save_dir|default_local_dir|use_tensorboard|tensorboard_dir|hub_model_id|\w*run_name|run_group|experiment_name|exp_name|\w*port)$/;
+const LOOPBACK = /\b(127\.\d+\.\d+\.\d+|localhost):\d+/g;
+
+/** Pure: a value without what is of the run's own place: its directory, and ports of this machine. */
+function withoutPlace(text, {id, path}) {
+  const own = path.endsWith(id) ? path.slice(0, path.length - id.length) + id.split("/")[0] : path;
+  return text.replaceAll(own, "RUN").replace(LOOPBACK, "$1");
+}
+
 /** Pure: the flags that are not the same in all runs which tell theirs: the name, and a value of each run. */
 function differing(those) {
   const telling = those.filter(tellsFlags), has = (run, name) => Object.hasOwn(run.flags, name);
   const names = [...new Set(telling.flatMap(({flags}) => Object.keys(flags)))].sort();
-  const given = (run, name) => has(run, name) ? run.flags[name] : null;
-  return names.filter(name => new Set(telling.map(run => given(run, name))).size > 1).map(name => {
+  const given = (run, name) => has(run, name) ? withoutPlace(run.flags[name], run) : null;
+  return names.filter(name => !PLACES.test(name) && new Set(telling.map(run => given(run, name))).size > 1).map(name => {
     const trainers = telling.filter(run => has(run, name)).map(({recipe}) => recipe);
     const absent = run => !tellsFlags(run) ? "unknown" : trainers.includes(run.recipe) ? "default" : "–";
     return {name: name || "command", values: those.map(run => has(run, name) ? {text: run.flags[name] || "no value"} : {text: absent(run), isAbsent: true})};

@@ -47,7 +47,7 @@ async function refresh() {
 
 /** Links to the parts of the page that are there. The address stays: it names the run. */
 function showJumps() {
-  const there = [...document.querySelectorAll("main > section")].filter(part => !part.hidden && part.querySelector("h2:not(.spoken)")).map(part => part.querySelector("h2"));
+  const there = [...document.querySelectorAll("main > section")].filter(part => !part.hidden && part.querySelector("h2:not(.spoken):not([hidden])")).map(part => part.querySelector("h2"));
   const names = there.map(title => title.textContent);
   if (names.join() === [...by("jumps").children].map(one => one.textContent).join()) return;
   by("jumps").replaceChildren(...there.map(title => {
@@ -180,7 +180,7 @@ function tick() {
   const ended = withEnd(state);
   if (ended !== state) return show(state = ended);
   const age = seconds(heard), at = clock(state.at);
-  by("updated").textContent = `updated ${duration(age)} ago`;
+  by("updated").textContent = state.outcome ? "" : `updated ${duration(age)} ago`; // what has ended changes no more
   // Browsers run the clocks of a hidden page once a minute.
   if (age < (document.hidden ? 5 * HIDDEN_SECONDS : LOST_SECONDS) || seconds(asked) < LOST_SECONDS) return;
   if (state.outcome) return void (by("updated").textContent = `The head has ended. This is the state of ${at}.`);
@@ -200,7 +200,7 @@ function tick() {
 /** Say how old is what was read of run directories. */
 function tickKept() {
   const age = seconds(heard), isLate = age > LOST_SECONDS + (isList() ? SLOW_SECONDS : 0) && seconds(asked) > LOST_SECONDS;
-  by("updated").textContent = `read from the run's directory ${duration(age)} ago`;
+  by("updated").textContent = state?.outcome ? "read from the run's directory" : `read from the run's directory ${duration(age)} ago`;
   if (!isLate || document.hidden) return;
   say(troubled ? `The run cannot be read: ${troubled}.` : "Nobody answers any more: open the page by a new link of rollcall open.");
 }

@@ -3,6 +3,7 @@
 
 const MOST_RUNS = 200;
 const STATES = {...ENDS, failed: FAILED, running: ["Running", "good", "▶"], head_lost: ["Head lost", "bad", "✕"], trainer_lost: ["Ended without saying so", "bad", "✕"], queued: ["Queued", "busy", "…"], unreadable: ["Unreadable", "bad", "?"]};
+const TO_DO = new Set(["failed", "stopped", "head_lost", "trainer_lost"]), unfolded = new Set();
 const LIST = document.body.dataset.list; // the directory's name, if the page has no run of its own
 const chosen = new Map(), pointsOf = new Map();
 const together = foldedCharts("together");
@@ -38,7 +39,7 @@ function inOrder(one, other, by) {
 
 /** Pure: the name of a run; with its path if another run has the same name. */
 const titleOf = run => runs.some(other => other.name === run.name && other.id !== run.id) ? `${run.name} (${run.id})` : run.name;
-const ran = ({began, ended}) => began && `${moment(began)}${ended > began ? `, ${duration((Date.parse(ended) - Date.parse(began)) / 1000)}` : ""}`;
+const ran = ({began, ended}) => began && `${dated(began)}${ended > began ? `, ${duration((Date.parse(ended) - Date.parse(began)) / 1000)}` : ""}`;
 
 function showRuns() {
   const wanted = by("runs-filter").value.trim().toLowerCase();
@@ -67,15 +68,27 @@ function runRow(run, isFull) {
   const box = make("input", {type: "checkbox", checked: chosen.has(run.id), disabled: isFull && !chosen.has(run.id), ariaLabel: `Curves of ${title}`});
   box.dataset.run = run.id;
   box.addEventListener("change", () => choose(run.id, box.checked));
-  const best = run.best === null ? "" : `${number(run.best)} ${run.metric}${run.best_step === 0 ? ", before training" : ""}`;
-  const cells = [["run", make("a", {href: addressWith("run", run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`)], ["model", run.model],
-    ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", ran(run)]];
-  return make("tr", {}, make("td", {}, box, " ", lineOf(run.id)), ...cells.map(([name, content]) => {
-    const cell = make("td", {}, content);
+  const best = run.best === null ? "" : `${number(run.best)} ${run.metric_title}${run.best_step === 0 ? ", before training" : `, step ${run.best_step}`}`;
+  const cells = [["run", make("a", {href: addressWith("run", run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`), ...commandsOf(run)], ["model", run.model],
+    ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", run.began ? make("time", {dateTime: run.began, title: `began ${run.began}`}, ran(run)) : ""]];
+  return make("tr", {}, make("td", {}, box, " ", lineOf(run.id)), ...cells.map(([name, ...content]) => {
+    const cell = make("td", {}, ...content);
     cell.dataset.name = name;
     return cell;
   }));
 }
+
+/** What to type about a run that has failed, was stopped or is lost; folded until a reader wants it. */
+function commandsOf(run) {
+  if (!TO_DO.has(run.state)) return [];
+  const path = quoted(run.path), lines = [["go on", run.resume], ["why, and where the time went", `rollcall report ${path}`], ["its page", `rollcall open ${path}`], ["its logs", `rollcall logs ${path}`]];
+  const found = make("details", {open: unfolded.has(run.id)}, make("summary", {}, "commands"), ...lines.filter(([, command]) => command).map(([what, command]) => make("p", {}, `${what}: `, make("code", {}, command))));
+  found.addEventListener("toggle", () => found.open ? unfolded.add(run.id) : unfolded.delete(run.id));
+  return [found];
+}
+
+/** Pure: a word as a shell reads it. */
+const quoted = word => /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 
 /** Choose the runs that the address names, as far as they are known. */
 function chooseNamed() {

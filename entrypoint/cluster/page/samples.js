@@ -1,17 +1,25 @@
 // Some samples of the newest steps: what the policy read and wrote, and its rewards.
 "use strict";
 
+const UNREAD = "Nobody answers who could read samples now. samples.jsonl in the run directory has them: rollcall open RUN shows them.";
 let samplesOf = null;
 
 async function refreshSamples(job, step) {
   if (!by("samples").open || samplesOf === `${job} ${step}`) return;
-  const answer = await ask(`v1/samples?${new URLSearchParams(job ? {job} : {})}`);
-  if (!answer.ok) return;
+  const answer = await ask(`v1/samples?${new URLSearchParams(job ? {job} : {})}`).catch(() => null);
+  if (job !== shownJob) return;
+  if (!answer?.ok) return sayNoSamples(UNREAD);
   samplesOf = `${job} ${step}`;
   const rows = (await answer.json()).samples;
   by("rows").replaceChildren(...rows.reverse().map(sample));
   by("rows").hidden = !rows.length;
-  by("no-rows").hidden = rows.length > 0;
+  sayNoSamples(rows.length ? "" : "The run has no samples yet.");
+}
+
+/** Say why there are none; samples that were read before stay. "": there are some. */
+function sayNoSamples(why) {
+  by("no-rows").textContent = why;
+  by("no-rows").hidden = !why;
 }
 
 /** One sample. Its texts may say anything: they stay text. */

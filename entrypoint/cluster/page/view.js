@@ -1,7 +1,7 @@
 // What all parts of the page use: answers of the head, and words of the state.
 "use strict";
 
-const ANSWER_SECONDS = 10, MANY = 4;
+const ANSWER_SECONDS = 10, MANY = 4, LONG = 18; // LONG: characters of a fact that has two columns
 const by = id => document.getElementById(id);
 
 /** Ask the head. It is an error if the answer is not there within ANSWER_SECONDS. */
@@ -165,20 +165,27 @@ function verdict({outcome, phase, is_starting, is_live, isLost, isWorkerDue, isT
 const said = (node, check) => node.findings[check] ?? `the check ${check} did not pass: rollcall doctor says why`;
 
 /** Names and values as the rows of a list. */
-const pairs = rows => rows.map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value))));
+const pairs = rows => rows.map(([key, value]) => make("div", {className: String(value).length > LONG ? "long" : ""}, make("dt", {}, key), make("dd", {}, String(value))));
+
+/** Pure: the best value of the run's main metric, and when; null without one. */
+const bestOf = best => best ? `${number(best.value)} ${best.title}, ${best.step ? `step ${best.step}` : "before training"}` : null;
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
-  rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", !state.is_live && state.run.created ? moment(state.run.created) : null]);
-  rows.push(["Attempt", state.attempt || null], ["Failures so far", state.failures || null]);
+  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
+  rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", (!state.is_live || state.outcome) && state.run.created ? dated(state.run.created) : null]);
+  const ended = state.outcome?.ended;
+  if (ended) rows.push(["Ended", dated(ended)], ["Took", state.run.created ? duration(Math.max(0, Date.parse(ended) - Date.parse(state.run.created)) / 1000) : null]);
+  rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
+    ["Steps made", state.steps_lost ? `${p.step + state.steps_lost}, ${state.steps_lost} lost` : null],
     ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward == null ? null : number(p.reward)],
     ["Loss", p.loss == null ? null : number(p.loss)],
     heldOut(p.eval),
+    ["Best value", bestOf(curves.best)],
     ["KL", p.kl == null ? null : number(p.kl)],
     ["Tokens/s", goesOn && p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
     ["Step time", goesOn && p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],

@@ -4,6 +4,7 @@
 const HEIGHT = 190;
 const isTime = name => /^(busy|memory)\/(least|mean|most)$/.test(name);
 const hour = time => clock(1000 * time).slice(0, 5);
+const TOUCH = 0.01, MOSTLY = 0.9, PIECE = 10; // share of a chart's span; share of the points; pixels
 const RAW = "59"; // opacity of a curve behind its smoothed one, of 255, as hexadecimal digits
 
 /** The charts inside one element, by groups. */
@@ -56,6 +57,8 @@ class Charts {
     const raw = chart.metrics.map(({name}) => series[name]), averages = this.#weight ? raw.map(values => smoothed(values, this.#weight)) : [];
     const data = [steps, ...raw, ...averages];
     const known = this.drawn.get(chart.title) ?? this.#begin(chart, data);
+    const first = data.length - raw.length, lines = this.#weight ? averages : raw;
+    piled(lines).forEach(([place, count], n) => known.plot.series[first + n].dash = dashOf(chart.metrics[n], place, count));
     known.plot.setData(data);
     if (known.plot.cursor.idx === null || known.plot.cursor.idx === undefined) showNewest(known.plot);
     known.box.setAttribute("aria-label", `${chart.title}. ${chart.metrics.map((metric, place) => spoken(metric, steps, raw[place], averages[place])).join("; ")}`);
@@ -85,6 +88,32 @@ class Charts {
     return made.lastChild;
   }
 }
+
+/**
+ * Pure: for each curve its place in the pile of curves that lie on each other, from below, and how
+ * many these are: [0, 1] if no other lies on it.
+ */
+function piled(lines) {
+  const known = lines.flat().filter(value => typeof value === "number"), limit = TOUCH * (Math.max(...known) - Math.min(...known));
+  const piles = [];
+  for (const line of lines) {
+    const pile = piles.find(([lowest]) => liesOn(line, lowest, limit));
+    pile ? pile.push(line) : piles.push([line]);
+  }
+  return lines.map(line => piles.find(pile => pile.includes(line))).map((pile, n) => [pile.indexOf(lines[n]), pile.length]);
+}
+
+/** Pure: whether two curves are nowhere further apart than the limit, or nearly nowhere. */
+function liesOn(one, other, limit) {
+  const both = one.flatMap((value, n) => typeof value === "number" && typeof other[n] === "number" ? [Math.abs(value - other[n])] : []);
+  return both.length > 0 && both.filter(distance => distance <= limit).length >= MOSTLY * both.length;
+}
+
+/** Pure: the dash of a curve in a pile: the ones above have gaps in which each one below is seen. */
+const dashOf = ({dash}, place, count) => place ? [PIECE * (count - place), PIECE * place] : dash?.length ? dash : undefined;
+
+/** Pure: the range of a chart's values. Nothing but 0, or nothing but 1, is drawn as a share. */
+const rangeOf = (least, most) => least === most && (most === 0 || most === 1) ? [-0.05, 1.05] : least === null ? [least, most] : uPlot.rangeNum(least, most, 0.1, true);
 
 /** Say the newest values below a chart that no pointer is on. */
 const showNewest = plot => plot.setLegend({idxs: plot.data.map(values => values.findLastIndex(value => value !== null && value !== undefined))}, false);
@@ -117,12 +146,12 @@ function options(metrics, width, isSmoothed) {
     height: HEIGHT,
     legend: {markers: {dash: (plot, place) => plot.series[place].dash ? "dashed" : "solid"}},
     hooks: {ready: [showNewest], setSeries: [(plot, place, {show}) => show !== undefined && place > behind && behind && plot.setSeries(place - behind, {show}, false)]},
-    scales: {x: {time: byTime}},
+    scales: {x: {time: byTime}, y: {range: (_, least, most) => rangeOf(least, most)}},
     axes: [byTime ? {...line, values: (_, times) => times.map(hour)} : line, {...line, size: 64, values: (_, values, place, space, step) => ticks(values, step)}],
     series: [byTime ? {label: "time", value: (_, time) => time ? clock(1000 * time) : "--"} : {label: "step"}, ...metrics.slice(0, behind).map(({label, colour}) => ({
       label, class: "raw", stroke: `${colour}${RAW}`, width: 1.5, spanGaps: true, points: {show: false},
     })), ...metrics.map(({name, label, colour, dash}) => ({
-      label, value: (plot, value, series, place) => inLegend(plot, value, place, isSmoothed && series - behind), stroke: colour, dash: dash?.length ? dash : undefined, width: 2, spanGaps: true,
+      label, value: (plot, value, series, place) => inLegend(plot, value, place, isSmoothed && series - behind), stroke: colour, dash: dashOf({dash}, 0), width: 2, spanGaps: true,
       points: {show: (plot, place) => name.startsWith("eval/") || plot.data[place].filter(value => value !== null).length < 2},
     }))],
   };

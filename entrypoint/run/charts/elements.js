@@ -25,6 +25,12 @@ function ticks(values, step) {
   return exact.map(value => value && areSmall ? value.toExponential() : plain(value));
 }
 
+/** Pure: a day and a time, such as 2026-01-31 18:00, here. */
+function dated(at) {
+  const is = new Date(at), two = value => String(value).padStart(2, "0");
+  return `${is.getFullYear()}-${two(is.getMonth() + 1)}-${two(is.getDate())} ${two(is.getHours())}:${two(is.getMinutes())}`;
+}
+
 /** Pure: a time of today, or a day and a time. */
 function moment(at) {
   const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();

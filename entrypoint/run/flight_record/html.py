@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 
-from contract.durations import counted, duration
-from contract.metrics import WHOLE_STEP, Group
+from contract.durations import counted, duration, steps_kept
+from contract.metrics import WHOLE_STEP, Group, title_of
 from entrypoint.run import curves, inline_code
+from entrypoint.run.curves import Best
 from entrypoint.run.flight_record import time_bars
 from entrypoint.run.flight_record.markup import Html, element, joined
 from entrypoint.run.flight_record.read_run import Part, pipelines
@@ -32,6 +33,8 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     f"script-src {' '.join(map(inline_code.source, SCRIPTS))}"
 )
+LONG = 18
+"""Characters of a fact that has two columns, where there are."""
 USES: Mapping[str, str] = {
     TRAINING: curves.GREEN,
     UNTOLD: curves.BLUE,
@@ -93,20 +96,18 @@ def _titled(part: Part) -> str:
 
 def _overview(group: Sequence[Part]) -> Html:
     """The stages in their order: how each ended, and its share of the time."""
-    rows = []
+    rows: list[Sequence[str]] = []
     for part in group:
         record = part.record
-        rows.append(
-            element(
-                "tr",
-                element("th", element("a", _titled(part), href=f"#{part.name}"), scope="row"),
-                element("td", part.facts.get("recipe", "")),
-                element("td", _chip(part.state)),
-                element("td", str(record.steps) if record else ""),
-                element("td", duration(record.wall_seconds) if record else ""),
-                element("td", str(len(record.failures)) if record else ""),
-            )
+        cells = (
+            element("a", _titled(part), href=f"#{part.name}"),
+            part.facts.get("recipe", ""),
+            _chip(part.state),
+            str(record.steps) if record else "",
+            duration(record.wall_seconds) if record else "",
+            str(len(record.failures)) if record else "",
         )
+        rows.append(cells)
     spent = [
         (_titled(part), part.record.wall_seconds, curves.LINES[place % len(curves.LINES)])
         for place, part in enumerate(group)
@@ -124,7 +125,9 @@ def _one(part: Part, level: int) -> Iterator[Html]:
     """One run. `level`: of its headings."""
     title = f"h{level}"
     yield element("p", _chip(part.state), " ", part.sentence, class_="end")
-    yield from (element("p", line) for line in (part.end.why() if part.end else ()))
+    for line in part.end.why() if part.end else ():
+        label, _, text = line.partition(": ")
+        yield element("p", element("b", f"{label}: "), element("span", text, class_="typed"))
     record = part.record
     if record is None:
         return
@@ -153,24 +156,44 @@ def _one(part: Part, level: int) -> Iterator[Html]:
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Html:
-    return element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in rows))
+    return element("dl", *(_pair(name, text) for name, text in rows))
+
+
+def _pair(name: str, text: str) -> Html:
+    width = "long" if len(text) > LONG else None
+    return element("div", element("dt", name), element("dd", text), class_=width)
 
 
 def _facts(part: Part) -> Iterator[tuple[str, str]]:
     assert part.record is not None
     record = part.record
-    for name in ("model", "recipe"):
-        if value := part.facts.get(name):
-            yield name, value
+    facts = part.facts
+    told = {
+        "model": facts.get("model_path") or facts.get("model", ""),
+        "data": facts.get("data", ""),
+        "algorithm": facts.get("algorithm", ""),
+        "recipe": facts.get("recipe", ""),
+        "run directory": facts.get("run_dir", ""),
+        "best value": _valued(part.best),
+        "last value": _valued(part.last),
+    }
+    yield from ((name, text) for name, text in told.items() if text)
     yield from (
+        ("steps", steps_kept(record.steps, record.steps_lost).replace(" steps", "")),
+        ("time", duration(record.wall_seconds)),
         ("began", moment(record.began)),
         ("last event", moment(record.ended)),
-        ("time", duration(record.wall_seconds)),
-        ("steps", str(record.steps)),
         ("attempts", str(len(record.attempts))),
         ("failures", str(len(record.failures))),
         ("repairs", str(len(record.repairs))),
     )
+
+
+def _valued(best: Best | None) -> str:
+    if best is None:
+        return ""
+    when = f"after step {best.step}" if best.step else "before training"
+    return f"{title_of(best.metric)} {best.value:.4g}, {when}"
 
 
 def _curves(part: Part) -> Html:
@@ -187,13 +210,12 @@ def _curves(part: Part) -> Html:
 
 
 def _first_and_last(part: Part) -> Html:
-    rows = []
+    rows: list[Sequence[str]] = []
     for chart in part.curves["charts"]:
         for metric in chart["metrics"]:
             values = zip(part.curves["steps"], part.curves["series"][metric["name"]], strict=True)
             known = [f"{value:g} at step {step}" for step, value in values if value is not None]
-            cells = [element("td", words) for words in (metric["label"], known[0], known[-1])]
-            rows.append(element("tr", element("th", chart["title"], scope="row"), *cells))
+            rows.append((chart["title"], metric["label"], known[0], known[-1]))
     return _table(f"The curves of {part.name}", ("chart", "metric", "first", "last"), rows)
 
 
@@ -259,24 +281,37 @@ def _repairs(record: FlightRecord) -> Html:
 def _attempts(name: str, record: FlightRecord) -> Html:
     names = ("attempt", "began", "time", "from step", "steps", "end")
     rows = [
-        element(
-            "tr",
-            element("th", str(one.number), scope="row"),
-            element("td", moment(one.at)),
-            element("td", duration(one.seconds)),
-            element("td", str(one.resumed_from)),
-            element("td", str(one.steps)),
-            element("td", one.ending, class_=time_bars.attempt_colour(one.ending)),
+        (
+            str(one.number),
+            moment(one.at),
+            duration(one.seconds),
+            str(one.resumed_from),
+            str(one.steps),
+            element("span", one.ending, class_=time_bars.attempt_colour(one.ending)),
         )
         for one in record.attempts
     ]
     return _table(f"The attempts of {name}", names, rows)
 
 
-def _table(label: str, names: Sequence[str], rows: Sequence[Html]) -> Html:
-    """A table that scrolls where it is too wide: by the keyboard, too."""
+def _table(label: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    """A table that scrolls where it is too wide: by the keyboard, too. A phone has a block a row.
+
+    There a cell has the name of its column in `data-name`.
+    """
     heads = [element("th", name, scope="col") for name in names]
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    made = [
+        element(
+            "tr",
+            element("th", row[0], scope="row", data_name=names[0]),
+            *(
+                element("td", text, data_name=name)
+                for name, text in zip(names[1:], row[1:], strict=True)
+            ),
+        )
+        for row in rows
+    ]
+    table = element("table", element("thead", element("tr", *heads)), element("tbody", *made))
     return element("div", table, class_="wide", role="region", aria_label=label, tabindex="0")
 
 

@@ -11,6 +11,7 @@ from contract import lease
 from contract.durations import duration
 from contract.files import stored_json
 from contract.journal import read_events
+from contract.metrics import title_of
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
@@ -62,15 +63,38 @@ class Part:
     curves: Row = field(default_factory=dict)
     """`steps`, and `series`: metric → its values, or None where it has none."""
     best: Best | None = None
-    """The best value of the run's main metric; None if there is none."""
+    """The best value of the run's main metric in one row; None if there is none."""
+
+    @property
+    def last(self) -> Best | None:
+        """The newest value of the run's main metric; None if there is none."""
+        if self.best is None:
+            return None
+        values = self.curves["series"].get(self.best.metric, ())
+        points = zip(self.curves["steps"], values, strict=True)
+        known = [(step, value) for step, value in points if value is not None]
+        return Best(self.best.metric, known[-1][1], known[-1][0]) if known else None
+
+    def began_with(self) -> Iterator[str]:
+        """Yield model, data and algorithm in a line, as far as they are known."""
+        facts = self.facts
+        told = {
+            "model": facts.get("model_path") or facts.get("model"),
+            "data": facts.get("data"),
+            "algorithm": facts.get("algorithm"),
+        }
+        if any(told.values()):
+            yield ", ".join(f"{name} {text}" for name, text in told.items() if text)
 
     def best_told(self) -> Iterator[str]:
         """Yield which step was best; if it is the model before training, that nothing is better."""
         if (best := self.best) is None or not self.curves["steps"]:
             return
-        told = f"{best.metric} {best.value:.4g}"
+        told = f"{title_of(best.metric)} {best.value:.4g}"
         if best.step:
             yield f"best value: {told}, after step {best.step}"
+            if self.last and self.last.step > best.step:
+                yield f"last value: {self.last.value:.4g}, after step {self.last.step}"
         elif self.curves["steps"][-1]:
             yield f"the model before training was best: {told}. Training made it worse"
 

@@ -103,6 +103,8 @@ class FlightRecord:
     wall_seconds: float
     steps: int
     """Steps that the run has at its end."""
+    steps_lost: int
+    """Finished steps that the run has gone back over: it makes them again."""
     effective_time_ratio: float
     """Share of the wall time that went into steps that count; 0 if the job tells no steps."""
     seconds: Mapping[str, float]
@@ -136,6 +138,7 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
         sentence=last.sentence,
         wall_seconds=round(tally.elapsed, 3),
         steps=read.steps,
+        steps_lost=read.lost,
         effective_time_ratio=round(tally.effective_time_ratio, 4),
         seconds={use: n for use, n in sorted(seconds.items(), key=lambda use: -use[1]) if n > 0},
         attempts=_attempts(events),
@@ -153,6 +156,8 @@ class _Read:
         self.repairs: list[RepairRecord] = []
         self.steps = 0
         """The step that was finished or rolled back to last, which need not be the highest."""
+        self.lost = 0
+        """Finished steps that the run has gone back over."""
         self._events: list[Event] = []
         self._later: Event | None = None
         """The newest of some steps in a row, after the first."""
@@ -172,6 +177,8 @@ class _Read:
         self.tally.add(at, kind, details)
         event = Event(place, at, self.tally.elapsed, kind, attempt, sentence, details)
         if kind in FINISHED or kind in GOES_BACK:
+            if kind in GOES_BACK:
+                self.lost += max(0, self.steps - details["step"])
             self.steps = details["step"]
         if kind in REPAIRS:
             self.repairs.append(_repair(event))

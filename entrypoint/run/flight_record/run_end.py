@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contract.durations import counted
+from contract.durations import counted, steps_kept
 from contract.exit_codes import RESUMES
 from contract.files import stored_json
 from contract.journal import EXPORT
 from contract.journal_file.index import landmarks
 from contract.launch import standalone
 from contract.manifest import checkpoint_path, steps_on_disk
+from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint.run import run_attempts
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
+from entrypoint.run.flight_record.text import dated
 
 ENTRY = "job.json"
 """A submitted job's entry in the queue, in its run directory."""
@@ -45,6 +48,12 @@ class Ended:
     """False if a trainer without a head made the last attempt."""
     model: Path | None = None
     """The directory of the trained model; None if there is none."""
+    at: str = ""
+    """When it has ended; "" if that is not known."""
+    steps_kept: int = 0
+    """Steps of result.json, without those that the run has gone back over and not made again."""
+    steps_lost: int = 0
+    """Finished steps that the run has gone back over."""
     best: Path | None = None
     """The directory of the best policy on held-out prompts after a step; None if there is none."""
 
@@ -62,6 +71,9 @@ class Ended:
             "model": self.model and str(self.model),
             "best_policy": self.best and str(self.best),
             "outcome": told,
+            "ended": self.at,
+            "steps_kept": self.steps_kept,
+            "steps_lost": self.steps_lost,
             "result": dict(self.result),
         }
 
@@ -75,6 +87,7 @@ class Ended:
             "cause": self.cause,
             "place": self.place,
             "log": self.log.stem if self.log else "",
+            "ended": self.at,
         }
 
     def lines(self) -> Iterator[str]:
@@ -86,7 +99,8 @@ class Ended:
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
         # A cluster of submitted jobs, and a run that did not begin, have made none.
         if stored_json.is_count(steps) and stored_json.is_count(attempts) and attempts:
-            yield f"{counted(steps, 'step')}, {counted(attempts, 'attempt')}"
+            kept = steps_kept(self.steps_kept, self.steps_lost)
+            yield f"{kept}, {counted(attempts, 'attempt')}{self.at and f', ended {dated(self.at)}'}"
         yield from self.places()
 
     def places(self) -> Iterator[str]:
@@ -150,6 +164,8 @@ def read(run: RunFiles) -> Ended | None:
         result = stored_json.json_object(run.result) or {}
     except FileNotFoundError:
         result = {}
+    attempts = run_attempts.read(run.journal, Progress.read(run.progress), trains=False)
+    told = steps if stored_json.is_count(steps := result.get("steps")) else 0
     outcome = str(last["details"]["outcome"])
     of = str(failure["details"]["failure"]) if failure else None
     code = last["details"].get("exit_code")
@@ -165,6 +181,9 @@ def read(run: RunFiles) -> Ended | None:
         has_head=not standalone.is_by_trainer(start),
         model=_model(run, exported) if outcome == "finished" else None,
         best=_best(run),
+        at=str(last["at"]),
+        steps_kept=attempts.progress.step if attempts.progress else told,
+        steps_lost=attempts.steps_lost,
     )
     if outcome != "failed":
         return ended

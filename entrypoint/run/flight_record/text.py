@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from contract.durations import counted, duration
+from contract.durations import counted, duration, steps_kept
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
 from entrypoint.run.flight_record.time_accounting import TRAINING, UNTOLD
 
@@ -13,7 +13,7 @@ from entrypoint.run.flight_record.time_accounting import TRAINING, UNTOLD
 def lines(record: FlightRecord) -> Iterator[str]:
     yield f"{record.outcome}: {record.sentence}"
     yield (
-        f"{counted(record.steps, 'step')} in {duration(record.wall_seconds)}, "
+        f"{steps_kept(record.steps, record.steps_lost)} in {duration(record.wall_seconds)}, "
         f"{counted(len(record.attempts), 'attempt')}, "
         f"{counted(len(record.failures), 'failure')}"
     )
@@ -38,7 +38,7 @@ def lines(record: FlightRecord) -> Iterator[str]:
     if record.repairs:
         yield "mended while the job went on:"
         for repair in record.repairs:
-            yield f"  {_time(repair.at)} attempt {repair.attempt}: {repair.sentence}"
+            yield f"  {dated(repair.at)} attempt {repair.attempt}: {repair.sentence}"
 
 
 def effective_time(record: FlightRecord) -> str:
@@ -49,7 +49,7 @@ def effective_time(record: FlightRecord) -> str:
 
 
 def _failure(failure: FailureRecord) -> Iterator[str]:
-    yield f"  {_time(failure.at)} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
+    yield f"  {dated(failure.at)} attempt {failure.attempt}: {failure.failure}: {failure.evidence}"
     yield f"    {failure.answer}: {failure.decision}"
     back = (
         f"next step {duration(failure.recovery_seconds)} later"
@@ -62,7 +62,7 @@ def _failure(failure: FailureRecord) -> Iterator[str]:
     )
 
 
-def _time(at: str) -> str:
+def dated(at: str) -> str:
     """Return a time of the record as the console and the logs have it."""
     return datetime.fromisoformat(at).strftime("%Y-%m-%d %H:%M:%S%z")
 

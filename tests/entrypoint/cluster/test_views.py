@@ -123,7 +123,7 @@ def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
     head.run.run.write_text(json.dumps(row))
     state = head.get("/v1/state").json()
     facts = {"name": head.run.root.name, "id": "a1", "recipe": "builtin", "model": "tiny"}
-    assert state["run"] == facts
+    assert state["run"] == {**facts, "run_dir": str(head.run.root), "algorithm": "PPO (gae)"}
     assert state["head_node"]["present"]
     assert state["head_node"]["versions"]["ray"] == "2.55.0"
     assert state["may_stop"]
@@ -162,6 +162,8 @@ def test_the_curves_are_those_of_the_run(head: Head) -> None:
     head.run.metrics.write_text('{"step": 1, "train/reward": 0.5}\n')
     answer = head.get("/v1/curves").json()
     assert answer["series"] == {"train/reward": [0.5]}
+    best = {"metric": "train/reward", "title": "reward", "value": 0.5, "step": 1}
+    assert answer["best"] == best
     assert head.get(f"/v1/curves?after=2&version={answer['version']}").json()["series"] == {}
 
 

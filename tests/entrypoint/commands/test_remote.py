@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,10 +77,12 @@ def test_status_and_stop_tell_the_outcome(
     run = RunFiles(tmp_path)
     lived(run, None, outcome)
     assert command(settings(run), parse("status", [])) == 0
-    assert capsys.readouterr().out == (
+    told, _, ended = capsys.readouterr().out.rpartition(", ended ")
+    assert told == (
         f"the run has ended ({outcome.name}, exit code {int(outcome.exit_code)}): "
-        f"{outcome.sentence}\n{to_do}24 steps, 2 attempts\n"
+        f"{outcome.sentence}\n{to_do}24 steps, 2 attempts"
     )
+    assert datetime.fromisoformat(ended.strip()).tzinfo is not None
     assert command(settings(run), parse("status", ["--json"])) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["phase"] == "ended"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.journal import EventSource, append_event, timestamp
+from contract.journal import EventSource, append_event, read_events, timestamp
 from contract.progress import Progress
 from entrypoint.run import run_attempts
+from entrypoint.run.flight_record import text
+from entrypoint.run.flight_record.record import from_journal
 
 FAST = Progress(
     step=3, total_steps=60, attempt=1, tokens_per_second=2490.0, step_seconds=2.0, eta_seconds=90.0
@@ -68,6 +70,33 @@ def test_the_time_says_whose_a_progress_without_an_attempt_is(journal: Path) -> 
     assert run_attempts.read(journal, first, trains=True).is_starting
     time.sleep(0.005)
     assert not run_attempts.read(journal, replace(first, at=timestamp()), trains=True).is_starting
+
+
+def test_the_steps_that_are_lost_are_those_that_the_report_counts(journal: Path) -> None:
+    steps_and_backs = [("step", 1), ("step", 2), ("step", 3), ("resume", 1), ("resume", 1)]
+    for kind, step in [*steps_and_backs, ("step", 2), ("rank-replaced", 1), ("step", 2)]:
+        append_event(journal, kind, "…", {"step": step}, source=EventSource(attempt=1))
+    found = run_attempts.read(journal, FAST, trains=True)
+    assert found.steps_lost == 3
+    record = from_journal(read_events(journal))
+    assert (record.steps, record.steps_lost) == (2, found.steps_lost)
+    assert "2 steps kept of 5 made in" in "\n".join(text.lines(record))
+
+
+def test_steps_that_are_not_made_again_are_not_kept(journal: Path) -> None:
+    first, second = EventSource(attempt=1), EventSource(attempt=2)
+    append_event(journal, "step", "…", {"step": 3}, source=first)
+    fail(journal)
+    begin(journal, 2)
+    append_event(journal, "resume", "…", {"step": 1}, source=second)
+    found = run_attempts.read(journal, FAST, trains=True)
+    assert found.progress is not None
+    record = from_journal(read_events(journal))
+    assert (record.steps, record.steps_lost) == (found.progress.step, found.steps_lost) == (1, 2)
+    append_event(journal, "step", "…", {"step": 2}, source=second)
+    made = run_attempts.read(journal, replace(FAST, step=2, attempt=2), trains=True).progress
+    assert made is not None
+    assert made.step == 2
 
 
 def test_a_command_that_tells_no_steps_runs_from_its_begin_and_is_not_starting(

@@ -9,6 +9,8 @@ import pytest
 
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
+from trainer.config.estimators import ESTIMATORS
+from trainer.config.options.algorithm import AdvantageSettings
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,48 @@ def test_a_run_has_the_name_of_its_job_before_it_begins(
         if row is not None:
             path.write_text(json.dumps(row))
     assert run_facts.read(run)["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            {"recipe": "builtin", "flags": {"pretrain": "/m/tiny", "prompt_data": "/d/t.jsonl"}},
+            ("/m/tiny", "/d/t.jsonl", "PPO (gae)"),
+        ),
+        (
+            {"recipe": "builtin", "flags": {"advantage_estimator": "group_norm"}},
+            ("", "", "GRPO (group_norm)"),
+        ),
+        (
+            {
+                "recipe": "verl",
+                "flags": {
+                    "critic.model.path": "/m/critic",
+                    "actor_rollout_ref.model.path": "/m/policy",
+                    "data.train_files": "/d/gsm8k.parquet",
+                    "algorithm.adv_estimator": "grpo",
+                },
+            },
+            ("/m/policy", "/d/gsm8k.parquet", "grpo"),
+        ),
+        (
+            {"recipe": "supervised", "command": ["sft"], "flags": {"dataset": "/d/sft.jsonl"}},
+            ("", "/d/sft.jsonl", "SFT"),
+        ),
+        ({"recipe": "command", "command": ["python", "x.py"]}, ("", "", "")),
+        ({"recipe": "builtin", "command": 7, "flags": ["damaged"]}, ("", "", "PPO (gae)")),
+    ],
+)
+def test_the_flags_say_model_data_and_algorithm(
+    row: object, told: tuple[str, str, str], tmp_path: Path
+) -> None:
+    run = RunFiles(tmp_path)
+    run.run.write_text(json.dumps(row))
+    found = run_facts.read(run)
+    assert tuple(found.get(name, "") for name in ("model_path", "data", "algorithm")) == told
+
+
+def test_the_estimator_of_a_run_that_gives_none_is_the_trainers_default() -> None:
+    assert AdvantageSettings().estimator == run_facts.DEFAULT_ESTIMATOR
+    assert run_facts.KNOWN_AS.keys() <= ESTIMATORS.keys()

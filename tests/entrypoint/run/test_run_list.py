@@ -30,7 +30,7 @@ def rows_of(root: Path) -> dict[str, dict[str, Any]]:
 def running(root: Path, *, is_alive: bool) -> RunFiles:
     """A run that has not ended, whose head has, or has not, told lately that it lives."""
     clock = Clock()
-    clock.then(0, "start")
+    clock.then(0, "start", resume="rollcall up --seed 3")
     clock.begins(1)
     clock.steps(1, 1, 2, 3)
     run = reported_runs.written(root, clock)
@@ -58,15 +58,19 @@ def test_a_row_says_what_became_of_a_run(tmp_path: Path) -> None:
         "steps": 60,
         "total_steps": None,
         "metric": "eval/accuracy",
+        "metric_title": "held-out accuracy",
         "best": pytest.approx(0.8751, abs=1e-4),
         "best_step": 60,
         "began": "2026-01-01T00:00:00+00:00",
         "ended": "2026-01-01T01:03:41+00:00",
+        "path": str(tmp_path / "demo-1" / "run"),
+        "resume": "",
     }
     assert (rows["sft"]["metric"], rows["sft"]["best"], rows["sft"]["steps"]) == (
         "eval/accuracy", 0.75, 100,
     )  # fmt: skip
     assert (rows["dead"]["state"], rows["live"]["state"]) == ("head_lost", "running")
+    assert (rows["dead"]["resume"], rows["live"]["resume"]) == ("rollcall up --seed 3", "")
 
 
 def test_the_jobs_of_a_cluster_are_runs_and_the_cluster_is_none(tmp_path: Path) -> None:
@@ -219,6 +223,6 @@ def test_the_best_value_says_whether_it_is_of_the_model_before_training(tmp_path
     assert found == {"worse": (0.4, 0), "better": (0.4, 1), "same": (0.4, 1)}
     told = {name: list(read_run.of_run(RunFiles(tmp_path / name)).best_told()) for name in found}
     assert told["worse"] == [
-        "the model before training was best: eval/accuracy 0.4. Training made it worse"
+        "the model before training was best: held-out accuracy 0.4. Training made it worse"
     ]
-    assert told["same"] == ["best value: eval/accuracy 0.4, after step 1"]
+    assert told["same"] == ["best value: held-out accuracy 0.4, after step 1"]

@@ -97,7 +97,9 @@ def test_the_jobs_of_a_cluster_are_in_the_order_of_their_numbers_and_pipelines(
     }
     assert report_command.main([str(run.root)]) == 0
     said = capsys.readouterr().out
-    assert "job-4 (ppo, after job-3):\n  finished: the job has finished\n  60 steps in" in said
+    assert "job-4 (ppo, after job-3):\n  finished: the job has finished\n  60 steps kept of" in said
+    assert "60 steps kept of 62 made in 1 h 3 min, 2 attempts, 1 failure" in said
+    assert "  model tiny-7b\n" in said
 
 
 @pytest.mark.parametrize("ended", [None, "2026-01-01T00:00:00.000+00:00"])
