@@ -95,7 +95,7 @@ def _why_it_stays(one: Straggler, slow: int, scene: Scene) -> tuple[Why, str] | 
         return Why.HEAD, what
     if one.speed.against is Against.PAST:
         return Why.NO_PEERS, "no rank like it shows what is usual now"
-    if 2 * slow >= scene.computing:
+    if slow > 1 and 2 * slow >= scene.computing:  # of two, one alone is the slow one
         return Why.MANY, f"{slow} of {scene.computing} nodes are slow, so that no single one is it"
     nodes = len(scene.workers) + 1
     lately = sum(away < HOUR for away in scene.left)

@@ -50,7 +50,6 @@ def test_the_slowest_node_alone_leaves_for_the_spare() -> None:
     [
         (slow("head"), SCENE, Why.HEAD, "it is the head"),
         (slow("a", against=Against.PAST), SCENE, Why.NO_PEERS, "no rank like it"),
-        (slow("a"), replace(SCENE, computing=2), Why.MANY, "1 of 2 nodes are slow"),
         (slow("a"), replace(SCENE, spares=()), Why.NO_SPARE, "no spare is there"),
         (slow("a"), replace(SCENE, left=(HOUR - 60,)), Why.TOO_OFTEN, "The next one may in 1 min"),
         (slow("a"), replace(SCENE, left=(2 * HOUR,) * 3), Why.TOO_OFTEN, "3 have left this run"),
@@ -64,6 +63,15 @@ def test_a_slow_node_stays_and_it_is_said_why(
     assert (stays.node, stays.why) == (one.node, why)
     assert stays.sentence.startswith(f"{one.sentence}, and stays: ")
     assert words in stays.sentence
+
+
+@pytest.mark.parametrize("computing", [1, 2, 3])
+def test_one_node_alone_leaves_however_few_are_compared(computing: int) -> None:
+    """With one node, its ranks have each other as peers."""
+    (leaves,) = decide([slow("a")], replace(SCENE, computing=computing))
+    assert isinstance(leaves, Leaves)
+    told = decide([slow("a"), slow("b")], replace(SCENE, computing=computing))
+    assert [one.why for one in told if isinstance(one, Stays)] == [Why.MANY] * 2
 
 
 def test_while_half_of_the_nodes_are_slow_none_leaves() -> None:
