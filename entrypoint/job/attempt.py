@@ -236,7 +236,6 @@ class Attempt:
                         self._stop(WorkerLeaving(f"{worker} leaves: {why}"))
             self._look_for_kills()
             self._look_for_silent_workers()
-            self._look_for_moves()
             self._look_for_changes()
             self._look_for_stragglers()
             self._told.publish()
@@ -327,25 +326,20 @@ class Attempt:
         self._lost = (self._lost | self._silent) & now
         self._silent = now
 
-    def _look_for_moves(self) -> None:
-        """Give a lost worker's place to the spare on which the job goes on, once it says so."""
-        roll = self.run.control.roll()
-        if not self.run.settings.keeps_spares or roll.complete:
-            return
-        with suppress(OSError):
-            for event in self.run.journal.landmarks(MOVED):
-                if event["attempt"] == self.plan.number:
-                    to = str(event["details"].get("node"))
-                    self.run.control.move_place(event["details"]["lost"], to)
-
     def _tell_worker(self, kind: str, name: str, what: str) -> None:
         self._tell(kind, f"{name} {what}", node=name)
 
     def _say_events(self) -> None:
-        """Log what only the job knows: how it began, and what it has repaired."""
+        """Log what only the job knows: how it began, and what it has repaired.
+
+        The spare on which the job goes on gets the place of the lost worker.
+        """
         for event in self._events.new():
             self._line.end()
             self.run.journal.say(event)
+            if event["kind"] == MOVED and self.run.settings.keeps_spares:
+                about = event["details"]
+                self.run.control.move_place(str(about.get("lost")), str(about.get("node")))
 
     def _grow(self, saved: int, sentence: str) -> None:
         """Stop at the first checkpoint after additional workers are there.
