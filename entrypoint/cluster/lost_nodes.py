@@ -12,7 +12,7 @@ from entrypoint.cluster.roll import RegisteredNode
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A worker or a spare that was there, and is gone."""
+    """A worker or a spare that was there, or the head before this one, and is gone."""
 
     name: str
     address: str
@@ -26,6 +26,8 @@ class Attendance:
     heard: frozenset[str]
     """Nodes that are there, or start."""
     lost: tuple[LostNode, ...] = ()
+    away: frozenset[str] = frozenset()
+    """Nodes that were there, and may be back at any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,11 @@ class Known:
     """What the registry knows of the nodes, by their names."""
 
     joined: Mapping[str, NodeInfo]
-    """What each node said last of those that have ever joined."""
+    """What each node said last of those that have ever joined, and the members of the head before
+    this one."""
     entries: Mapping[str, RegisteredNode]
+    refused: Mapping[str, str]
+    """Nodes that came back, and were not taken → why."""
     forgotten: Mapping[str, float]
     """Those that left or are to join again → since when."""
     evicted: Mapping[tuple[str, str], Evicted]
@@ -62,11 +67,15 @@ def attendance(known: Known, now: float, patience: float) -> Attendance:
     """
     present = (name for name, entry in known.entries.items() if entry.present(now))
     heard = frozenset(present) - set(known.unwanted)
-    lost = []
+    lost, away = [], set()
     for name, info in known.joined.items():
-        if name not in heard and (why := _why_gone(known, info, now, patience)):
+        if name in heard:
+            continue
+        if why := _why_gone(known, info, now, patience):
             lost.append(LostNode(name, info.address, info.rank, why))
-    return Attendance(heard, tuple(lost))
+        else:
+            away.add(name)
+    return Attendance(heard, tuple(lost), frozenset(away))
 
 
 def _why_gone(known: Known, info: NodeInfo, now: float, patience: float) -> str:
@@ -76,9 +85,11 @@ def _why_gone(known: Known, info: NodeInfo, now: float, patience: float) -> str:
         return why
     if evicted := known.evicted.get((name, info.address)):
         return evicted.why
+    if why := known.refused.get(name):
+        return f"it came back, and was refused: {why}"
     entry, since = known.entries.get(name), known.forgotten.get(name)
     if entry is not None and now - entry.seen_at > patience:
         return f"it has been silent for {duration(now - entry.seen_at)}"
     if since is not None and now - since > patience:
-        return f"it has left, and has not come back for {duration(now - since)}"
+        return f"it has not come back for {duration(now - since)}"
     return ""

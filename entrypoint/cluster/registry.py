@@ -96,7 +96,8 @@ class NodeRegistry:
         self._unwanted: Mapping[str, str] = {}
         """Nodes in whose place others are to come before they leave → why."""
         self._joined: dict[str, NodeInfo] = {}
-        """What each worker said last of those that have ever joined."""
+        """What each worker said last of those that have ever joined, and the members of the head
+        before this one."""
         self._oom_counts: dict[str, int] = {}
         """Worker → the newest count of OOM kills that it reported."""
         self._oom_kills: Counter[str] = Counter()
@@ -222,9 +223,21 @@ class NodeRegistry:
         with self._lock:
             now = time.monotonic()
             known = Known(
-                self._joined, self._entries, self._forgotten, self._evicted, self._unwanted
+                self._joined,
+                self._entries,
+                self._refused,
+                self._forgotten,
+                self._evicted,
+                self._unwanted,
             )
             return lost_nodes.attendance(known, now, patience)
+
+    def remember(self, members: Sequence[NodeInfo]) -> None:
+        """Note who was in the cluster of the head before this one, and may come back."""
+        with self._lock:
+            for info in members:
+                self._joined.setdefault(info.node, info)
+                self._forgotten.setdefault(info.node, time.monotonic())
 
     def silent(self) -> frozenset[str]:
         """Return the names of workers that had joined and are not heard any more."""

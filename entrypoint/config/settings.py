@@ -503,8 +503,12 @@ class Settings:
 
     @property
     def keeps_spares(self) -> bool:
-        """Whether a node beyond the workers waits for a place, instead of taking one."""
-        return self.spare_workers > 0 or self.stragglers is Stragglers.REPLACE
+        """Whether a node beyond the workers waits for a place, instead of taking one.
+
+        The platform and ROLLCALL_REPLACE_COMMAND may both bring a node for a lost one.
+        """
+        brings = self.replace_command is not None and self.ray_address is None
+        return self.spare_workers > 0 or self.stragglers is Stragglers.REPLACE or brings
 
     @property
     def shares_run_dir(self) -> bool:

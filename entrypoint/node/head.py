@@ -18,7 +18,7 @@ from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
 from contract.journal_file.index import newest_first
 from contract.run_dir import RunFiles
-from entrypoint.cluster import differences, storage_proof
+from entrypoint.cluster import differences, earlier_nodes, storage_proof
 from entrypoint.cluster.access import keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
@@ -139,6 +139,7 @@ def _serve(
                 incarnation=own.incarnation,
                 resume=_resume(journal, settings, taken),
                 failover=heritage.failover(settings, role.expected_workers).as_dict(),
+                address=address,
             )
             if taken:
                 _tell_move(journal, settings, run)
@@ -200,6 +201,9 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
     began, me, inbox = time.monotonic(), node.me, node.inbox
     token = run_token.for_head(settings)
     registry = _registry(settings, role, me)
+    if role.takeovers:
+        before = journal.landmarks(*earlier_nodes.KINDS)
+        registry.remember(earlier_nodes.members(before, settings.node_name))
     cluster = (
         ExistingRay(settings, journal, registry, inbox)
         if settings.ray_address

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from contract.files.fd_store import FdStore
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
-from entrypoint.cluster import differences
+from entrypoint.cluster import differences, earlier_nodes
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.parsers import NEVER
 from entrypoint.config.read import read_settings
@@ -199,9 +199,8 @@ def _moved(text: str, hosts: Sequence[str], address: str) -> str:
 
 def _others(settings: Settings) -> tuple[str, ...]:
     """Return the workers of the last roll besides this one: a new head waits for no others."""
-    rolls = list(landmarks(RunFiles(settings.run_dir).journal).events(["roll"]))
-    present = rolls[-1]["details"].get("present", []) if rolls else []
-    return tuple(name for name in present if name != settings.node_name)
+    events = landmarks(RunFiles(settings.run_dir).journal).events(earlier_nodes.KINDS)
+    return tuple(name for name in earlier_nodes.workers(events) if name != settings.node_name)
 
 
 def _without(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from entrypoint.cluster.earlier_nodes import CHECK_IN
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.processes.inbox import Inbox, StopAsked, WorkerLeaves
 from entrypoint.run.journal import Journal
@@ -30,7 +31,8 @@ class JournalObserver:
     def checked_in(self, info: NodeInfo) -> None:
         verb = "has joined Ray" if info.joined else "checked in"
         sentence = f"{info.node} at {info.address} {verb} ({info.has})"
-        self.journal.record("check-in", sentence, node=info.node)
+        about = {"node": info.node, "address": info.address, "rank": info.rank}
+        self.journal.record(CHECK_IN, sentence, **about)
 
     def refused(self, info: NodeInfo, reason: str) -> None:
         sentence = f"refused {info.node} at {info.address}: {reason}"

@@ -13,16 +13,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from contract.durations import duration
 from contract.files.append import append_line
+from contract.lease import SupersededError
 from contract.progress import Progress
 from contract.redaction import redact, secret_texts
 from contract.run_dir import RunFiles
 from entrypoint.cluster.lost_nodes import Attendance, LostNode
 from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.cluster.roll import SILENT_SECONDS
 from entrypoint.config.settings import Settings
 from entrypoint.processes.process import Process, StartError
 from entrypoint.run.journal import Journal
@@ -35,6 +38,8 @@ LOOK_SECONDS = 1.0
 COMMAND_SECONDS = 600.0
 """Time limit of one run of the program."""
 POLL_SECONDS = 0.5
+FROZEN_SECONDS = 5.0
+"""After so long without a look, this process was frozen: living nodes are heard again first."""
 AGAIN_SECONDS = 10.0
 """Pause after a failure of the program; it doubles with each failure in a row."""
 LINES = 1000
@@ -47,35 +52,48 @@ MOST_OUTPUT = 20_000
 class Requests:
     """Which lost nodes another node is asked for: each once, and no more than the run lacks.
 
-    Times are seconds of a monotonic clock.
+    As many lost nodes are open as nodes are lacking. When others come, those places are filled
+    first for which one is on its way, then those that are open for longest. Times are seconds of a
+    monotonic clock.
     """
 
     wanted: int
     """Workers and spares that are to be there."""
     patience: float
     """How long a node that was asked for may take to come."""
-    told: set[str] = field(default_factory=set)
-    """Lost nodes that the journal has told of."""
+    _open: list[str] = field(default_factory=list)
+    """Lost nodes in whose place none has come, as they were lost."""
+    _filled: list[str] = field(default_factory=list)
+    """Lost nodes in whose place others have come, the newest last."""
     _awaited: dict[str, float] = field(default_factory=dict)
-    """Lost node → since when another is on its way."""
-    _seen: set[str] = field(default_factory=set)
-    """Nodes that have been there."""
+    """Node → since when another is on its way."""
 
     def due(self, seen: Attendance, now: float) -> list[LostNode]:
         """Return the lost nodes for which another node is needed and not on its way."""
-        heard = seen.heard
-        self.told.difference_update(heard)
-        late = [n for n, at in self._awaited.items() if n in heard or now - at > self.patience]
-        newcomers = heard - self._seen
-        for name in [*late, *list(self._awaited)[: len(newcomers - set(self._awaited))]]:
+        lost = {node.name: node for node in seen.lost}
+        fresh = [name for name in lost if name not in (*self._open, *self._filled)]
+        self._open = [name for name in (*self._open, *fresh) if name in lost]
+        self._filled = [name for name in self._filled if name in lost]
+        lacking = max(0, self.wanted - len(seen.heard) - len(seen.away))
+        coming = sorted(self._open, key=lambda name: name not in self._awaited)
+        for name in coming[: max(0, len(coming) - lacking)]:
+            self._open.remove(name)
+            self._filled.append(name)
             self._awaited.pop(name, None)
-        self._seen.update(heard)
-        lacking = max(0, self.wanted - len(heard) - len(self._awaited))
-        return [node for node in seen.lost if node.name not in self._awaited][:lacking]
+        while self._filled and len(self._open) < lacking:
+            self._open.append(self._filled.pop())
+        for name, at in list(self._awaited.items()):
+            if name in seen.heard or now - at > self.patience:
+                del self._awaited[name]
+        return [lost[name] for name in self._open if name not in self._awaited]
 
-    def brought(self, name: str, now: float) -> None:
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset(self._open)
+
+    def brought(self, name: str, at: float) -> None:
         """Note that the program says that it has asked for a node in the place of `name`."""
-        self._awaited[name] = now
+        self._awaited[name] = at
 
 
 @dataclass(slots=True)
@@ -114,28 +132,49 @@ class _Watch:
         self._files, self._over = RunFiles(settings.run_dir), over
         wanted = registry.expected + settings.spare_workers
         self._requests = Requests(wanted, settings.replace_timeout)
+        self._told: set[str] = set()
+        """Open nodes that the journal has told of."""
         self._budget = Budget(settings.max_restarts)
         self._failures = 0
         self._not_before = 0.0
         self._said_exhausted = False
 
     def run(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
-            try:
-                self._look()
-            except OSError as error:  # storage that does not answer: the head itself says so
-                log.debug("the journal does not take what is told of a lost node: %s", error)
+        awake, looked = 0.0, time.monotonic()
+        with suppress(SupersededError):  # the main thread ends this head
+            self._take_over(looked)
+            while not self._over.wait(LOOK_SECONDS):
+                if time.monotonic() - looked > LOOK_SECONDS + FROZEN_SECONDS:
+                    awake = time.monotonic() + SILENT_SECONDS
+                if time.monotonic() >= awake:
+                    self._try_to_look()
+                looked = time.monotonic()
+
+    def _take_over(self, now: float) -> None:
+        """Note which nodes the head before this one has asked for."""
+        with suppress(OSError, ValueError):
+            for event in self._journal.landmarks("replace"):
+                age = time.time() - datetime.fromisoformat(event["at"]).timestamp()
+                if event["details"].get("exit_code") == 0:
+                    self._requests.brought(str(event["details"].get("node")), now - max(0.0, age))
+
+    def _try_to_look(self) -> None:
+        try:
+            self._look()
+        except OSError as error:  # storage that does not answer: the head itself says so
+            log.debug("the journal does not take what is told of a lost node: %s", error)
 
     def _look(self) -> None:
         seen = self._registry.attendance(self._settings.node_timeout)
         now = time.monotonic()
-        for node in self._requests.due(seen, now):
-            if node.name not in self._requests.told:
-                self._requests.told.add(node.name)
+        due = self._requests.due(seen, now)
+        self._told &= self._requests.open
+        for node in due:
+            if node.name not in self._told:
+                self._told.add(node.name)
                 self._tell_of_need(node)
-            if self._settings.replace_command and now >= self._not_before and self._may_run():
-                self._replace(node, self._settings.replace_command)
-                return  # the roll may be another by now
+        if due and self._settings.replace_command and now >= self._not_before and self._may_run():
+            self._replace(due[0], self._settings.replace_command)
 
     def _tell_of_need(self, node: LostNode) -> None:
         runs = f"{VARIABLE} is to bring one" if self._settings.replace_command else ""

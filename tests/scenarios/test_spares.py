@@ -82,7 +82,45 @@ def test_work_that_the_job_has_moved_to_the_spare_is_no_loss_of_the_attempt(
     assert len(list(world.journal.events(MOVED))) == 1
 
 
+def test_each_move_of_the_work_counts_once_whoever_comes_back_meanwhile(tmp_path: Path) -> None:
+    """A spare takes the first place; who had it comes back as the spare, and takes the other."""
+    placed: list[tuple[str, ...]] = []
+
+    def has_moved(world: World, lost: str, to: str) -> None:
+        world.journal.write(MOVED, f"{to} goes on", lost=lost, node=to)
+        deadline = time.monotonic() + 10
+        while to not in world.control.roll().present:
+            assert time.monotonic() < deadline, world.control.roll()
+            time.sleep(0.02)
+
+    def moves(world: World) -> JobInfo:
+        roll = world.control.roll()
+        (first, second), (spare,) = roll.present, roll.spares
+        has_moved(world, first, spare)
+        has_moved(world, second, first)
+        loses(second, lambda world: DIED)(world)
+        time.sleep(1.5)  # some looks at a roll that lacks the spare
+        placed.append((*sorted(world.control.roll().present), spare, first))
+        world.check_in(second, ADDRESSES[second])
+        return ends(FINISHED, at_step=6)(world)
+
+    world = with_a_spare(tmp_path, moves)
+    assert world.lives().name == "finished"
+    ((*present, spare, first),) = placed
+    assert present == sorted([spare, first])
+
+
 def test_the_roll_does_not_wait_long_for_a_spare_that_does_not_come(tmp_path: Path) -> None:
     world = with_a_spare(tmp_path, ends(FINISHED), names="ab")
     assert world.lives().name == "finished"
     assert world.sentences("roll") == ["2 of 2 workers and 0 of 1 spares are there"]
+
+
+def test_a_node_too_many_is_a_spare_where_a_program_brings_nodes(tmp_path: Path) -> None:
+    """The platform has started the lost node again, too."""
+    given = {"ROLLCALL_REPLACE_COMMAND": "true"}
+    world = World(tmp_path, ends(FINISHED), workers=2, minimum=2, **given)
+    for name in "abc":
+        world.later(0.05, partial(world.check_in, name, ADDRESSES[name]))
+    assert world.lives().name == "finished"
+    assert world.sentences("roll") == ["2 of 2 workers and 1 spare are there"]

@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contract.run_dir import RunFiles
 from entrypoint.cluster.lost_nodes import Attendance, LostNode
@@ -22,6 +25,7 @@ from entrypoint.config.read import read_settings
 from entrypoint.node import replacement
 from entrypoint.node.replacement import Budget, Requests
 from entrypoint.run.journal import Journal
+from entrypoint.run.lease import Lease
 
 API_KEY = "rp-0123456789abcdef"
 GONE = LostNode("worker-1", "127.0.0.3", 3, "it has been silent for 20 s")
@@ -171,13 +175,125 @@ def test_a_node_is_asked_for_once_and_again_only_if_none_comes_in_time() -> None
     come = Attendance(frozenset({"worker-2", "worker-9"}), (GONE,))
     assert requests.due(come, 304.0) == []
     other = LostNode("worker-2", "127.0.0.4", None, "it has left")
-    assert requests.due(Attendance(frozenset({"worker-9"}), (GONE, other)), 900.0) == [GONE]
+    lost = Attendance(frozenset({"worker-9"}), (GONE, other))
+    assert requests.due(lost, 900.0) == [other], "another has the place of worker-1"
+
+
+def test_a_node_that_is_silent_for_a_moment_is_not_lacking() -> None:
+    requests = Requests(wanted=2, patience=300.0)
+    requests.brought("worker-1", 0.0)
+    both = frozenset({"worker-2", "worker-9"})
+    assert requests.due(Attendance(both, (GONE,)), 1.0) == []
+    one, other = map(frozenset, ({"worker-2"}, {"worker-9"}))
+    assert requests.due(Attendance(one, (GONE,), away=other), 900.0) == []
+    assert requests.due(Attendance(one, (GONE,)), 901.0) == [GONE], "it never joined, and is gone"
+
+
+NAMES, STATES = tuple("abcdef"), ("heard", "away", "lost")
+LOOK = st.tuples(
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(STATES)),
+    st.booleans(),
+    st.floats(0.0, 200.0),
+)
+
+
+@given(looks=st.lists(LOOK, max_size=20), wanted=st.integers(0, 4))
+def test_as_many_lost_nodes_are_due_as_are_lacking_and_each_once_while_one_is_on_its_way(
+    looks: list[tuple[dict[str, str], bool, float]], wanted: int
+) -> None:
+    """Whatever nodes do; the program runs for the first of those that are due, or it fails."""
+    requests, now, asked = Requests(wanted, patience=300.0), 0.0, dict[str, float]()
+    before = set[str]()
+    for nodes, brings, seconds in looks:
+        now += seconds
+        there = {s: frozenset(n for n, state in nodes.items() if state == s) for s in STATES}
+        gone = [LostNode(name, "", None, "it has left") for name in sorted(there["lost"])]
+        seen = Attendance(there["heard"], tuple(gone), there["away"])
+        due = [node.name for node in requests.due(seen, now)]
+        lacking = max(0, wanted - len(there["heard"]) - len(there["away"]))
+        assert len(requests.open) == min(lacking, len(gone))
+        assert set(due) <= requests.open <= there["lost"]
+        over = there["heard"] | (there["lost"] - requests.open)
+        asked = {n: at for n, at in asked.items() if n not in over and now - at <= 300.0}
+        assert set(due) == requests.open - set(asked)
+        fresh = there["lost"] - before
+        assert len(requests.open & fresh) == min(lacking, len(fresh)), "a new loss is told of"
+        before = set(there["lost"])
+        if due and brings:
+            requests.brought(due[0], now)
+            asked[due[0]] = now
 
 
 def test_no_more_nodes_are_asked_for_than_are_lacking() -> None:
     other = LostNode("worker-2", "127.0.0.4", None, "it has left")
     come = Attendance(frozenset({"worker-3"}), (GONE, other))
-    assert Requests(wanted=2, patience=300.0).due(come, 0.0) == [GONE]
+    assert len(Requests(wanted=2, patience=300.0).due(come, 0.0)) == 1
+
+
+def test_a_second_loss_is_told_of_although_the_first_one_is_still_away(tmp_path: Path) -> None:
+    head = Head(tmp_path, "true")
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        head.until("replace", 2)
+        head.registry.check_in(info("worker-9"), "")
+        time.sleep(0.3)
+        head.registry.evict("worker-9", "it is broken, too")
+        head.until("replace", 4)
+    assert [e["details"]["node"] for e in head.events("node-needed")] == ["worker-1", "worker-9"]
+
+
+def test_a_node_that_comes_back_with_another_image_is_replaced(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    with head.watching():
+        head.registry.forget("worker-1")
+        head.registry.me = replace(info("head"), versions={"ray": "2.2"})
+        other = replace(info("worker-1"), versions={"ray": "2.1"})
+        assert head.registry.check_in(other, "").refusal
+        (needed,) = head.until("node-needed")
+    assert "it came back, and was refused: " in needed["sentence"]
+
+
+def test_a_head_that_was_frozen_hears_its_nodes_before_it_asks_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacement, "FROZEN_SECONDS", -1.0)  # each look comes late
+    head = Head(tmp_path)
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        time.sleep(0.5)
+    assert not head.events("node-needed")
+
+
+def test_a_head_that_has_taken_over_asks_for_the_lost_head_and_not_again_for_others(
+    tmp_path: Path,
+) -> None:
+    head = Head(tmp_path, "true")
+    head.journal.record("replace", "it ran", node="worker-2", exit_code=0)
+    head.registry.expected = 3
+    lost = [replace(info(name), address="127.0.0.9", rank=7) for name in ("head-1", "worker-2")]
+    head.registry.remember([*lost, info("worker-1")])
+    with head.watching():
+        head.until("replace", 3)
+        time.sleep(0.3)
+    (needed,) = head.events("node-needed")
+    assert needed["details"] == {"node": "head-1", "address": "127.0.0.9", "rank": 7}
+    assert "it has not come back for" in needed["sentence"]
+    assert len(head.events("replace")) == 3
+
+
+def test_a_head_that_is_no_more_asks_for_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = Head(tmp_path, "touch", str(tmp_path / "ran"))
+    lease = Lease(head.files.leases)
+    with lease:
+        head.journal.claim = lease.claim
+        (head.files.leases / str(lease.claim.epoch + 1)).write_text("{}")
+        with head.watching():
+            head.registry.evict("worker-1", "it is broken")
+            time.sleep(0.5)
+    assert not (tmp_path / "ran").exists()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_new_step_renews_the_budget() -> None:
