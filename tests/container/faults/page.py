@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Notices": tuple(table.notices()),
     "Storage": tuple(table_storage.FAULTS),
     "Containers, network, memory": table_containers.FAULTS,
-    "Spares": table_spares.FAULTS,
+    "Spares": tuple(fault for _, fault in table_spares.FAULTS),
 }
 IN_README = (
     *("driver-killed", "policy-killed", "engine-killed", "container-worker-killed"),

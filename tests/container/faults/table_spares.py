@@ -1,27 +1,36 @@
-"""Faults of a cluster with a spare."""
+"""Faults of a cluster in which other nodes take the places of those that are lost, or slow."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from contract.launch.places import MOVED
+from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
 from tests.container.cluster import ENDLESS
-from tests.container.faults.fault import Fault
+from tests.container.faults.fault import DIED, Fault
 from tests.container.faults.table_containers import BOOT_SECONDS, Containers
+from tests.support.podman import podman
 
-WORKERS = 2
+A_FIFTH = 0.2
+"""Of a CPU. A node has little else to do than its rank, which takes longer than that."""
 
 
 class Spared(Containers):
     """Two workers, each with a rank of the policy, and a spare."""
 
+    workers, spares = 2, 1
+    flags: ClassVar[Sequence[str]] = ()
+    variables: ClassVar[Mapping[str, str]] = {}
+
     def boot(self) -> None:
-        job = (*ENDLESS, "--remote_rm_url", "arithmetic", "--actor_num_nodes", str(WORKERS))
-        own = {"ROLLCALL_SPARE_WORKERS": "1", "ROLLCALL_HANG_TIMEOUT": "45"}
+        job = (*ENDLESS, "--remote_rm_url", "arithmetic", "--actor_num_nodes", "2", *self.flags)
+        own = {"ROLLCALL_SPARE_WORKERS": str(self.spares), "ROLLCALL_HANG_TIMEOUT": "45"}
         self._newest = 0
-        self.head(*job, workers=WORKERS, **own)
-        for _ in range(WORKERS + 1):
+        self.head(*job, workers=self.workers, **own, **self.variables)
+        for _ in range(self.workers + self.spares):
             self.another()
         self.watch.goes_on(within=BOOT_SECONDS)
         self.watch.event("checkpoint", within=60)
@@ -33,7 +42,7 @@ class Spared(Containers):
 
     def with_spare(self) -> None:
         """Wait for the spare; another machine comes if there is none."""
-        if len(self._running()) <= WORKERS:
+        if len(self._running()) < self.workers + self.spares:
             self.another()
         self.until(lambda: bool(self._state()["spares"]), "spare", within=BOOT_SECONDS)
 
@@ -47,9 +56,11 @@ class Spared(Containers):
             name = moves[name]
         return str(name)
 
-    def lose(self) -> None:
-        """A worker's machine is gone for ever."""
-        self.nodes.pop(self.holder()).remove()
+    def lose(self) -> str:
+        """A worker's machine is gone for ever; return its name."""
+        name = self.holder()
+        self.nodes.pop(name).remove()
+        return name
 
     def _running(self) -> list[str]:
         return [n for n, node in self.nodes.items() if n.startswith("worker-") and node.running]
@@ -60,18 +71,91 @@ class Spared(Containers):
         return state
 
 
+class Slowed(Spared):
+    """A head and a worker with a rank each, and a spare for a node that becomes slow.
+
+    More passes over the samples make an update longer than the moments for which a CPU is given.
+    """
+
+    workers = 1
+    flags = ("--max_epochs", "4")
+    variables: ClassVar[Mapping[str, str]] = {"ROLLCALL_STRAGGLERS": "replace"}
+
+
+class Brought(Spared):
+    """No spare: a program on the head asks for another machine."""
+
+    spares = 0
+    variables: ClassVar[Mapping[str, str]] = {
+        "ROLLCALL_REPLACE_COMMAND": "touch /checkpoints/asked-for-{node}"
+    }
+
+
 def is_lost(cluster: Spared) -> None:
     cluster.with_spare()
     cluster.watch.goes_on(within=30)
     cluster.lose()
 
 
-FAULTS: tuple[Fault[Spared], ...] = (
-    Fault(
-        name="spare-worker-for-ever",
-        sentence="a worker is lost for good, and a spare is there",
-        inject=is_lost,
-        deadline=90,
-        restarts=False,
+def becomes_slow(cluster: Spared) -> None:
+    cluster.with_spare()
+    cluster.watch.goes_on(within=30)
+    podman("update", f"--cpus={A_FIFTH}", cluster.nodes[cluster.holder()].id)
+
+
+def the_slow_one_leaves(cluster: Spared) -> None:
+    slow = cluster.holder()
+    left = cluster.watch.event(SLOW_LEFT, within=180)
+    assert left["details"]["node"] == slow, left
+    assert " times as long as its peers for the same work" in left["sentence"]
+    assert cluster.nodes[slow].exit_code(within=60) == 76
+
+
+def is_lost_for_good(cluster: Spared) -> None:
+    cluster.lose()
+
+
+def one_that_was_asked_for_comes(cluster: Spared) -> None:
+    cluster.until(lambda: bool(list(cluster.run.root.glob("asked-for-*"))), "request", within=60)
+    (asked,) = cluster.run.root.glob("asked-for-*")
+    (needed,) = cluster.events("node-needed")
+    assert asked.name == f"asked-for-{needed['details']['node']}"
+    cluster.another()
+    cluster.watch.event("replace", within=10, after=1)
+    assert [e["details"].get("exit_code") for e in cluster.events("replace")] == [None, 0]
+
+
+FAULTS: tuple[tuple[type[Spared], Fault[Spared]], ...] = (
+    (
+        Spared,
+        Fault(
+            name="spare-worker-for-ever",
+            sentence="a worker is lost for good, and a spare is there",
+            inject=is_lost,
+            deadline=90,
+            restarts=False,
+        ),
+    ),
+    (
+        Slowed,
+        Fault(
+            name="spare-worker-slow",
+            sentence="a worker gets a fifth of a CPU, and leaves for a spare",
+            inject=becomes_slow,
+            heal=the_slow_one_leaves,
+            deadline=240,
+        ),
+    ),
+    (
+        Brought,
+        Fault(
+            name="spare-worker-brought",
+            sentence="a worker is lost for good, and `ROLLCALL_REPLACE_COMMAND` brings another",
+            inject=is_lost_for_good,
+            heal=one_that_was_asked_for_comes,
+            deadline=120,
+            classes=DIED,
+            restarts=None,
+        ),
     ),
 )
