@@ -24,7 +24,7 @@ class LostNode:
 @dataclass(frozen=True, slots=True)
 class Attendance:
     heard: frozenset[str]
-    """Nodes that are there, or start."""
+    """Members that are there, or start again."""
     lost: tuple[LostNode, ...] = ()
     away: frozenset[str] = frozenset()
     """Nodes that were there, and may be back at any moment."""
@@ -65,8 +65,8 @@ def attendance(known: Known, now: float, patience: float) -> Attendance:
     `patience`: seconds of silence after which a node counts as gone. One that was evicted is gone
     at once, and one that is unwanted counts as gone.
     """
-    present = (name for name, entry in known.entries.items() if entry.present(now))
-    heard = frozenset(present) - set(known.unwanted)
+    present = {name for name, entry in known.entries.items() if entry.present(now)}
+    heard = frozenset(present & set(known.joined)) - set(known.unwanted)
     lost, away = [], set()
     for name, info in known.joined.items():
         if name in heard:

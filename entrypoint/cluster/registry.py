@@ -5,6 +5,7 @@ Every method may be called from any thread. A method waits only for the registry
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -55,6 +56,8 @@ class Spares:
     """Ray places the job's work as it likes, so that their Ray has to offer nothing."""
     kept: bool = False
     """A node beyond the workers is a spare, also if none is expected."""
+    patience: float = math.inf
+    """Seconds for which a place is empty before a node that left because it is slow may have it."""
 
 
 class NodeRegistry:
@@ -78,7 +81,7 @@ class NodeRegistry:
         self.health = Health()
         self._own_gpus: Sequence[GpuUse] = ()
         self._skipped_checks = skipped_checks
-        self._began = time.monotonic()
+        self._began = self._whole_at = time.monotonic()
         self._lock = threading.Lock()
         self._entries: dict[str, RegisteredNode] = {}
         self._refused: dict[str, str] = {}
@@ -153,7 +156,10 @@ class NodeRegistry:
             staying = {name: self._entries[name] for name in self._in_turn()}
             now = time.monotonic()
             off = roll.OffRoll(self._refused, self._forgotten)
-            return roll.roll_state(staying, self._places, now, self._began, off)
+            state = roll.roll_state(staying, self._places, now, self._began, off)
+            if state.complete:
+                self._whole_at = now
+            return state
 
     def is_spare(self, node: str) -> bool:
         """Whether a node is there, has joined, and has no place. All polls ask: it is cheap."""
@@ -443,11 +449,19 @@ class NodeRegistry:
         return None
 
     def _still_evicted(self, info: NodeInfo) -> str | None:
-        """Return why an evicted node stays out; None if it has passed its checks since."""
+        """Return why an evicted node stays out; None if it has passed its checks since.
+
+        A slow node is better than a place that stays empty.
+        """
         known = self._evicted.get((info.node, info.address))
         if known is None:
             return None
-        if (rest := known.until - time.monotonic()) > 0:
+        now = time.monotonic()
+        if (rest := known.until - now) > 0:
+            lacking = len(self._workers(now)) < self.expected
+            if lacking and now - self._whole_at > self._spares.patience:
+                del self._evicted[info.node, info.address]
+                return None
             return f"{known.why}; it may be back in {duration(rest)}"
         if info.examined and info.examined != known.life:
             del self._evicted[info.node, info.address]

@@ -70,7 +70,10 @@ class SlowNodes:
         """Show nothing while no job runs."""
         control = self.run.control
         control.speeds, control.stragglers, control.staying = (), (), ()
-        control.replace_first({})
+
+    def over(self) -> None:
+        """Ask for no node any more: the job has ended, and none of its nodes is slow."""
+        self.run.control.replace_first({})
 
     def is_free(self) -> bool:
         """Return whether there is a spare for the place of a slow node."""

@@ -142,6 +142,8 @@ class Supervisor:
             return Outcome.of_error(error, self.run.settings.run_dir, self.run.inbox)
         finally:
             self.rendezvous.collective.close()
+            if self._slow:
+                self._slow.over()
 
     def _hang_watch(self) -> HangWatch:
         """Return a watch that knows the starts that earlier heads have seen. Raises OSError."""

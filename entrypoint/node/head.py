@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import socket
 import time
@@ -268,7 +269,9 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
 
 def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:
     places_itself = settings.waits_for_jobs or not RECIPES[settings.recipe].keeps_to_nodes
-    spares = Spares(role.spare_workers, places_itself, settings.keeps_spares)
+    shrinks = role.min_workers < role.expected_workers
+    patience = math.inf if shrinks else settings.replace_timeout
+    spares = Spares(role.spare_workers, places_itself, settings.keeps_spares, patience)
     skipped = differences.skipped_checks(settings)
     return NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
 

@@ -10,6 +10,7 @@ import logging
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from typing import Any
 from contract.durations import duration
 from contract.files.append import append_line
 from contract.lease import SupersededError
-from contract.progress import Progress
 from contract.redaction import redact, secret_texts
 from contract.run_dir import RunFiles
 from entrypoint.cluster.lost_nodes import Attendance, LostNode
@@ -67,6 +67,8 @@ class Requests:
     """Lost nodes in whose place others have come, the newest last."""
     _awaited: dict[str, float] = field(default_factory=dict)
     """Node → since when another is on its way."""
+    runs: Counter[str] = field(default_factory=Counter)
+    """Open node → how often the program has run for it."""
 
     def due(self, seen: Attendance, now: float) -> list[LostNode]:
         """Return the lost nodes for which another node is needed and not on its way."""
@@ -85,6 +87,8 @@ class Requests:
         for name, at in list(self._awaited.items()):
             if name in seen.heard or now - at > self.patience:
                 del self._awaited[name]
+        for name in set(self.runs) - self.open:
+            del self.runs[name]
         return [lost[name] for name in self._open if name not in self._awaited]
 
     @property
@@ -94,20 +98,6 @@ class Requests:
     def brought(self, name: str, at: float) -> None:
         """Note that the program says that it has asked for a node in the place of `name`."""
         self._awaited[name] = at
-
-
-@dataclass(slots=True)
-class Budget:
-    """How often the program may still run: a new step renews it."""
-
-    most: int
-    used: int = 0
-    _step: int = 0
-
-    def left(self, step: int) -> int:
-        if step > self._step:
-            self._step, self.used = step, 0
-        return max(0, self.most - self.used)
 
 
 @contextmanager
@@ -134,10 +124,10 @@ class _Watch:
         self._requests = Requests(wanted, settings.replace_timeout)
         self._told: set[str] = set()
         """Open nodes that the journal has told of."""
-        self._budget = Budget(settings.max_restarts)
+        self._exhausted: set[str] = set()
+        """Open nodes of which the journal has said that the program runs for them no more."""
         self._failures = 0
         self._not_before = 0.0
-        self._said_exhausted = False
 
     def run(self) -> None:
         awake, looked = 0.0, time.monotonic()
@@ -152,11 +142,16 @@ class _Watch:
 
     def _take_over(self, now: float) -> None:
         """Note which nodes the head before this one has asked for."""
+        asked: dict[str, float] = {}
         with suppress(OSError, ValueError):
-            for event in self._journal.landmarks("replace"):
+            for event in self._journal.landmarks("replace", "replace-failed"):
+                name = str(event["details"].get("node"))
                 age = time.time() - datetime.fromisoformat(event["at"]).timestamp()
-                if event["details"].get("exit_code") == 0:
-                    self._requests.brought(str(event["details"].get("node")), now - max(0.0, age))
+                asked[name] = now - max(0.0, age)
+                if event["kind"] == "replace-failed":
+                    del asked[name]
+        for name, at in asked.items():
+            self._requests.brought(name, at)
 
     def _try_to_look(self) -> None:
         try:
@@ -169,12 +164,15 @@ class _Watch:
         now = time.monotonic()
         due = self._requests.due(seen, now)
         self._told &= self._requests.open
+        self._exhausted &= self._requests.open
         for node in due:
             if node.name not in self._told:
                 self._told.add(node.name)
                 self._tell_of_need(node)
-        if due and self._settings.replace_command and now >= self._not_before and self._may_run():
-            self._replace(due[0], self._settings.replace_command)
+        if self._settings.replace_command and now >= self._not_before:
+            for node in filter(self._may_run, due):
+                self._replace(node, self._settings.replace_command)
+                return  # the roll may be another by now
 
     def _tell_of_need(self, node: LostNode) -> None:
         runs = f"{VARIABLE} is to bring one" if self._settings.replace_command else ""
@@ -182,26 +180,23 @@ class _Watch:
         details = {"node": node.name, "address": node.address, "rank": node.rank}
         self._journal.record("node-needed", "; ".join(filter(None, [sentence, runs])), **details)
 
-    def _may_run(self) -> bool:
-        step = 0
-        with suppress(OSError):
-            progress = Progress.read(self._files.progress)
-            step = progress.step if progress else 0
-        left = self._budget.left(step)
-        if left:
-            self._said_exhausted = False
-        elif not self._said_exhausted:
-            self._said_exhausted = True
+    def _may_run(self, node: LostNode) -> bool:
+        runs = self._requests.runs[node.name]
+        if runs < self._settings.max_restarts:
+            return True
+        if node.name not in self._exhausted:
+            self._exhausted.add(node.name)
             self._journal.record(
                 "replace-failed",
-                f"{VARIABLE} has run {self._budget.used} times since the last step "
-                "(ROLLCALL_MAX_RESTARTS): it runs again after another step",
+                f"{VARIABLE} has run {runs} times for {node.name}, and no node has come "
+                "(ROLLCALL_MAX_RESTARTS): start one by hand",
+                node=node.name,
             )
-        return left > 0
+        return False
 
     def _replace(self, node: LostNode, command: Sequence[str]) -> None:
-        self._budget.used += 1
-        details: dict[str, Any] = {"node": node.name, "number": self._budget.used}
+        self._requests.runs[node.name] += 1
+        details: dict[str, Any] = {"node": node.name, "number": self._requests.runs[node.name]}
         self._journal.record("replace", f"{VARIABLE} runs for {node.name}", **details)
         began = time.monotonic()
         if (ran := run(command, node, self._settings, self._over)) is None:

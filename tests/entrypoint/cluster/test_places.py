@@ -121,3 +121,21 @@ def test_a_node_beyond_the_workers_is_kept_as_a_spare_though_none_is_expected() 
     state = rolled("abc", Places(2, kept=True))
     assert (state.present, state.spares) == (("a", "b"), ("c",))
     assert str(state) == "2 of 2 workers and 1 spare are there"
+
+
+def test_a_node_that_left_because_it_is_slow_is_back_only_where_a_place_stays_empty() -> None:
+    """The spare may die in the moment in which it is to take the place."""
+
+    def taken(there: str, patience: float) -> bool:
+        registry = NodeRegistry(info("head"), 2, "first", spares=Spares(1, patience=patience))
+        for name in "abc":
+            registry.check_in(info(name), "")
+        assert registry.roll_state().with_spares
+        registry.evict("a", "it is slow", seconds=60.0)
+        for name in set("bc") - set(there):
+            registry.evict(name, "it is gone")
+        return registry.check_in(info("a", joined=False), "").refusal is None
+
+    assert taken("b", patience=0.0)
+    assert not taken("bc", patience=0.0)
+    assert not taken("b", patience=60.0)

@@ -23,7 +23,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config.read import read_settings
 from entrypoint.node import replacement
-from entrypoint.node.replacement import Budget, Requests
+from entrypoint.node.replacement import Requests
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 
@@ -296,7 +296,23 @@ def test_a_head_that_is_no_more_asks_for_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_new_step_renews_the_budget() -> None:
-    budget = Budget(most=1)
-    budget.used = 1
-    assert (budget.left(0), budget.left(5), budget.left(5)) == (0, 1, 1)
+def test_nodes_that_do_not_join_are_asked_for_as_often_as_the_limit_says_whatever_steps_follow(
+    tmp_path: Path,
+) -> None:
+    """Each that comes is of another image, or cannot start Ray; each costs its hire."""
+    given = {"ROLLCALL_MAX_RESTARTS": "2", "ROLLCALL_REPLACE_TIMEOUT": "1s"}
+    head = Head(tmp_path, "true", **given)
+    with head.watching():
+        head.registry.evict("worker-1", "it is broken")
+        other_image = replace(info("new-1"), unfit=["nodes.versions: another image"])
+        for number, new in enumerate([other_image, info("new-2", joined=False)], start=1):
+            head.until("replace", 2 * number)
+            head.registry.check_in(new, "")
+        (failed,) = head.until("replace-failed")
+        time.sleep(1.5)
+        assert len(head.events("replace")) == 4
+        head.registry.check_in(info("worker-7"), "")
+        time.sleep(0.3)
+        head.registry.evict("worker-7", "it is broken, too")
+        head.until("replace", 6)
+    assert "has run 2 times for worker-1, and no node has come" in failed["sentence"]
