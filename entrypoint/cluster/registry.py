@@ -286,10 +286,10 @@ class NodeRegistry:
         """
         with self._lock:
             entry = self._entries.pop(worker, None)
-            if entry is not None:
+            info = entry.info if entry else self._joined.get(worker)  # it may be joining again
+            if info is not None:
                 until = time.monotonic() + seconds
-                address, life = entry.info.address, entry.info.examined
-                self._evicted[worker, address] = Evicted(why, life, until)
+                self._evicted[worker, info.address] = Evicted(why, info.examined, until)
 
     def refuse(self, worker: str, address: str, why: str, seconds: float) -> None:
         """Refuse a node for so many seconds, which an earlier head has evicted."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from entrypoint.cluster.slow_nodes import (
     HOUR,
@@ -94,3 +96,37 @@ def test_so_few_may_leave_that_a_wrong_measurement_empties_no_cluster() -> None:
     assert [most_an_hour(nodes) for nodes in (3, 199, 2048)] == [1, 1, 20]
     assert [most_a_run(nodes) for nodes in (3, 128, 2048)] == [3, 12, 204]
     assert OUT_SECONDS > HOUR
+
+
+@given(
+    ranks=st.lists(
+        st.tuples(
+            st.sampled_from(["head", "a", "b", "c", "gone"]),
+            st.floats(1.08, 4.0),
+            st.sampled_from(list(Against)),
+        )
+    ),
+    computing=st.integers(1, 5),
+    spares=st.sampled_from([(), ("e",), ("e", "f")]),
+    left=st.lists(st.floats(0.0, 3 * HOUR), max_size=4),
+)
+def test_one_worker_at_most_leaves_and_of_each_other_slow_node_it_is_said_why_it_stays(
+    ranks: list[tuple[str, float, Against]],
+    computing: int,
+    spares: tuple[str, ...],
+    left: list[float],
+) -> None:
+    scene = replace(SCENE, computing=computing, spares=spares, left=left)
+    told = decide([slow(*rank) for rank in ranks], scene)
+    leaving = [one for one in told if isinstance(one, Leaves)]
+    nodes = {node for node, _, _ in ranks if node != "gone"}
+    assert len(leaving) <= 1
+    assert len(told) == len({one.node for one in told})
+    assert {one.node for one in told} <= nodes
+    assert leaving or {one.node for one in told} == nodes
+    for one in leaving:
+        assert one.node != "head"
+        assert spares
+        assert len(nodes) == 1 or 2 * len(nodes) < computing
+        assert sum(away < HOUR for away in left) < most_an_hour(5)
+        assert len(left) < most_a_run(5)
