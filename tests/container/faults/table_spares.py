@@ -83,12 +83,24 @@ class Slowed(Spared):
 
 
 class Brought(Spared):
-    """No spare: a program on the head asks for another machine."""
+    """No spare: a program on the head, whichever node that is, asks for another machine."""
 
     spares = 0
     variables: ClassVar[Mapping[str, str]] = {
-        "ROLLCALL_REPLACE_COMMAND": "touch /checkpoints/asked-for-{node}"
+        "ROLLCALL_REPLACE_COMMAND": "touch /checkpoints/asked-for-{node}",
+        "ROLLCALL_HEAD_FAILOVER": "auto",
     }
+
+    def is_whole(self) -> bool:
+        """Whether a step was finished after a roll of all workers under the head that leads now."""
+        move, roll, step = (self.events(kind)[-1] for kind in ("head-moved", "roll", "step"))
+        there = len(roll["details"]["present"]) == self.workers
+        return there and bool(move["at"] < roll["at"] < step["at"])
+
+    def asked_for(self) -> list[str]:
+        """The lost nodes in whose places machines were asked for."""
+        found = self.run.root.glob("asked-for-*")
+        return sorted(path.name.removeprefix("asked-for-") for path in found)
 
 
 def is_lost(cluster: Spared) -> None:
@@ -116,10 +128,10 @@ def is_lost_for_good(cluster: Spared) -> None:
 
 
 def one_that_was_asked_for_comes(cluster: Spared) -> None:
-    cluster.until(lambda: bool(list(cluster.run.root.glob("asked-for-*"))), "request", within=60)
-    (asked,) = cluster.run.root.glob("asked-for-*")
+    assert isinstance(cluster, Brought)
+    cluster.until(lambda: bool(cluster.asked_for()), "request", within=60)
     (needed,) = cluster.events("node-needed")
-    assert asked.name == f"asked-for-{needed['details']['node']}"
+    assert cluster.asked_for() == [needed["details"]["node"]]
     cluster.another()
     cluster.watch.event("replace", within=10, after=1)
     assert [e["details"].get("exit_code") for e in cluster.events("replace")] == [None, 0]

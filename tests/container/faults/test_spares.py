@@ -8,8 +8,9 @@ import pytest
 
 from tests.container.faults import results
 from tests.container.faults.fault import Fault, undergo
-from tests.container.faults.table_spares import FAULTS, Spared
+from tests.container.faults.table_spares import FAULTS, Brought, Spared
 from tests.support.podman import missing
+from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -25,3 +26,20 @@ def test_another_node_takes_the_place_in_time_and_the_run_shows_no_scar(
     with kind(tmp_path / "cluster", request.getfixturevalue("data")) as cluster:
         cluster.boot()
         results.keep(fault.sentence, undergo(cluster, fault))
+
+
+def test_the_worker_that_leads_after_the_head_is_lost_has_another_node_brought(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    with Brought(tmp_path / "cluster", request.getfixturevalue("data")) as cluster:
+        cluster.boot()
+        cluster.nodes.pop("head").remove()
+        cluster.watch.event("head-moved", within=120)
+        cluster.until(lambda: bool(cluster.asked_for()), "request", within=120)
+        cluster.another()
+        cluster.until(lambda: cluster.is_whole(), "step with all workers", within=200)
+        assert cluster.asked_for() == ["head"]
+        assert cluster.faults() == []
+        assert_no_step_is_lost_or_done_twice(cluster.run)
