@@ -58,8 +58,8 @@ class SlowNodes:
             sentence, evidence = "; ".join([one.sentence, *found]), "; ".join(found)
             tell("straggler", sentence, **one.details(), evidence=evidence)
         control.speeds, control.stragglers = self._watch.speeds, self._watch.slow
-        if self.run.settings.stragglers is not Stragglers.REPLACE:
-            return None
+        if self.run.settings.stragglers is not Stragglers.REPLACE or not control.roll().complete:
+            return None  # while a worker is missing, the spare is for its place
         slow = [one for one in self._watch.slow if one.speed.is_slow]
         decided = decide(slow, self._scene()) if slow else []
         self._stay([one for one in decided if isinstance(one, Stays)], tell)
@@ -77,7 +77,7 @@ class SlowNodes:
 
     def is_free(self) -> bool:
         """Return whether there is a spare for the place of a slow node."""
-        return bool(self._scene().spares)
+        return self.run.control.roll().complete and bool(self._scene().spares)
 
     def evict(self, node: str, why: str) -> None:
         """Record that a slow node leaves, and put it off the roll for a time."""

@@ -128,6 +128,28 @@ def test_without_a_free_spare_a_slow_node_stays_until_one_is_there(tmp_path: Pat
     assert told(world, "roll")[-1]["details"]["present"] == ["a", "c", "d"]
 
 
+def test_a_slow_node_leaves_the_spare_to_a_worker_that_is_lost(tmp_path: Path) -> None:
+    looked: list[float] = []
+
+    def slow(world: World) -> JobInfo:
+        lost, slow, _ = world.control.roll().present
+        with world.control._registry._lock:
+            world.control._registry._entries[lost].hung_up = True
+
+        def told_for_a_while(world: World) -> bool:
+            if told(world, "straggler"):
+                looked.append(time.monotonic())
+            return bool(looked) and looked[-1] - looked[0] > 1.5
+
+        ended = slow_at(ADDRESSES[slow], told_for_a_while, FINISHED)(world)
+        assert not stops(world)
+        return ended
+
+    world = cluster(tmp_path, slow)
+    assert world.lives().name == "finished"
+    assert not {SLOW_LEFT, slow_nodes.STAYS, "stop"} & set(world.kinds())
+
+
 def test_a_spare_whose_parts_have_become_worse_takes_no_place(tmp_path: Path) -> None:
     def slow(world: World) -> JobInfo:
         (spare,) = world.control.roll().spares
