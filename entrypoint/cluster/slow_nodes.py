@@ -44,7 +44,7 @@ class Scene:
     """The head's node."""
     workers: Sequence[str]
     computing: int
-    """Nodes whose ranks are compared."""
+    """Nodes whose ranks are compared with others."""
     spares: Sequence[str]
     """Those that are there, and of whose parts none has become worse."""
     left: Sequence[float]
@@ -68,9 +68,12 @@ class Stays:
 
 
 def decide(slow: Sequence[Straggler], scene: Scene) -> list[Leaves | Stays]:
-    """Return for each node of the slow ranks whether it leaves: one at most, the slowest."""
+    """Return for each node of the slow ranks whether it leaves: one at most, the slowest.
+
+    What a node's peers show counts before what its own past does.
+    """
     by_node: dict[str, Straggler] = {}
-    for one in sorted(slow, key=lambda one: -one.speed.times):
+    for one in sorted(slow, key=lambda one: (_is_alone(one), -one.speed.times)):
         if one.node == scene.head or one.node in scene.workers:
             by_node.setdefault(one.node, one)
     return list(_decided(by_node, scene))
@@ -78,13 +81,18 @@ def decide(slow: Sequence[Straggler], scene: Scene) -> list[Leaves | Stays]:
 
 def _decided(by_node: dict[str, Straggler], scene: Scene) -> Iterator[Leaves | Stays]:
     free = bool(scene.spares)
+    many = sum(not _is_alone(one) for one in by_node.values())
     for node, one in by_node.items():
-        if reason := _why_it_stays(one, len(by_node), scene):
+        if reason := _why_it_stays(one, many, scene):
             why, what = reason
             yield Stays(node, why, f"{one.sentence}, and stays: {what}")
         elif free:
             free = False  # one at a time: the others are slower or not without it
             yield Leaves(node, one.sentence)
+
+
+def _is_alone(one: Straggler) -> bool:
+    return one.speed.against is Against.PAST
 
 
 def _why_it_stays(one: Straggler, slow: int, scene: Scene) -> tuple[Why, str] | None:
@@ -93,7 +101,7 @@ def _why_it_stays(one: Straggler, slow: int, scene: Scene) -> tuple[Why, str] | 
             "it is the head, whose place no spare takes. Stop the run (exit 143) to move the head"
         )
         return Why.HEAD, what
-    if one.speed.against is Against.PAST:
+    if _is_alone(one):
         return Why.NO_PEERS, "no rank like it shows what is usual now"
     if slow > 1 and 2 * slow >= scene.computing:  # of two, one alone is the slow one
         return Why.MANY, f"{slow} of {scene.computing} nodes are slow, so that no single one is it"

@@ -14,6 +14,7 @@ from datetime import datetime
 from contract.durations import duration
 from entrypoint.cluster import gpu_condition
 from entrypoint.cluster.slow_nodes import OUT_SECONDS, Leaves, Scene, Stays, Why, decide
+from entrypoint.cluster.slow_ranks import Against
 from entrypoint.config.settings import Stragglers
 from entrypoint.job.failures.classes import SlowNode
 from entrypoint.job.run_context import RunContext
@@ -92,10 +93,11 @@ class SlowNodes:
     def _scene(self) -> Scene:
         control, roll = self.run.control, self.run.control.roll()
         worse = {change.node for change in control.health.known()}
+        speeds = self._watch.speeds
         return Scene(
             head=control.node_infos()[0].node,
             workers=roll.present,
-            computing=len({speed.address for speed in self._watch.speeds}),
+            computing=len({one.address for one in speeds if one.against is Against.PEERS}),
             spares=[name for name in roll.spares if name not in worse],
             left=[max(0.0, time.time() - at) for at in self._left],
         )

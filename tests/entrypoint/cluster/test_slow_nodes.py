@@ -76,6 +76,13 @@ def test_one_node_alone_leaves_however_few_are_compared(computing: int) -> None:
     assert [one.why for one in told if isinstance(one, Stays)] == [Why.MANY] * 2
 
 
+def test_a_lone_rank_of_a_slow_node_hides_nothing_of_what_its_peers_show() -> None:
+    """As a critic on one node, beside the ranks of a policy on two."""
+    alone = [slow(node, 3.0, Against.PAST) for node in ("a", "head")]
+    told = decide([*alone, slow("a")], replace(SCENE, computing=2))
+    assert {one.node: type(one) for one in told} == {"a": Leaves, "head": Stays}
+
+
 def test_while_half_of_the_nodes_are_slow_none_leaves() -> None:
     some = [slow(node) for node in "ab"]
     assert isinstance(decide(some, SCENE)[0], Leaves)
@@ -127,6 +134,8 @@ def test_one_worker_at_most_leaves_and_of_each_other_slow_node_it_is_said_why_it
     for one in leaving:
         assert one.node != "head"
         assert spares
-        assert len(nodes) == 1 or 2 * len(nodes) < computing
+        compared = {n for n, _, against in ranks if n != "gone" and against is Against.PEERS}
+        assert one.node in compared
+        assert len(compared) == 1 or 2 * len(compared) < computing
         assert sum(away < HOUR for away in left) < most_an_hour(5)
         assert len(left) < most_a_run(5)
