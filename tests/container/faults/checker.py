@@ -154,7 +154,7 @@ def endings(events: Iterable[Event]) -> Iterator[str]:
             running, unanswered = False, True
         elif kind == "collective":
             unanswered = unanswered or event["details"]["verdict"] == "fail"
-        elif kind == "decision" and event["details"]["answer"] == "grow":
+        elif kind == "decision" and event["details"]["answer"] in ("grow", "swap"):
             running = unanswered = False  # a stop that the head itself has asked for
         elif kind == "decision" and event["details"]["answer"] != "shrink":
             if not unanswered:
