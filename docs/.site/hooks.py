@@ -16,8 +16,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, OUTSIDE = "docs/", "repository/"
-WORKER = "iframe-worker.js"
-"""The search of pages that are opened from files."""
+OWN = ("iframe-worker.js", "wide.css")
+"""Files beside this one: the search of pages that are opened from files, and the tables' style."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 NAMED = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#]+)(?:#[^)]*)?\)")
 LINE = re.compile(r"(?<=\.py)#L\d+(?=\))")
@@ -35,7 +35,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    files.append(File.generated(config, WORKER, abs_src_path=str(Path(__file__).with_name(WORKER))))
+    for name in OWN:
+        files.append(File.generated(config, name, abs_src_path=str(Path(__file__).with_name(name))))
     for path in sorted(outside()):
         files.append(File.generated(config, in_site(path), abs_src_path=str(ROOT / path)))
     return files
