@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 from contract.journal_file.lines import event_of
-from contract.options import ConfigError, Fault
+from contract.options import ConfigError, Fault, ParseError
 from contract.progress import Progress
 from entrypoint.commands import arguments, head_client, jobs, logs
 from entrypoint.commands.events import complete_lines
 from entrypoint.commands.logs import LogsOfHead
 from entrypoint.commands.remote import job_path
+from entrypoint.config import parsers
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings
 from entrypoint.job import working_dir as directories
@@ -147,10 +148,10 @@ class Client:
         """
         words = _words(command)
         environment = _environment(runtime_env, working_dir)
+        named = {"name": _name(name)} if name else {}
         self._ask("GET", "/v1/jobs")  # before a directory is packed: does this head take jobs?
         if directories.is_local(environment):
             environment = jobs.uploaded(self._settings, environment)
-        named = {"name": name} if name else {}
         body = {"job": words, "runtime_env": environment, "key": uuid.uuid4().hex, **named}
         return _job(self._ask("POST", "/v1/jobs", json=body, timeout=jobs.SUBMIT_SECONDS))
 
@@ -236,7 +237,7 @@ def _address(url: str) -> str:
     try:
         return arguments.addresses(url)
     except argparse.ArgumentTypeError:
-        remedy = "give http://HOST:8267, or HOST:8267"
+        remedy = "Give http://HOST:8267, or HOST:8267"
         raise ConfigError([Fault("url", url, "is not an address of a head", remedy)]) from None
 
 
@@ -245,7 +246,7 @@ def _id(job: str | Job) -> str:
     found = job.id if isinstance(job, Job) else job
     if isinstance(found, str) and found:
         return found
-    remedy = "give what submit has returned, a job's id such as job-1, or its name"
+    remedy = "Give what submit has returned, a job's id such as job-1, or its name"
     raise ConfigError([Fault("job", str(job), "is no job", remedy)])
 
 
@@ -255,7 +256,7 @@ def seconds_of(timeout: object) -> float:
         return float("inf")
     if isinstance(timeout, int | float):
         return float(timeout)
-    raise ConfigError([Fault("timeout", str(timeout), "is no number", "give seconds, or None")])
+    raise ConfigError([Fault("timeout", str(timeout), "is no number", "Give seconds, or None")])
 
 
 def too_late(job: str | Job | None, timeout: float | None) -> TimeoutError:
@@ -263,12 +264,21 @@ def too_late(job: str | Job | None, timeout: float | None) -> TimeoutError:
     return TimeoutError(f"{what} has not ended within {timeout:g} s")
 
 
+def _name(name: str) -> str:
+    """Return the name of a run. Raises ConfigError."""
+    try:
+        return parsers.run_name(str(name))
+    except ParseError as error:
+        remedy = error.remedy[:1].upper() + error.remedy[1:]
+        raise ConfigError([Fault("name", str(name), error.problem, remedy)]) from None
+
+
 def _environment(
     runtime_env: Mapping[str, Any] | None, working_dir: str | Path | None
 ) -> dict[str, Any]:
     """Return the runtime environment of a job. Raises ConfigError."""
     if not isinstance(runtime_env, Mapping | None):
-        remedy = "give a mapping, as Ray's runtime_env"
+        remedy = "Give a mapping, as Ray's runtime_env"
         raise ConfigError([Fault("runtime_env", str(runtime_env), "is no mapping", remedy)])
     environment = dict(runtime_env or {})
     if working_dir is not None:
@@ -277,14 +287,14 @@ def _environment(
         path = directories.place(environment)
         if not (path.is_dir() or (path.suffix == ".zip" and path.is_file())):
             problem = "is neither a directory nor a .zip file here"
-            remedy = "give a local one, or a URI of one on the cluster"
+            remedy = "Give a local one, or a URI of one on the cluster"
             raise ConfigError([Fault("working_dir", str(path), problem, remedy)])
     return environment
 
 
 def _words(command: str | Sequence[str]) -> list[str]:
     """Return the words of a command. Raises ConfigError."""
-    remedy = 'give the words of a program, as in "python train.py"'
+    remedy = 'Give the words of a program, as in "python train.py"'
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except TypeError:

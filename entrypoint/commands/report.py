@@ -15,6 +15,7 @@ from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
 from entrypoint.run import known_secrets, run_facts
+from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
@@ -60,7 +61,7 @@ def _write(path: Path, page: str) -> None:
 
 
 def _own(run: RunFiles, secrets: Iterable[str], *, needed: bool) -> Part | None:
-    """Return the run directory's own run; None for a cluster, which only has jobs.
+    """Return the run directory's own run; None for a cluster with its head, which only has jobs.
 
     Raises OSError, and NothingToReportError if it is `needed`.
     """
@@ -70,7 +71,8 @@ def _own(run: RunFiles, secrets: Iterable[str], *, needed: bool) -> Part | None:
         if needed:
             raise
         return None
-    return own if needed or (own.record and own.record.attempts) else None
+    has_more = own.state == HEAD_LOST or (own.record and own.record.attempts)
+    return own if needed or has_more else None
 
 
 def _record(part: Part) -> dict[str, Any] | None:
@@ -93,7 +95,7 @@ def _row(job: Part) -> dict[str, Any]:
 
 
 def _lines(part: Part) -> Iterator[str]:
-    if part.record is None:
+    if part.record is None or (part.state == HEAD_LOST and not part.record.attempts):
         yield f"{part.state}: {part.sentence}"
     else:
         outcome, size, *rest = text.lines(part.record)

@@ -60,6 +60,7 @@ def test_a_command_that_is_none_is_refused_before_a_head_is_asked(
         ({"working_dir": "/no/such"}, "working_dir"),
         ({"runtime_env": {"working_dir": "/no/such"}}, "working_dir"),
         ({"runtime_env": "env.yaml"}, "runtime_env"),
+        ({"name": "a/b"}, "name"),
     ],
 )
 def test_what_is_no_environment_is_refused_before_a_head_is_asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -240,3 +241,24 @@ def test_the_help_of_a_server_shows_no_default_that_is_none(module: Program) -> 
     assert "None" not in done.stdout
     assert "(default: " in done.stdout
     assert not re.search(r"--?\w[\w-]*-\n", done.stdout)
+
+
+def test_the_report_of_a_cluster_whose_head_was_killed_has_the_command_that_starts_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = "cd /job && rollcall up --wait-for-jobs"
+    run, job = RunFiles(tmp_path), RunFiles(tmp_path / "jobs" / "job-1")
+    job.root.mkdir(parents=True)
+    append_event(run.journal, "start", "this is the head", {"resume": again})
+    ended = {"state": "finished", "sentence": "done", "ended": "2026-11-29T12:00:00+00:00"}
+    (job.root / "job.json").write_text(json.dumps(ended))
+    with Lease(run.leases, lambda why: None, "127.0.0.1") as lease:
+        beat = lease.path.read_text()
+    lease.path.write_text(beat)  # as if its head had been killed
+    long_ago = time.time() - 2000
+    os.utime(lease.path, (long_ago, long_ago))
+    assert report.main([str(tmp_path)]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("head_lost: the head was lost 33 min")
+    assert first.endswith(f"the run continues. The command: {again}")
+    assert last == "  finished: done"

@@ -131,7 +131,7 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return absent_script(settings)
-    instead = did_you_mean(program, _programs(), cutoff=0.8)
+    instead = did_you_mean(program, (*shell_wrapping.LAUNCHERS, *_programs()), cutoff=0.8)
     if "/" in program and Path(program).is_file():
         start = "python3" if program.endswith(".py") else "bash"
         return f"{program} lacks the right to be executed: chmod +x it, or give {start} {program}"
