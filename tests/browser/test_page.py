@@ -142,7 +142,7 @@ def test_a_phase_has_the_colour_that_it_has_in_the_report(head: Head, tab: Page)
         f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})"
         for c in (
             curves.PHASES["generate"],
-            curves.LINES[1],
+            curves.LINES[2],
             curves.PHASES["update"],
         )
     ]
