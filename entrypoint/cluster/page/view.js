@@ -180,6 +180,7 @@ function facts(state) {
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Steps made", state.steps_lost ? `${p.step + state.steps_lost}, ${state.steps_lost} lost` : null],
+    ["Last step at", isHeadLost(state) && p.at ? dated(p.at) : null],
     ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward == null ? null : number(p.reward)],
