@@ -119,6 +119,8 @@ def hinted(faults: Sequence[str], command: str) -> list[str]:
 
 
 def _hint(fault: UnknownFlag, own: Sequence[str]) -> str:
+    if fault.flag in own:
+        return f"{fault.flag}: unknown flag of the job. `rollcall` has it: give it before the job"
     near = nearest(fault.flag, own, cutoff=MISTYPED)
     return f"{fault.flag}: unknown flag. Did you mean {near}?" if near else fault
 

@@ -268,7 +268,7 @@ CLUSTER_FLAGS = {
 
 
 def _plan(rest: tuple[str, ...]) -> Invocation:
-    """Parse the flags of `plan`; all other words are the job, and after a program's name only that.
+    """Parse the flags of `plan`; all other words are the job, and after a program only that.
 
     `--nodes 3 --gpus 8 --gpu-memory 80GB`: three nodes, each with eight GPUs of 80 GB. `--gpus
     8,8,4` says it node by node. `--memory 1000GB`: the memory of each node's CPUs.
@@ -281,7 +281,7 @@ def _plan(rest: tuple[str, ...]) -> Invocation:
     words = list(rest)
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if job and not job[0].startswith("-"):
+        if job and not job[0].startswith("-") and job[0] not in parsers.STAGES:
             job.append(name + equals + value)
         elif name in CLUSTER_FLAGS:
             if not equals and not words:

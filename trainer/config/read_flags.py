@@ -70,6 +70,9 @@ def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[G
         name, equals, value = word[2:].partition("=")
         if not word.startswith("--") or not name:
             faults.append(_stray(word, last, shapes))
+            if word.startswith("-"):
+                last = ""
+                left.skip_values()
         elif name not in shapes:
             last = ""
             faults.append(unknown(name, shapes))
@@ -85,6 +88,10 @@ def read_words(argv: Sequence[str], shapes: Mapping[str, Shape]) -> tuple[list[G
 
 def _stray(word: str, last: str, shapes: Mapping[str, Shape]) -> Fault:
     """Return the fault of a word that is no flag. `last`: the flag before it, if there is one."""
+    name, equals, _ = word.lstrip("-").partition("=")
+    meant = flag_meant(name, shapes) if name and (equals or word.startswith("-")) else ""
+    if meant:
+        return Fault(f"'{word}'", "", "belongs to no flag", f"Did you mean {label(meant)}?")
     if not last or word.startswith("-"):
         return Fault(f"'{word}'", "", "belongs to no flag", "See --help")
     most = shapes[last].most

@@ -114,6 +114,7 @@ ELSEWHERE = PlannedNodes(elsewhere=True, flags=NODES)
         ("sft --x", Invocation("up", ("sft", "--x"), variables=SUPERVISED)),
         ("up rm --x", Invocation("up", ("rm", "--x"), variables=SUPERVISED)),
         ("help dpo", Invocation("dpo", ("--help",))),
+        ("plan rm --x --json", Invocation("plan", ("rm", "--x"), True, variables=SUPERVISED)),
         (
             "plan --nodes 3 rm --x",
             Invocation(

@@ -34,6 +34,14 @@ def test_the_flag_of_the_command_is_named(flags: type, typed: str, meant: str) -
     assert fault.endswith(f"Did you mean --{meant}?")
 
 
+@pytest.mark.parametrize("word", ["-lr", "lr=1e-6", "-actor_learning_rate=1e-6"])
+def test_a_flag_without_its_dashes_is_named(word: str) -> None:
+    faults = read(Config, ["--seed", "1", word, "3"], PROG, DESCRIPTION).faults
+    said = [str(one) for one in faults if "belongs to no flag" in str(one)]
+    assert said[0] == f"'{word}': belongs to no flag. Did you mean --actor_learning_rate?"
+    assert len(said) == (1 if word.startswith("-") else 2)
+
+
 def test_every_name_leads_to_a_flag_and_to_no_name_of_its_command() -> None:
     classes: list[type] = [Config, *STAGES.values()]
     commands = [set(aliases(flags)) for flags in classes]
