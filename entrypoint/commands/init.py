@@ -23,6 +23,7 @@ from entrypoint.commands.init_platforms import (
     IMAGE,
     NO_PLATFORM,
     PLATFORMS,
+    SLURM,
     Cluster,
     NoSourcesError,
     mount_of,
@@ -32,6 +33,8 @@ from entrypoint.machine.gpus import discover
 from entrypoint.run import errors
 
 CHAT_NAME = re.compile(r"instruct|chat|-it\b|qwen3", re.IGNORECASE)
+IN_PYXIS = re.compile(r"/|[^/]+#")
+"""Begins an image as pyxis takes it: a file, or a registry's host before `#`."""
 LONG_ANSWER = 80
 """Characters of an answer that no completion is likely to end with."""
 SAMPLES = 8
@@ -277,6 +280,12 @@ class _NewRun:
     def notes(self) -> Iterator[str]:
         """Yield what was not seen, and what the answers of the data ask of the reward."""
         options, data = self.options, self.data
+        image = options.image or ""
+        if options.platform == SLURM and "/" in image[1:] and not IN_PYXIS.match(image):
+            yield (
+                f"--image {image}: pyxis, which rollcall.sbatch starts by default, takes a file, or "
+                "HOST#PATH:TAG. With RUNTIME=podman or docker this name is right"
+            )
         if data.unseen and not data.known:
             yield (
                 f"--data {options.data}: {data.unseen}. Its columns were not seen; run.yaml names "

@@ -5,7 +5,7 @@ The hub is never asked: a plan opens no connection.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from contract.files.hf_cache import cached
@@ -16,16 +16,22 @@ from trainer.config.job_checks import DATA_FLAGS, on_disk
 
 def of_hub(config: Config) -> Iterator[str]:
     """Yield a sentence for each model and data set of the hub that was not looked at."""
-    for flag, model in config.models.items():
-        if why_absent(Path(model)) and not (cached(model) / "config.json").is_file():
-            yield (
-                f"{flag} {model}: not in the hub's cache here, and `plan` does not ask the hub. "
-                "Whether it exists, its size and its chat template are not checked"
-            )
+    yield from models_of_hub(config.models)
     for flag, given in zip(DATA_FLAGS, (config.prompt_data, config.eval_dataset), strict=True):
         for name in given.names if given else ():
             if not Path(name).is_absolute():
                 yield f"{flag} {name}: a data set of the hub, of which no row is checked"
+
+
+def models_of_hub(models: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each model that is not on this disk. `models`: flag → its name."""
+    for flag, model in models.items():
+        here = Path(model).is_absolute() or why_absent(Path(model)) is None
+        if not here and not (cached(model) / "config.json").is_file():
+            yield (
+                f"{flag} {model}: not in the hub's cache here, and `plan` does not ask the hub. "
+                "Whether it exists, its size and its chat template are not checked"
+            )
 
 
 def assumed_faults(config: Config, columns: Collection[str]) -> Iterator[str]:

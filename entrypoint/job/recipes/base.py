@@ -210,7 +210,7 @@ class Recipe(ABC):
         return ()
 
     def notes(self, settings: Settings) -> Sequence[str]:
-        """Return a sentence for each value that the data decide, for `plan`."""
+        """Return a sentence for each thing that the data decide, or that is not seen here."""
         return ()
 
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:

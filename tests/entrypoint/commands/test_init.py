@@ -76,6 +76,17 @@ def test_a_platforms_file_has_the_runs_nodes_image_and_directory(run: Path, plat
         subprocess.run(["bash", "-n", str(run / "rollcall.sbatch")], check=True)
 
 
+@pytest.mark.parametrize(
+    ("image", "noted"),
+    [("me.io/x/y:1", True), ("me.io#x/y:1", False), ("/shared/x.sqsh", False), ("rollcall", False)],
+)
+def test_an_image_that_pyxis_reads_otherwise_is_noted(
+    run: Path, image: str, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(run, "--platform", "slurm", "--image", image) == 0
+    assert (f"--image {image}: pyxis" in capsys.readouterr().err) == noted
+
+
 def _names(platform: str) -> list[str]:
     return [file.name for file in PLATFORMS[platform].files]
 

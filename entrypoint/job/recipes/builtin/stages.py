@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.config.at_hand import models_of_hub
 from trainer.supervised import batches
 from trainer.supervised.parse import (
     Command,
@@ -12,4 +13,13 @@ from trainer.supervised.parse import (
     with_flags,
 )
 
-__all__ = ["Command", "batches", "check", "given_texts", "parse", "unchecked", "with_flags"]
+__all__ = [
+    "Command",
+    "batches",
+    "check",
+    "given_texts",
+    "models_of_hub",
+    "parse",
+    "unchecked",
+    "with_flags",
+]

@@ -92,6 +92,14 @@ def test_the_plan_says_ranks_and_passes() -> None:
     assert layout["groups"][0]["on"] == ["n0", "n1", "n2"]
 
 
+def test_a_model_that_is_not_here_is_noted() -> None:
+    (note,) = RECIPE.notes(settings(*SFT))
+    assert note.startswith("--pretrain org/model: not in the hub's cache here, and `plan` does not")
+    own = Path.cwd() / "model"
+    own.mkdir()
+    assert RECIPE.notes(settings(*SFT, "--pretrain", str(own))) == []
+
+
 def test_a_batch_that_the_ranks_cannot_split_does_not_start() -> None:
     (lacking,) = RECIPE.placed(settings(*SFT, "--train_batch_size", "32"), NODES).lacking
     assert "is not a multiple of 24 ranks" in lacking
