@@ -283,7 +283,7 @@ class _NewRun:
         image = options.image or ""
         if options.platform == SLURM and "/" in image[1:] and not IN_PYXIS.match(image):
             yield (
-                f"--image {image}: pyxis, which rollcall.sbatch starts by default, takes a file, or "
+                f"--image {image}: pyxis, the default of rollcall.sbatch, takes a file, or "
                 "HOST#PATH:TAG. With RUNTIME=podman or docker this name is right"
             )
         if data.unseen and not data.known:

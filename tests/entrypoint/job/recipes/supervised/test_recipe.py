@@ -97,7 +97,8 @@ def test_a_model_that_is_not_here_is_noted() -> None:
     assert note.startswith("--pretrain org/model: not in the hub's cache here, and `plan` does not")
     own = Path.cwd() / "model"
     own.mkdir()
-    assert RECIPE.notes(settings(*SFT, "--pretrain", str(own))) == []
+    (own / "config.json").write_text("{}")
+    assert RECIPE.notes(settings("sft", "--pretrain", str(own), *SFT[3:])) == []
 
 
 def test_a_batch_that_the_ranks_cannot_split_does_not_start() -> None:
