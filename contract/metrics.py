@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 
 NAMES: Mapping[str, str] = {
     "acc": "accuracy",
@@ -173,6 +173,11 @@ def chart_of(name: str) -> Chart | None:
     return next((chart for chart in CHARTS if chart.shows(name)), None)
 
 
+def _place(chart: Chart, name: str) -> tuple[bool, bool, bool, str]:
+    """Pure: return the order of a chart's metrics: so the policy has one colour in all charts."""
+    return name != chart.first, name.startswith(f"{HELD_OUT}/"), "critic" in name, name
+
+
 def charts_of(
     names: Iterable[str], charts: Sequence[Chart] = CHARTS
 ) -> list[tuple[Chart, list[str]]]:
@@ -182,7 +187,7 @@ def charts_of(
     for chart in charts:
         if chart.needs and not any(re.fullmatch(chart.needs, name) for name in every):
             continue
-        own = sorted(filter(chart.shows, left), key=lambda name: (name != chart.first, name))
+        own = sorted(filter(chart.shows, left), key=partial(_place, chart))
         left = [name for name in left if name not in own]
         for number, begin in enumerate(range(0, len(own), MOST_SERIES), start=1):
             title = f"{chart.title} ({number})" if number > 1 else chart.title

@@ -125,4 +125,4 @@ def test_each_metric_of_a_chart_has_a_colour_and_a_label_of_its_own() -> None:
         assert len(set(styles)) == len(styles), whole
     mixed = next(chart for chart in charts if chart["title"].startswith("Length"))
     labels = [metric["label"] for metric in mixed["metrics"]]
-    assert labels == ["response length", "held-out response length", "prompt and completion"]
+    assert labels == ["response length", "prompt and completion", "held-out response length"]
