@@ -40,7 +40,7 @@ def read(run: RunFiles) -> dict[str, str]:
     entry = {} if row.get("name") else _object(run.root / ENTRY)
     names = (row.get("name"), entry.get("name"), entry.get("stage"))
     facts = {
-        "run_dir": str(run.root),
+        "run_dir": str(run.root.absolute()),
         "name": next((name for name in names if isinstance(name, str) and name), run.root.name),
         "id": row.get("run_id"),
         "recipe": row.get("recipe"),

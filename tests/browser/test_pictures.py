@@ -47,6 +47,13 @@ def head(tmp_path: Path) -> Iterator[Head]:
         yield head
 
 
+def at_a_users_place(tab: Page, directory: Path) -> None:
+    """Show this directory as a user may have it, in place of the test's own."""
+    own = json.dumps(str(directory))
+    lies = f"dd => dd.textContent = dd.textContent.replace({own}, '/shared')"
+    tab.evaluate(f"document.querySelectorAll('dd').forEach({lies})")
+
+
 def keep(name: str, picture: bytes, directory: Path) -> None:
     """Write a picture with few colours: into the docs if `make pictures` asks for it."""
     into = IMAGES if os.environ.get("PICTURES") else directory
@@ -161,6 +168,7 @@ def test_a_picture_of_the_report(tab: Page, name: str, tmp_path: Path) -> None:
     assert report.main([str(run.root), "--html", str(page)]) == 0
     tab.set_viewport_size({"width": DESKTOP[0], "height": 1300 if name == "report" else 900})
     tab.goto(page.as_uri())
+    at_a_users_place(tab, tmp_path)
     if name == "report-pipeline":
         tab.get_by_role("heading", name="Pipeline").scroll_into_view_if_needed()
         tab.evaluate("document.querySelectorAll('h2')[1].scrollIntoView()")
@@ -174,6 +182,7 @@ def test_a_picture_of_a_run_after_its_end(tab: Page, tmp_path: Path) -> None:
     with KeptRunsServer(run.root) as server:
         tab.goto(server.link)
         expect(tab.get_by_role("img", name=re.compile("^Reward"))).to_be_visible()
+        at_a_users_place(tab, tmp_path)
         keep("page-ended", tab.screenshot(), tmp_path)
 
 
