@@ -40,6 +40,9 @@ def test_a_run_that_is_over_says_how_it_ended_and_asks_for_no_head(
         expect(tab.locator("#verdict")).to_have_text("The run has finished: nothing to do.")
         expect(tab.locator("#attempts li").first).to_contain_text("Attempt 2")
         expect(tab.locator("#charts figure").first).to_be_visible()
+        best = tab.locator("#facts").get_by_text("0.8751 held-out accuracy, step 60")
+        expect(best).to_be_visible()
+        expect(tab.locator("#facts")).to_contain_text("Ended2026-01-01")
         for absent in ("#of-nodes", "#controls", "#attention", "#runs", "#back"):
             expect(tab.locator(absent)).to_be_hidden()
         is_for_everyone(tab)

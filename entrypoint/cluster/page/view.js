@@ -186,10 +186,10 @@ function facts(state) {
     ["Reward", p.reward == null ? null : number(p.reward)],
     ["Loss", p.loss == null ? null : number(p.loss)],
     heldOut(p.eval),
-    ["Best value", bestOf(curves.best)],
     ["KL", p.kl == null ? null : number(p.kl)],
     ["Tokens/s", goesOn && p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
     ["Step time", goesOn && p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],
   );
+  rows.push(["Best value", bestOf(curves.best)]);
   return rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
 }
