@@ -14,6 +14,8 @@ from tests.container.faults.fault import DIED, Fault
 from tests.container.faults.table_containers import BOOT_SECONDS, Containers
 from tests.support.podman import podman
 
+ASKS = "touch /checkpoints/asked-for-{node}"
+"""Stands for a program of a cloud: the test starts a container for each file."""
 A_FIFTH = 0.2
 """Of a CPU. A node has little else to do than its rank, which takes longer than that."""
 
@@ -86,10 +88,7 @@ class Brought(Spared):
     """No spare: a program on the head, whichever node that is, asks for another machine."""
 
     spares = 0
-    variables: ClassVar[Mapping[str, str]] = {
-        "ROLLCALL_REPLACE_COMMAND": "touch /checkpoints/asked-for-{node}",
-        "ROLLCALL_HEAD_FAILOVER": "auto",
-    }
+    variables: ClassVar[Mapping[str, str]] = {"ROLLCALL_REPLACE_COMMAND": ASKS}
 
     def is_whole(self) -> bool:
         """Whether a step was finished after a roll of all workers under the head that leads now."""
@@ -101,6 +100,15 @@ class Brought(Spared):
         """The lost nodes in whose places machines were asked for."""
         found = self.run.root.glob("asked-for-*")
         return sorted(path.name.removeprefix("asked-for-") for path in found)
+
+
+class Unattended(Brought):
+    """Also a lost head needs nobody."""
+
+    variables: ClassVar[Mapping[str, str]] = {
+        "ROLLCALL_REPLACE_COMMAND": ASKS,
+        "ROLLCALL_HEAD_FAILOVER": "auto",
+    }
 
 
 def is_lost(cluster: Spared) -> None:

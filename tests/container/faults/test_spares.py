@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.container.faults import results
 from tests.container.faults.fault import Fault, undergo
-from tests.container.faults.table_spares import FAULTS, Brought, Spared
-from tests.support.podman import missing
+from tests.container.faults.table_spares import FAULTS, Brought, Spared, Unattended
+from tests.support.podman import missing, podman
 from tests.support.watch import assert_no_step_is_lost_or_done_twice
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -33,7 +34,7 @@ def test_the_worker_that_leads_after_the_head_is_lost_has_another_node_brought(
 ) -> None:
     if reason := missing():
         pytest.skip(reason)
-    with Brought(tmp_path / "cluster", request.getfixturevalue("data")) as cluster:
+    with Unattended(tmp_path / "cluster", request.getfixturevalue("data")) as cluster:
         cluster.boot()
         cluster.nodes.pop("head").remove()
         cluster.watch.event("head-moved", within=120)
@@ -43,3 +44,22 @@ def test_the_worker_that_leads_after_the_head_is_lost_has_another_node_brought(
         assert cluster.asked_for() == ["head"]
         assert cluster.faults() == []
         assert_no_step_is_lost_or_done_twice(cluster.run)
+
+
+def test_a_head_that_was_frozen_for_a_minute_asks_for_no_node(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its workers live, and it has not heard them for longer than ROLLCALL_NODE_TIMEOUT."""
+    if reason := missing():
+        pytest.skip(reason)
+    with Brought(tmp_path / "cluster", request.getfixturevalue("data")) as cluster:
+        cluster.boot()
+        head = cluster.nodes["head"].id
+        podman("pause", head)
+        time.sleep(60)
+        podman("unpause", head)
+        cluster.watch.goes_on(within=150)
+        time.sleep(20)
+        assert cluster.events("node-needed") == []
+        assert cluster.asked_for() == []
+        assert cluster.faults() == []
