@@ -99,6 +99,14 @@ def test_a_function_scores_and_the_result_says_what_came_of_it(
     assert f"the run in {run_dir} had 2 steps" in capsys.readouterr().err
 
 
+def test_a_column_that_is_taken_by_itself_is_told_as_an_argument(
+    flags: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unnamed = {name: value for name, value in flags.items() if name != "input_key"}
+    train(**unnamed, reward="arithmetic", max_steps=1)
+    assert "note: input_key prompt: the data's only column" in capsys.readouterr().out
+
+
 def of_trl(completions: list[str], answer: list[str], **columns: Any) -> list[float]:
     return [float(len(text) + len(label)) for text, label in zip(completions, answer, strict=True)]
 

@@ -138,7 +138,7 @@ def train(
         before = finished_steps(config)
         try:
             with standalone.recorded(config, words):
-                state = run.run(config, callbacks)
+                state = run.run(config, callbacks, python_arguments.in_python)
         except CallbackError:
             raise
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -89,8 +89,12 @@ def exit_code(error: Exception) -> ExitCode | None:
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
 
 
-def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
+def run(
+    config: Config, callbacks: Sequence[Callback] = (), spelt: Callable[[str], str] = str
+) -> RunState:
     """Train from the newest checkpoint to the last step. Returns the run's final state.
+
+    `spelt`: returns a sentence with the flags as whoever began the run spells them.
 
     Raises the errors of EXIT_CODES, and CallbackError.
     """
@@ -100,7 +104,7 @@ def run(config: Config, callbacks: Sequence[Callback] = ()) -> RunState:
     pretrained.trust(config.trust_remote_code)
     config = with_local_data(config)
     for note in config.notes:
-        print(f"note: {note}", flush=True)
+        print(f"note: {spelt(note)}", flush=True)
     keep_servers_in(config.files.servers)
     small = with_small_files(config)
     tell_of_code(small)

@@ -131,13 +131,15 @@ def _missing(settings: Settings) -> str:
     program, brings = words[0], set(NEEDS_INSTALL) & set(settings.runtime_env)
     if shutil.which(program, path=variables.get("PATH")) or brings:
         return absent_script(settings)
-    instead = did_you_mean(program, (*shell_wrapping.LAUNCHERS, *_programs()), cutoff=0.8)
+    known = {*shell_wrapping.LAUNCHERS, *_programs()} - {program}
+    otherwise = OF_SLURM if is_of_slurm(words) else front_ends.alone(variables, words)
+    instead = "" if otherwise else did_you_mean(program, sorted(known), cutoff=0.8)
     if "/" in program and Path(program).is_file():
         start = "python3" if program.endswith(".py") else "bash"
         return f"{program} lacks the right to be executed: chmod +x it, or give {start} {program}"
     if program.endswith(".py"):
         instead = f"give python3 {program}"
-    otherwise = OF_SLURM if is_of_slurm(words) else "give a command that is there"
+    otherwise = otherwise or "give a command that is there"
     fault = f"{program} is not a program on this node: {instead or otherwise}"
     if "/" in program:
         return AbsentFile(fault, Path(program))

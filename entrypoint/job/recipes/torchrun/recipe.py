@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from contract.launch import ranks
+from contract.launch import front_ends, ranks
 from contract.launch.launcher_flags import (
     PYTHON,
     Launch,
@@ -39,6 +39,11 @@ class TorchRun(AnyCommand):
 
     def recognises(self, typed: TypedCommand) -> Match:
         return Match.LIKELY if typed.on_ranks else Match.NONE
+
+    def shown(self, typed: TypedCommand) -> str:
+        if typed.name not in front_ends.NAMES:
+            return super().shown(typed)
+        return f"a command of {typed.name}, whose processes run on every GPU of all nodes"
 
     def faults(self, settings: Settings) -> Sequence[str]:
         if not settings.job:

@@ -150,3 +150,19 @@ def test_what_starts_nothing_on_the_workers_is_a_warning_if_there_are_any(
     assert " starts processes on the head, and nothing on the other nodes: " in warning
     assert RECIPE.placed(alone, [head, worker]).warnings == (warning,)
     assert RECIPE.warnings(settings(tmp_path, {}, "true", EXPECTED_WORKERS="1")) == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        ("torchrn train.py", "did you mean torchrun?"),
+        ("mpirun -np 8 python train.py", "`torchrun train.py …` runs a script on every GPU"),
+        ("srun python train.py", "docs/platforms/slurm.md has the file for Slurm"),
+    ],
+)
+def test_a_launcher_that_is_not_there_has_a_remedy(
+    tmp_path: Path, job: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (fault,) = RECIPE.faults(settings(tmp_path, {}, *job.split()))
+    assert fault.startswith(f"{job.split()[0]} is not a program on this node: {says}")
