@@ -126,6 +126,31 @@ class Ranks:
         return Told()
 
 
+def test_a_step_is_not_finished_if_a_store_ends_before_its_shards_outlive_ray(
+    tmp_path: Path,
+) -> None:
+    """As where a head was frozen so long that the Rays of its workers ended: both copies go."""
+    needed = {"pretrain": "o/m", "prompt_data": "o/p", "remote_rm_url": "arithmetic"}
+    config = parse(to_argv(needed | {"run_dir": tmp_path, "load_checkpoint": True}))
+    learners = cast(dict[str, Any], {"policy": Ranks()})
+
+    def replicate(step: int) -> None:
+        peers.replicate(DriverState(RunState(step=step, seed=0, prompts={})), learners)
+
+    with cluster_of({"num_cpus": 1}, {"num_cpus": 1}):
+        peers = Replicator(config)
+        replicate(1)
+        assert peers.wait()
+        replicate(2)
+        for store in replica_ring.living(replica_ring.namespace_of(config)).values():
+            ray.kill(store)
+        assert not peers.wait()
+        assert peers.complete == 1
+        replicate(3)
+        assert peers.wait()
+        assert peers.complete == 3
+
+
 def test_no_shard_is_sent_while_a_store_may_still_delete_what_is_not_of_the_attempt_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

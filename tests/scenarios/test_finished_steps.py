@@ -37,6 +37,8 @@ class Remote(Remembered):
     arrives: Event = field(default_factory=Event)
     cut: int | None = None
     lost: bool = False
+    failing: tuple[int, ...] = ()
+    """Steps of which the nodes do not get all."""
     _step: int = 0
     _before: DriverState | None = None
 
@@ -44,7 +46,7 @@ class Remote(Remembered):
         self._step, self._before = driver.run.step, self.driver
         super().replicate(driver, learners)
 
-    def wait(self) -> None:
+    def wait(self) -> bool:
         if self._step == self.slow:
             assert self.arrives.wait(30)
         if self._step == self.cut:
@@ -52,6 +54,7 @@ class Remote(Remembered):
             if self.lost:
                 self.driver = self._before
             raise RuntimeError("the driver dies")
+        return self._step not in self.failing
 
 
 @pytest.fixture
@@ -84,6 +87,21 @@ def test_a_step_is_told_when_it_is_held_while_the_next_one_is_made(
     assert steps_of(config, "step") == [1, 2, 3, 4]
 
 
+def test_a_step_that_the_nodes_do_not_get_is_told_with_the_next_or_with_the_models(
+    tiny: Tiny, run_dir: Path, remote: Remote
+) -> None:
+    config, seen = tiny.config(run_dir, **FLAGS, disable_ds_ckpt=True), list[list[int]]()
+
+    def reward(requests: Sequence[RewardRequest]) -> list[Score]:
+        seen.append(steps_of(config, "step"))
+        return share_of("1")(requests)
+
+    remote.failing = (2, 4)
+    train(config, reward, peers=remote)
+    assert [told for told in seen[2:] if 2 in told and 3 not in told] == []
+    assert steps_of(config, "step") == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_driver_that_ends_while_a_step_is_on_its_way_loses_none_that_was_told(
     tiny: Tiny, run_dir: Path, remote: Remote, *, lost: bool
@@ -110,7 +128,8 @@ def dies_holding(config: Config, remote: Remote, step: int) -> None:
     remote.cut = step
     with pytest.raises(RuntimeError, match="dies"):
         train(config, peers=remote)
-    assert steps_of(config, "step") == list(range(1, step))
+    on_disk = step % config.save_steps == 0
+    assert steps_of(config, "step") == list(range(1, step + on_disk))
 
 
 def test_other_prompts_are_refused_before_anything_is_said_to_be_found(

@@ -34,8 +34,9 @@ class Remembered:
             group.call_ranks(Learner.save, driver.run.step, directory).result()
         self.driver, self.complete = driver, driver.run.step
 
-    def wait(self) -> None:
-        """There is nothing to wait for."""
+    def wait(self) -> bool:
+        """Return True: there is nothing to wait for."""
+        return True
 
     def amend(self, run: RunState) -> None:
         if self.driver and self.driver.run.step == run.step:

@@ -5,6 +5,8 @@ the next step runs. Once two nodes have a full copy, the step is finished; until
 progress, and may be repeated. For the disk each process writes its shard of the same copy in a
 thread. When all shards are durable, the driver completes the checkpoint between two steps; until
 then it does not exist. A Hugging Face model is written from a copy of its own.
+
+If a replication fails, its step is finished with the next step that is held.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Observer(Protocol):
     """Is told what was saved."""
 
     def step_durable(self, step: int) -> None:
-        """A step is held. Called by a background thread while the next step runs."""
+        """The steps up to this one are held. Called by a background thread, too."""
 
     def checkpoint_written(self, checkpoint: Saved) -> None:
         """A checkpoint is complete on disk."""
@@ -171,8 +173,8 @@ class Checkpointer:
 
     def _wait_replicated(self, step: int) -> None:
         assert self._replicator is not None
-        self._replicator.wait()
-        self._observer.step_durable(step)
+        if self._replicator.wait():
+            self._observer.step_durable(step)
 
     def _copy(self, step: int) -> float:
         """Make the ranks copy the step, unless they have. Returns the seconds that it took."""

@@ -133,6 +133,10 @@ class ReplicaStore:
         with self._changing:
             return [shard.manifest for shard in self._shards.values()]
 
+    def deposit(self) -> None:
+        """Give what is held to the descriptor store: from now on it outlives this node's Ray."""
+        self._deposit()
+
     def keep(self, attempt: str, step: int) -> None:
         """Delete shards that are older than this step of this attempt, or of another attempt."""
         with self._changing:

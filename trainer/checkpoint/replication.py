@@ -5,8 +5,8 @@ Ray, if our entrypoint started Ray (`contract.files.fd_store`), and then the nod
 files (`trainer.checkpoint.spilled`). After a step each rank copies its shard of the training state
 (`trainer.checkpoint.staging`). In the background it gives the copy to the store of its own node,
 which maps it, and sends it to the store of the next node. So two nodes have each shard. A snapshot
-counts once all its shards are there; only then is the previous step deleted. Restoring compares
-checksums, as with a checkpoint on disk.
+counts once all its shards are there and outlive Ray; only then is the previous step deleted.
+Restoring compares checksums, as with a checkpoint on disk.
 
 The driver has a `Replicator`. It calls `replicate` after the copies of a step are made, and `wait`
 before the step counts as finished. `newest` is the snapshot that this attempt, or the next one, can
@@ -155,18 +155,27 @@ class Replicator:
             group.call_background(Checkpointable.replicate, to) for group in learners.values()
         ]
 
-    def wait(self) -> None:
+    def wait(self) -> bool:
         """Wait for what `replicate` began; then delete the steps before.
 
-        Raises what the death of a rank raises. The loss of a store is reported, and tolerated.
+        Return whether the step is finished: two nodes hold it, or replication is off. Raises what
+        the death of a rank raises. The loss of a store is reported, and tolerated.
         """
         pending, self._pending = self._pending, []
-        if not pending:
-            return
-        receipts = [receipt for part in pending for receipt in part.result()]
+        if pending:
+            self._complete([receipt for part in pending for receipt in part.result()])
+        return not self.on or self.complete == self._step
+
+    def _complete(self, receipts: Sequence[Receipt]) -> None:
         fault = next((receipt for receipt in receipts if receipt.fault), None)
         if fault is not None:
             self._give_up(fault)
+            return
+        try:
+            # All of them before one deletes the step before: all their Rays may end meanwhile.
+            ring.answers(store.deposit.remote() for store in self._ring.values())
+        except RayError as error:
+            self._give_up(Receipt(0, first_line(error)))
             return
         self.complete = self._step  # also if a store dies while the steps before are deleted
         try:

@@ -63,13 +63,15 @@ class Recorder:
     outputs: Outputs
     peers: Replicator | None = None
     _checkpoint: int | None = None
-    _made: tuple[RunState, Step] | None = None
-    """The newest step, while it is not durable."""
+    _made: list[tuple[RunState, Step]] = field(default_factory=list)
+    """The newest steps, while they are not durable."""
     _last: Step | None = None
     _untold: tuple[int, Step] | None = None
     """The newest step, until callbacks were told."""
     _step_seconds: list[float] = field(default_factory=list)
     _ready: bool = False
+    _finishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while steps become durable."""
     _replacing: threading.Lock = field(default_factory=threading.Lock)
     """Held while progress.json is replaced."""
 
@@ -104,7 +106,9 @@ class Recorder:
         """Log a step that was trained. It counts as finished once it is durable."""
         lease.check(lease.mine())
         light = replace(step, samples=())  # they may be large
-        self._made, self._untold = (state, light), (state.step, light)
+        with self._finishing:
+            self._made.append((state, light))
+        self._untold = (state.step, light)
         if step.rank_times:
             self._rank_times.log(state.step, rank_times.as_row(step.rank_times))
         self._step_seconds = [*self._step_seconds[-19:], step.seconds]
@@ -135,14 +139,14 @@ class Recorder:
         )
 
     def step_durable(self, step: int) -> None:
-        """The newest step is durable. Does nothing if that is known, or for another step."""
-        if self._made is None or self._made[0].step != step:
-            return
-        (state, self._last), self._made = self._made, None
-        sentence = f"Step {step} of {self.total_steps}: reward {state.reward:.3f}."
-        counted = {"samples": state.samples, "tokens": self._last.tokens}
-        self._event("step", sentence, step=step, reward=state.reward, **counted)
-        self.progress(state)
+        """The steps up to this one are durable. Does nothing if that is known."""
+        with self._finishing:
+            while self._made and self._made[0][0].step <= step:
+                state, self._last = self._made.pop(0)
+                sentence = f"Step {state.step} of {self.total_steps}: reward {state.reward:.3f}."
+                counted = {"samples": state.samples, "tokens": self._last.tokens}
+                self._event("step", sentence, step=state.step, reward=state.reward, **counted)
+                self.progress(state)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         """Log an evaluation, in place of one of the same step whose result was lost."""
@@ -172,6 +176,7 @@ class Recorder:
     def checkpoint_written(self, checkpoint: Saved) -> None:
         """A checkpoint is complete. Newer steps may have been trained since."""
         step = self._checkpoint = checkpoint.step
+        self.step_durable(step)
         self._event(
             "checkpoint",
             f"Checkpoint of step {step} written.",
@@ -193,6 +198,7 @@ class Recorder:
 
     def exported(self, step: int) -> None:
         """The model is written: the head takes exit code 0 for an end only after this event."""
+        self.step_durable(step)
         model = str(self.config.exported)
         self._event(EXPORT, f"The model of step {step} is in {model}.", step=step, model=model)
 
@@ -240,7 +246,9 @@ class Recorder:
 
     def goes_back(self, step: int) -> None:
         """The steps after `step` are repeated."""
-        self._made = self._untold = None
+        with self._finishing:
+            self._made.clear()
+        self._untold = None
         self._open_lines(step)
 
     def _correct(self, newest: int) -> None:

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from contract.progress import Progress
-from tests.support.tiny_run import GRPO, Tiny, dying_at, metric_rows, train
+from tests.support.tiny_run import GRPO, Tiny, dying_at, events, metric_rows, train
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.writer import RunState
 from trainer.metrics.json_lines import JsonLines
@@ -67,6 +67,31 @@ def test_a_step_may_become_durable_while_a_checkpoint_is_completed(
         assert not errors
         assert shown
         assert shown.step == step
+
+
+def test_a_step_whose_replication_failed_is_finished_with_the_next_that_is_held(
+    tiny: Tiny, run_dir: Path
+) -> None:
+    config = tiny.config(run_dir, **GRPO)
+    run_dir.mkdir()
+    state = RunState(step=0, seed=1, prompts={})
+    recorder = Recorder(config, 9, state, Outputs.open(config, state, None))
+    made = Step(row={}, reward=0, kl=0, tokens=1, seconds=1, began=0, phases={}, samples=())
+
+    def finished() -> list[int]:
+        return [event["details"]["step"] for event in events(config, "step")]
+
+    for step in (1, 2, 3):
+        recorder.log_step(replace(state, step=step), made)
+    assert finished() == []
+    recorder.step_durable(2)
+    assert finished() == [1, 2]
+    recorder.goes_back(2)
+    recorder.step_durable(3)
+    assert finished() == [1, 2], "step 3 was never held"
+    recorder.log_step(replace(state, step=3), made)
+    recorder.checkpoint_written(Saved(3, 1, 0.0, 0.0))
+    assert finished() == [1, 2, 3]
 
 
 def test_every_second_step_has_a_row_and_the_last(tiny: Tiny, run_dir: Path) -> None:
