@@ -145,6 +145,8 @@ CHARTS = (
     Chart("Time of a step", Group.SPEED, WHOLE_STEP, "seconds"),
     Chart("Time of a step by phase", Group.SPEED, r"timing/.+", "seconds"),
     Chart("Time of a reward call", Group.SPEED, r"perf/reward_call_seconds", "seconds"),
+    Chart("Peak memory of the policy", Group.MEMORY, r"memory/policy_.+_gb", "GB"),
+    Chart("Peak memory of the critic", Group.MEMORY, r"memory/critic_.+_gb", "GB"),
     Chart("Peak memory", Group.MEMORY, r"memory/.+_gb", "GB"),
     Chart("Other values", Group.SAMPLES, r"train/.+"),
 )
