@@ -177,7 +177,7 @@ def test_a_call_in_a_thread_blocks_nothing(tmp_path: Path, call: str) -> None:
 
 
 WRONG = [
-    ("class Counting: pass", "where a subclass of env.episodes.environment.Environment or"),
+    ("class Counting: pass", "Wanted is a subclass of rollcall.Environment, or"),
     ("raise ValueError('no')", "ValueError on import: no"),
     ("x = 1", "has no class Counting"),
     ("def Counting(): raise OSError('no device')", "cannot be made: OSError: no device"),
