@@ -51,6 +51,9 @@ def test_its_end_is_in_the_journal_and_in_the_result(
         "name": run_dir.name,
         "recipe": "builtin",
         "model": tiny.model.name,
+        "model_path": str(tiny.model),
+        "algorithm": "PPO (gae)",
+        "run_dir": str(run_dir),
         "created": "",
     }
     assert run_facts.flags(run)["max_steps"] == "1"
