@@ -25,13 +25,13 @@ mkdir "$made/source"
 git ls-files -z | tar --create --null --verbatim-files-from --files-from=- --ignore-failed-read \
   | tar --extract --directory "$made/source"
 build sdist "$made/source"
-(cd "$made" && tar --extract --file rollcall-*.tar.gz)
-sdist=$(cd "$made" && echo rollcall-*.tar.gz)
+(cd "$made" && tar --extract --file rollcall_rlhf-*.tar.gz)
+sdist=$(cd "$made" && echo rollcall_rlhf-*.tar.gz)
 name=${sdist%.tar.gz}
 pack "$name" | gzip --no-name --best > "$made/$sdist"
 chmod --recursive u=rwX,go=rX "$made/$name"
 build wheel "$made/$name"
 mkdir -p "$DIST"
-rm -f "$DIST"/rollcall-*
-mv "$made/$sdist" "$made"/rollcall-*.whl "$DIST"
+rm -f "$DIST"/rollcall_rlhf-*
+mv "$made/$sdist" "$made"/rollcall_rlhf-*.whl "$DIST"
 ls "$DIST"

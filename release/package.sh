@@ -24,7 +24,7 @@ fi
 release/dist.sh
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-sdist=$(echo "$DIST"/rollcall-*.tar.gz)
+sdist=$(echo "$DIST"/rollcall_rlhf-*.tar.gz)
 sbom=${sdist%.tar.gz}.cdx.json
 cat requirements/torch.lock requirements/cpu.lock | .release/bin/cyclonedx-py requirements \
   --pyproject pyproject.toml --mc-type library --output-reproducible --validate -o "$sbom" -
@@ -33,7 +33,7 @@ if [ "$DRY_RUN" != 0 ]; then
   echo "DRY_RUN=$DRY_RUN: nothing is signed or uploaded"
   exit
 fi
-.release/bin/python -m sigstore sign --overwrite "$sdist" "$DIST"/rollcall-*.whl "$sbom"
+.release/bin/python -m sigstore sign --overwrite "$sdist" "$DIST"/rollcall_rlhf-*.whl "$sbom"
 # An index takes attestations of a trusted publisher only. uv uploads those beside the files.
-if [ -n "$in_ci" ]; then .release/bin/pypi-attestations sign "$sdist" "$DIST"/rollcall-*.whl; fi
-.venv/bin/uv publish "$sdist" "$DIST"/rollcall-*.whl
+if [ -n "$in_ci" ]; then .release/bin/pypi-attestations sign "$sdist" "$DIST"/rollcall_rlhf-*.whl; fi
+.venv/bin/uv publish "$sdist" "$DIST"/rollcall_rlhf-*.whl

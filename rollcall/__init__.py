@@ -72,7 +72,9 @@ own_packages.install()
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return import_module("importlib.metadata").version("rollcall")
+        return import_module("importlib.metadata").version(
+            import_module("contract.launch.distribution").NAME
+        )
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -15,6 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from contract.launch import distribution
 from entrypoint.job.recipes.base import Recipe
 from tests.support.repository import ROOT
 
@@ -136,7 +137,7 @@ def test_the_locks_agree_with_the_declared_dependencies() -> None:
     of_trainer = [*extras["page"], *extras["node"], *extras["eval"], *extras["trainer"]]
     for requirement in [*project["dependencies"], *of_trainer, *extras["dev"]]:
         name = re.split(r"[\[<>=]", requirement)[0].lower()
-        assert name in ("torch", "rollcall") or f"\n{name}==" in f"\n{locked}", requirement
+        assert name in ("torch", distribution.NAME) or f"\n{name}==" in f"\n{locked}", requirement
 
 
 def test_the_versions_of_the_extra_gpu_are_those_of_the_cuda_image() -> None:
@@ -144,20 +145,27 @@ def test_the_versions_of_the_extra_gpu_are_those_of_the_cuda_image() -> None:
     locked = (ROOT / "requirements/cuda.lock").read_text()
     pinned = dict(re.findall(r"^([\w-]+)==(\S+)", locked, re.MULTILINE))
     named = [*extras["optional-dependencies"]["gpu"], *extras["optional-dependencies"]["vllm"]]
-    wanted = [one for one in map(Requirement, named) if one.name != "rollcall"]
+    wanted = [one for one in map(Requirement, named) if one.name != distribution.NAME]
     assert {one.name for one in wanted} == {"liger-kernel", "vllm"}
     assert all(pinned[one.name] in one.specifier for one in wanted)
 
 
 def test_an_extra_that_a_message_a_page_or_another_extra_names_is_declared() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert declared["name"] == distribution.NAME
+    texts = [path.read_text() for path in tracked("*.py", "*.md", "*.ipynb", "pyproject.toml")]
     named = {
         extra.strip()
-        for path in tracked("*.py", "*.md", "pyproject.toml")
-        for extras in re.findall(r"\brollcall(?:-\S+\.whl)?\[([a-z0-9, -]+)\]", path.read_text())
-        for extra in extras.split(",")
+        for text in texts
+        for found in (
+            *re.findall(r"rollcall-rlhf\[([a-z0-9, -]+)\]|\.whl\)\[([a-z]+)\]", text),
+            *re.findall(r"distribution\.install\('([a-z0-9-]+)'()\)", text),
+        )
+        for extra in "".join(found).split(",")
     }
     assert {"eval", "node", "otlp", "page", "trainer", "vllm"} <= named
+    other_project = re.compile(r"install '?rollcall[\[' ]|\brollcall==")
+    assert [text[:80] for text in texts if other_project.search(text)] == []
     assert named <= declared["optional-dependencies"].keys()
 
 

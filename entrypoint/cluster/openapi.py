@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.routing import Route
 
 from contract.exit_codes import ExitCode
+from contract.launch import distribution
 from entrypoint.cluster import answers as of
 from entrypoint.cluster import request_format as asked
 from entrypoint.cluster.access import DESCRIPTION, KEYS, RENEWAL, TOKEN, Access, needed
@@ -112,7 +113,7 @@ def description(routes: Sequence[Route]) -> dict[str, Any]:
         "openapi": VERSION,
         "info": {
             "title": "Rollcall's control port",
-            "version": version("rollcall"),
+            "version": version(distribution.NAME),
             "description": "Times are in ISO 8601. An answer may have fields beyond these. "
             f"Exit codes: {', '.join(f'{code.value} {code.name}' for code in ExitCode)}.",
         },

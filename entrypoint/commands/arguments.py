@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from contract.exit_codes import ExitCode
+from contract.launch import distribution
 from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
@@ -42,7 +43,7 @@ class _Version(argparse.Action):
 def version() -> str:
     from importlib import metadata  # 20 ms, which no other command needs
 
-    return f"rollcall {metadata.version('rollcall')}"
+    return f"rollcall {metadata.version(distribution.NAME)}"
 
 
 class Help(argparse.HelpFormatter):

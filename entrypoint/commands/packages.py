@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from contract.launch import distribution
+
 PAGE = ("prometheus_client", "sse_starlette", "starlette", "uvicorn")
 NODE = (*PAGE, "ray")
 """What every node needs: packages of the extra `node`."""
@@ -28,5 +30,5 @@ def lacking(command: str) -> str:
         return ""
     return (
         f"{command}: {', '.join(missing)} not installed here: run the image, or "
-        f"`pip install 'rollcall[{extra}]'`"
+        f"`{distribution.install(extra)}`"
     )

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from contract.launch import distribution
 from entrypoint.config.settings import Settings
 from entrypoint.machine import infiniband, interfaces, limits
 from entrypoint.machine.gpus import amd, discover
 from entrypoint.machine.gpus.protocol import GpuError
 from entrypoint.machine.view import THIS_MACHINE, Machine
 
-PACKAGES = ("ray", "torch", "vllm", "transformers", "rollcall")
+PACKAGES = ("ray", "torch", "vllm", "transformers")
 CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 COLLECTIVE_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "HSA_")
@@ -31,6 +32,7 @@ def versions(settings: Settings, machine: Machine = THIS_MACHINE) -> dict[str, s
     return {
         "python": platform.python_version(),
         **{package: installed(package) for package in PACKAGES},
+        "rollcall": installed(distribution.NAME),
         "cuda": cuda(),
         "rocm": limits.read(machine.rocm / ".info" / "version"),
         "nccl": first_installed(NCCL_PACKAGES),

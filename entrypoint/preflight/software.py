@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
+from contract.launch import distribution
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.recipes import RECIPES
 from entrypoint.machine.inventory import installed
@@ -15,7 +16,7 @@ from entrypoint.preflight.verdict import Finding, Verdict
 def ray(context: Context) -> Finding:
     version, wanted = installed("ray"), pinned("ray")
     if not version:
-        remedy = "use the image, or `pip install 'rollcall[node]'`"
+        remedy = f"use the image, or `{distribution.install('node')}`"
         return Finding(Verdict.FAIL, "Ray is not installed", remedy)
     evidence = f"Ray {version}, Python {platform.python_version()}"
     if wanted and version != wanted:
@@ -28,7 +29,7 @@ def ray(context: Context) -> Finding:
 def pinned(package: str) -> str | None:
     """The version of `package` that this program's own metadata asks for exactly."""
     try:
-        requirements = metadata.requires("rollcall") or []
+        requirements = metadata.requires(distribution.NAME) or []
     except metadata.PackageNotFoundError:
         return None
     for requirement in requirements:
@@ -43,7 +44,7 @@ def torch(context: Context) -> Finding:
         return Finding(Verdict.PASS, f"torch {version}")
     if not RECIPES[context.settings.recipe].own_trainer:
         return Finding(Verdict.SKIP, "torch is not installed; this recipe may not need it")
-    remedy = "use the image, or `pip install 'rollcall[trainer]'`"
+    remedy = f"use the image, or `{distribution.install('trainer')}`"
     return Finding(Verdict.FAIL, "torch is not installed, and the trainer needs it", remedy)
 
 

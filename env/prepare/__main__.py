@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(
             f"prepare: the package {error.name} is not installed here: run the image, or "
-            "`pip install 'rollcall[trainer]'`",
+            "`pip install 'rollcall-rlhf[trainer]'`",
             file=sys.stderr,
         )
         return os.EX_USAGE

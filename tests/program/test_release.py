@@ -210,12 +210,12 @@ def audit(root: Path, rows: str, database: str) -> subprocess.CompletedProcess[s
 def test_a_dry_run_builds_the_package_and_its_sbom_and_signs_nothing(tmp_path: Path) -> None:
     done = run("release/package.sh", DRY_RUN="1", DIST=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    name = f"rollcall-{VERSION}"
+    name = f"rollcall_rlhf-{VERSION}"
     listed = {path.name for path in tmp_path.iterdir()}
     assert listed == {f"{name}-py3-none-any.whl", f"{name}.tar.gz", f"{name}.cdx.json"}
     made = json.loads((tmp_path / f"{name}.cdx.json").read_text())
     root = made["metadata"]["component"]
-    assert (root["name"], root["version"]) == ("rollcall", VERSION)
+    assert (root["name"], root["version"]) == ("rollcall-rlhf", VERSION)
     versions = {one["name"]: one["version"] for one in made["components"]}
     assert versions["ray"] == "2.55.0"
     assert versions["torch"] == "2.13.0"

@@ -63,15 +63,15 @@ def tracked() -> Iterator[str]:
 def test_the_wheel_has_every_file_of_the_packages_and_the_platforms_files(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name for name in tracked() if (ROOT / name).exists()} - {*names} == {OF_THE_IMAGE}
-    below = f"rollcall-{VERSION}.data/data/share/rollcall/compose/"
+    below = f"rollcall_rlhf-{VERSION}.data/data/share/rollcall/compose/"
     sources = {file.source for platform in PLATFORMS.values() for file in platform.files}
     assert {f"{below}{source}" for source in sources} <= {*names}
-    assert f"rollcall-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert f"rollcall_rlhf-{VERSION}.dist-info/licenses/LICENSE" in names
     assert {name.split("/")[0].removesuffix(".data") for name in names} == {
         *PACKAGES,
         MODULE,
-        f"rollcall-{VERSION}",
-        f"rollcall-{VERSION}.dist-info",
+        f"rollcall_rlhf-{VERSION}",
+        f"rollcall_rlhf-{VERSION}.dist-info",
     }
 
 
@@ -102,7 +102,7 @@ def test_what_init_writes_can_be_planned_beside_modules_of_the_user(
     planned = run(alone / "rollcall", "plan", "--config", "run.yaml", cwd=place)
     assert planned.returncode == 0, planned.stdout + planned.stderr
     assert "of the user" not in planned.stdout + planned.stderr
-    assert "`pip install 'rollcall[eval]'`" in planned.stdout + planned.stderr
+    assert "`pip install 'rollcall-rlhf[eval]'`" in planned.stdout + planned.stderr
 
 
 def test_the_reward_function_is_tried_without_torch(wheel: Path, tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_the_reward_function_is_tried_without_torch(wheel: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        ("up -- python train.py", 64, "`pip install 'rollcall[node]'`"),
-        ("demo", 64, "`pip install 'rollcall[trainer]'`"),
-        ("prepare arithmetic --out made", 64, "`pip install 'rollcall[trainer]'`"),
-        ("serve-reward --model made", 64, "`pip install 'rollcall[trainer]'`"),
-        ("open .", 64, "`pip install 'rollcall[page]'`"),
+        ("up -- python train.py", 64, "`pip install 'rollcall-rlhf[node]'`"),
+        ("demo", 64, "`pip install 'rollcall-rlhf[trainer]'`"),
+        ("prepare arithmetic --out made", 64, "`pip install 'rollcall-rlhf[trainer]'`"),
+        ("serve-reward --model made", 64, "`pip install 'rollcall-rlhf[trainer]'`"),
+        ("open .", 64, "`pip install 'rollcall-rlhf[page]'`"),
         ("report made", 73, "made is not a run"),
         ("status", 77, "no token"),
         ("list", 77, "no token"),

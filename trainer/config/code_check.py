@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from contract.durations import counted
+from contract.launch import distribution
 from contract.launch.programs import Program
 from contract.redaction import redact, secret_texts
 from env.data.columns import ANSWER_COLUMNS
@@ -297,7 +298,7 @@ def _lacking(*, with_torch: bool) -> str:
         return ""
     return (
         f"it was not tried: {', '.join(missing)} not installed here; "
-        f"`pip install 'rollcall[{list(missing.values())[-1]}]'` brings all that it needs"
+        f"`{distribution.install(list(missing.values())[-1])}` brings all that it needs"
     )
 
 

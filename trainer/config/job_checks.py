@@ -11,6 +11,7 @@ from typing import Any
 
 from contract.durations import counted
 from contract.files.os_errors import why_absent
+from contract.launch import distribution
 from contract.manifest import checkpoint_path, fault_of, steps_on_disk
 from contract.options import Fault, did_you_mean, nearest
 from contract.progress import Progress
@@ -43,7 +44,7 @@ def missing_packages() -> str | None:
         return None
     return (
         f"The trainer's packages are not installed here ({', '.join(missing)}): "
-        "run the image, or `pip install 'rollcall[trainer]'`"
+        f"run the image, or `{distribution.install('trainer')}`"
     )
 
 
@@ -295,7 +296,7 @@ def _tracker_faults(config: Config) -> Iterator[str]:
         if find_spec(name) is None:
             yield (
                 f"--log_with {name}: the package is not installed here. "
-                f"`pip install 'rollcall[{name}]'` on the head"
+                f"`{distribution.install(name)}` on the head"
             )
 
 

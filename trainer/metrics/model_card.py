@@ -13,6 +13,7 @@ from typing import Any
 from contract.durations import counted
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
+from contract.launch import distribution
 from contract.metrics import CHARTS
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
@@ -22,7 +23,7 @@ from trainer.metrics import json_lines
 MOST_ROWS = 20
 """Rows of the curve."""
 CURVE = {chart.label: chart.first for chart in CHARTS if chart.first}
-PACKAGES = ("rollcall", "torch", "transformers", "vllm", "deepspeed", "ray", "datasets")
+PACKAGES = (distribution.NAME, "torch", "transformers", "vllm", "deepspeed", "ray", "datasets")
 DIRECTORY = re.compile(r"(?<![\w.:/-])/(?:[^\s,'\"/]+/)*(?=[^\s,'\"/])")
 """The directories before the name of a file."""
 LEFT_OUT = frozenset({"run_dir", "ckpt_path", "save_path", "use_tensorboard", "hub_model_id"})

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from contract.journal import attempt_number
+from contract.launch import distribution
 from contract.options import TRUE
 from contract.redaction import redact
 from trainer.config.config import Config
@@ -88,7 +89,7 @@ def _unusable(environ: Mapping[str, str]) -> str | None:
     names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     if all(find_spec(name) for name in names):
         return None
-    return "the exporter is not installed: pip install 'rollcall[otlp]'"
+    return f"the exporter is not installed: {distribution.install('otlp')}"
 
 
 class _OnceAMinute(logging.Filter):

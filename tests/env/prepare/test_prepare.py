@@ -65,7 +65,7 @@ def test_where_only_the_nodes_own_packages_are_installed_data_are_made_and_a_mod
     done = light(*SUMS, "--out", str(tmp_path / "sums"))
     assert (done.returncode, len(done.stderr.splitlines())) == (os.EX_USAGE, 1), done.stderr
     assert "is not installed here" in done.stderr
-    assert "pip install 'rollcall[trainer]'" in done.stderr
+    assert "pip install 'rollcall-rlhf[trainer]'" in done.stderr
 
 
 def test_pairs_are_of_training_sums_and_only_the_better_answer_is_right(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_missing_exporter_is_said_with_the_extra_that_brings_it(
 ) -> None:
     monkeypatch.setattr(tracing, "EXTRA", "opentelemetry.exporter.otlp.proto.nowhere")
     assert tracing.connect(CONFIG, os.environ) is None
-    assert "pip install 'rollcall[otlp]'" in capsys.readouterr().out
+    assert "pip install 'rollcall-rlhf[otlp]'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["refused", "503"])

@@ -47,7 +47,7 @@ def test_import_rollcall_imports_nothing_heavy() -> None:
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in rollcall.__all__:
         assert getattr(rollcall, name).__name__ == name
-    assert rollcall.__version__ == metadata.version("rollcall")
+    assert rollcall.__version__ == metadata.version("rollcall-rlhf")
     with pytest.raises(AttributeError, match="'rollcall' has no attribute 'trian'"):
         rollcall.trian  # noqa: B018
 
@@ -279,7 +279,7 @@ def test_a_missing_trainer_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatc
         train(reward="arithmetic")
     assert str(raised.value) == (
         "The trainer's packages are not installed here (no_such_package): "
-        "run the image, or `pip install 'rollcall[trainer]'`"
+        "run the image, or `pip install 'rollcall-rlhf[trainer]'`"
     )
 
 
