@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from contract.launch import distribution
 from entrypoint.job.recipes.base import Recipe
+from tests.support.planted_faults import FAULTS, Fault
 from tests.support.repository import ROOT
 
 TESTS = ROOT / "tests"
@@ -167,6 +168,11 @@ def test_an_extra_that_a_message_a_page_or_another_extra_names_is_declared() -> 
     other_project = re.compile(r"install '?rollcall[\[' ]|\brollcall==")
     assert [text[:80] for text in texts if other_project.search(text)] == []
     assert named <= declared["optional-dependencies"].keys()
+
+
+def test_the_line_of_each_planted_fault_stands_once_in_its_package() -> None:
+    faults = [Fault(**row) for row in tomllib.loads(FAULTS.read_text())["fault"]]
+    assert [fault.old for fault in faults if fault.file(ROOT) is None] == []
 
 
 MOST_PARAMETERS = 5
