@@ -15,7 +15,7 @@ from contract.progress import Phase, Progress
 from contract.redaction import redact
 from entrypoint.console import ProgressLine
 from entrypoint.job import job_end, ranks_behind
-from entrypoint.job.failures import resume_check
+from entrypoint.job.failures import hang, resume_check
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
     AttemptResult,
@@ -220,6 +220,7 @@ class Attempt:
         self.hang.begin()
         gone_before = self.run.control.silent().difference(self.plan.workers)
         self._silent = self._lost = gone_before  # an earlier attempt or the roll has told of them
+        looked = time.monotonic()
         while True:
             match self.run.inbox.take(timeout=TICK_SECONDS):
                 case JobEnded(ended) if ended == self.plan.submission:
@@ -239,6 +240,9 @@ class Attempt:
             self._look_for_changes()
             self._look_for_stragglers()
             self._told.publish()
+            before_that, looked = looked, time.monotonic()
+            if looked - before_that > TICK_SECONDS + hang.FROZEN_SECONDS:
+                self.hang.leave_out(looked - before_that)
             progress = self._progress()
             if self._cause is None:
                 if not self.run.recipe.tells_phases:  # else the trainer asks its ranks itself

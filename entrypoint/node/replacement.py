@@ -27,6 +27,7 @@ from entrypoint.cluster.lost_nodes import Attendance, LostNode
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import SILENT_SECONDS
 from entrypoint.config.settings import Settings
+from entrypoint.job.failures.hang import FROZEN_SECONDS
 from entrypoint.processes.process import Process, StartError
 from entrypoint.run.journal import Journal
 
@@ -38,8 +39,6 @@ LOOK_SECONDS = 1.0
 COMMAND_SECONDS = 600.0
 """Time limit of one run of the program."""
 POLL_SECONDS = 0.5
-FROZEN_SECONDS = 5.0
-"""After so long without a look, this process was frozen: living nodes are heard again first."""
 AGAIN_SECONDS = 10.0
 """Pause after a failure of the program; it doubles with each failure in a row."""
 LINES = 1000

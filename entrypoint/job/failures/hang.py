@@ -21,6 +21,8 @@ from contract.progress import RESTORE, Phase, Progress
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.job.command_identity import is_same
 
+FROZEN_SECONDS = 5.0
+"""A head that has not looked for so much longer than usual was frozen, or its storage was."""
 START_SECONDS = 1800.0
 """Limit until the first sign of life: models are loaded, perhaps from a slow disk."""
 SHORTEST_SECONDS = 600.0
@@ -88,6 +90,13 @@ class HangWatch:
     def silent_seconds(self) -> float:
         """Seconds since the newest sign of life."""
         return self._clock() - max(self._since, self._heard)
+
+    def leave_out(self, seconds: float) -> None:
+        """The head saw nothing for so long: that is no silence of the job."""
+        now = self._clock()
+        self._since, self._step_since, self._heard = (
+            min(now, at + seconds) for at in (self._since, self._step_since, self._heard)
+        )
 
     def look(self, progress: Progress | None, phase: Phase | None, lines: int = 0) -> str | None:
         """Return a sentence if the job hangs.

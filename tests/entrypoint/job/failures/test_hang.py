@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from contract.progress import Phase, Progress
 from entrypoint.config.read import read_settings
+from entrypoint.job import attempt
 from entrypoint.job.failures import hang
 from entrypoint.job.failures.hang import (
     COMPUTING_SECONDS,
@@ -259,3 +262,25 @@ def test_a_head_that_restarts_watches_the_first_start_of_a_program_that_told_ste
     world.run.logs.mkdir(exist_ok=True)
     assert world.lives().name == "finished"
     assert world.sentences("failure")[0].startswith("hang: nothing since the start for ")
+
+
+def test_time_in_which_the_head_was_frozen_is_no_silence_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, look = threading.Event(), attempt.Attempt._look_for_kills
+
+    def freezes(self: attempt.Attempt) -> None:
+        if not frozen.is_set():
+            time.sleep(4)
+            frozen.set()
+        look(self)
+
+    def goes_on(world: World) -> JobInfo:
+        assert frozen.wait(60)
+        return STOPPED if world.jobs.stopped.wait(1) else ends(FINISHED, at_step=3)(world)
+
+    monkeypatch.setattr(hang, "FROZEN_SECONDS", 1.0)
+    monkeypatch.setattr(attempt.Attempt, "_look_for_kills", freezes)
+    world = World(tmp_path, goes_on, ends(FINISHED), ROLLCALL_HANG_TIMEOUT="3s")
+    assert world.lives().name == "finished"
+    assert world.sentences("failure") == []
