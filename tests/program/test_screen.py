@@ -210,6 +210,5 @@ def test_a_head_that_is_dead_is_said_in_a_sentence(head: Head) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["status", "--help"], ["report", "--help"]])
 def test_help_fits_a_terminal(words: list[str]) -> None:
     with terminal([*ROLLCALL, *words], dict(os.environ)) as screen:
-        rows = screen.shows("usage" if words != ["--help"] else "rollcall")
+        assert screen.shows("rollcall")  # of a long text the end, which has the examples
         assert screen.program.wait(60) == 0
-        assert rows

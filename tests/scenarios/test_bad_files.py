@@ -333,6 +333,8 @@ def test_the_plan_shows_every_warning_of_the_trainers(
     said = [
         "--deepcompile has no effect: models run uncompiled",
         "--lora_alpha has no effect: it needs --lora_rank",
+        "--prompt_data has 1 row, and a step takes 1024 prompts (--rollout_batch_size): each step "
+        "has the same rows several times",
     ]
     assert plan.main(settings, True) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == said

@@ -116,7 +116,7 @@ def test_a_worker_makes_its_own_directory_and_a_head_does_not(tmp_path: Path) ->
     assert on_head.verdict is Verdict.FAIL
     assert "mount storage that outlives the head" in on_head.remedy
     alone = storage.run_dir(Context(Head(0, 0, "a test"), apart))
-    assert alone.remedy.startswith(f"mkdir -p {place}; in a container, mount it")
+    assert alone.remedy.startswith(f"`mkdir -p {place}`; in a container, mount it")
     checks = [check for check in storage.CHECKS if check.name == CheckName.HOST_RUN_DIR]
     report = run_checks(Worker("10.0.0.1", "a test"), apart, checks)
     assert report.exit_code == ExitCode.FINISHED

@@ -157,7 +157,7 @@ def test_savings_that_a_layout_by_flags_gets_are_a_warning(
     nodes = Nodes(tmp_path, ["--", *SMALL, *LONG, "--pretrain", "owner/model-7B"])
     nodes.rendezvous.complete()
     nodes.rendezvous.complete()
-    (event,) = nodes.journal.events("layout-warning")
+    event, _ = nodes.journal.events("layout-warning")  # the other is of the single row of prompts
     assert "gets --gradient_checkpointing true" in event["sentence"]
     (line,) = [row for row in caplog.records if row.message == event["sentence"]]
     assert line.levelname == "WARNING"
@@ -197,7 +197,11 @@ PLACED = "trainer.nnodes=1 trainer.n_gpus_per_node=8"
             ["the job uses 8 of 16 GPUs", "trainer.save_freq=-1: without checkpoints"],
         ),
         ("verl", VERL, ["trainer.save_freq=-1: without checkpoints"]),
-        ("builtin", "--micro_rollout_batch_size 9999", ["--micro_rollout_batch_size 9999 is more"]),
+        (
+            "builtin",
+            "--micro_rollout_batch_size 9999",
+            ["--micro_rollout_batch_size 9999 is more", "--prompt_data has 1 row"],
+        ),
     ],
 )
 def test_the_warnings_of_every_recipe_are_in_the_journal_once(
