@@ -48,7 +48,7 @@ def test_curves_are_smoothed_as_by_tensorboard_over_gaps_with_the_raw_ones_behin
         tab.goto(server.link)
         slider = tab.get_by_label("Smoothing").first
         expect(slider).to_have_value("0")
-        expect(kl(tab).locator(".u-legend")).to_have_text(re.compile(r"^step60kl0\.019$"))
+        expect(kl(tab).locator(".u-legend")).to_have_text(re.compile(r"^step60KL0\.019$"))
         slider.fill("0.6")
         expect(tab.locator(".smoothing output").first).to_have_text("0.60")
         said = f"{as_tensorboard(values, 0.6)[-1]:.4g} smoothed, {values[-1]:.4g} raw"
@@ -63,7 +63,7 @@ def test_curves_are_smoothed_as_by_tensorboard_over_gaps_with_the_raw_ones_behin
         assert strokes[0] == strokes[1] + "59"  # the raw one, which is drawn first
         assert tab.evaluate("smoothed([1, null, 4, 4], 0.5)") == [1, None, 3, pytest.approx(25 / 7)]
         slider.fill("0")
-        expect(kl(tab).locator(".u-legend")).to_have_text(re.compile(r"^step60kl0\.019$"))
+        expect(kl(tab).locator(".u-legend")).to_have_text(re.compile(r"^step60KL0\.019$"))
 
 
 def test_smoothing_stays_in_the_address_of_the_list_and_of_a_run(tab: Page, tmp_path: Path) -> None:
@@ -196,8 +196,10 @@ def test_a_flag_that_a_run_of_another_trainer_cannot_have_is_no_default(
     tab: Page, tmp_path: Path
 ) -> None:
     run = reported_runs.tells_nothing(tmp_path / "a")
-    of_verl = {"recipe": "verl", "flags": {"": "verl.trainer.main_ppo", "data.seed": "1"}}
-    others = [{"recipe": "builtin", "flags": flags} for flags in ({"seed": "1"}, {"ema": ""})]
+    place = {"id": "a", "path": "/runs/a"}
+    of_verl = {"recipe": "verl", "flags": {"": "verl.trainer.main_ppo", "data.seed": "1"}} | place
+    flags: tuple[dict[str, str], ...] = ({"seed": "1"}, {"ema": ""})
+    others = [{"recipe": "builtin", "flags": given} | place for given in flags]
     with KeptRunsServer(run.root) as server:
         tab.goto(server.link)
         expect(tab.locator("#name")).to_have_text("a")
