@@ -297,12 +297,15 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
+    is_guessed = False
     try:
         if options.run_dir:
             environ = node_shell.of_run(environ, options.run_dir)
         elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
             environ, own = node_shell.with_node(environ), environ
-            if environ is not own and not options.address:
+            is_taken = environ is not own
+            is_guessed = is_taken and not node_shell.is_only_run(environ)
+            if is_taken and not options.address:
                 node_shell.refuse_guess(call.command, environ)
                 print(node_shell.about(environ), file=sys.stderr)
     except node_shell.UnnamedRunError as error:
@@ -322,7 +325,10 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         "rotate-token": rotate_token.rotate_token,
     }
     try:
-        return answers[call.command](read_settings(environ), options)
+        settings = read_settings(environ)
+        if is_guessed and options.address:
+            settings = node_shell.for_address(settings)
+        return answers[call.command](settings, options)
     except NoAnswerError as error:
         return arguments.fail(str(error), error.exit_code, as_json=options.json)
     except OSError as error:

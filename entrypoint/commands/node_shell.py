@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from entrypoint.config.platforms.detect import detect
-from entrypoint.config.settings import declared, variable_names
+from entrypoint.config.settings import Settings, declared, variable_names
 
 PROC = Path("/proc")
 FIRST = "1"
@@ -84,15 +85,31 @@ def about(node: Mapping[str, str]) -> str:
 def refuse_guess(command: str, node: Mapping[str, str], proc: Path = PROC) -> None:
     """Raise UnnamedRunError if the command changes a run that no setting names.
 
-    The first process of a container names its only run. `node`: the variables that were taken over.
+    `node`: the variables that were taken over.
     """
-    run, first = _run_of(node), environ_of(FIRST, proc)
-    if command not in CHANGES or (_settings_in(first) and _run_of(first) == run):
+    if command not in CHANGES or is_only_run(node, proc):
         return
+    run = _run_of(node)
     raise UnnamedRunError(
         f"No setting names a run, and {command} changes one: {_name_of(node)} of the run in {run} "
         f"lives on this machine. If you mean that run, set ROLLCALL_RUN_DIR={shlex.quote(run)}"
     )
+
+
+def is_only_run(node: Mapping[str, str], proc: Path = PROC) -> bool:
+    """Return whether the first process of this container names that run: there is no other."""
+    first = environ_of(FIRST, proc)
+    return bool(_settings_in(first)) and _run_of(first) == _run_of(node)
+
+
+def for_address(settings: Settings) -> Settings:
+    """Return settings for an address that was given beside a run that was not.
+
+    The guessed run's token may open what answers there. No lease of that run leads elsewhere.
+    """
+    names = declared()["run_dir"].about.names
+    kept = {name: text for name, text in settings.environ.items() if name not in names}
+    return replace(settings, environ=kept)
 
 
 def lacking(environ: Mapping[str, str], proc: Path = PROC) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import entrypoint.__main__ as entrypoint
 from contract.run_dir import RunFiles
-from entrypoint.commands import cli, head_client
+from entrypoint.commands import cli, head_client, node_shell
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
 from entrypoint.net import relay
@@ -66,6 +66,26 @@ def test_the_lease_leads_on_where_the_token_is_the_runs_own(
     given = {"ROLLCALL_URL": f"http://{OLD}:{head.port}", "ROLLCALL_TOKEN": TOKEN}
     with pytest.raises(NoAnswerError, match="Connection refused"):
         head_client.ask(read_settings(old | given), "GET", "/v1/state")
+
+
+@pytest.mark.parametrize("words", [("status",), ("stop",), ("submit", "--", "true")])
+def test_an_address_beside_a_run_that_no_setting_names_leads_to_no_other_head(
+    head: Head,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    """The shell has no setting, and a node of a run that has moved to another head lives here."""
+    head.run.token.write_text(TOKEN)
+    head.run.token.chmod(0o600)
+    node = {"ROLLCALL_CONTROL_PORT": str(head.port), "ROLLCALL_RUN_DIR": str(head.run.root)}
+    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **node})
+    monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
+    command, *rest = words
+    assert said({}, command, "--address", f"{OLD}:{head.port}", *rest) == 69
+    assert f"no head answers: http://{OLD}:{head.port}" in capsys.readouterr().err
+    assert said({}, "status", "--json", "--address", f"{NEW}:{head.port}") == 0
+    assert json.loads(capsys.readouterr().out)["page"].startswith(f"http://{NEW}:")
 
 
 def test_without_the_run_directory_a_lost_heads_address_is_not_enough_and_the_remedy_is_said(
