@@ -14,7 +14,7 @@ from contract.journal import EXPORT
 from contract.journal_file.index import landmarks
 from contract.launch import standalone
 from contract.manifest import checkpoint_path, steps_on_disk
-from contract.progress import Progress
+from contract.progress import Progress, held_out
 from contract.run_dir import RunFiles
 from entrypoint.run import run_attempts
 from entrypoint.run.failure_classes import FailureClass, evidence_of
@@ -109,17 +109,21 @@ class Ended:
         yield from (f"{name}: {path}" for name, path in known.items() if path)
 
     def learned(self) -> Iterator[str]:
-        """Yield the first and the last value of reward and held-out accuracy, if they are known."""
-        of_reward = self._change("reward_first", "reward_last", ".3f")
-        of_accuracy = self._change("eval_before", "eval_after", ".1%")
-        told = {"reward": of_reward, "held-out accuracy": of_accuracy}
-        if any(told.values()):
-            yield ", ".join(f"{name} {values}" for name, values in told.items() if values)
+        """Yield the first and the last value of reward and held-out data, if they are known."""
+        told = []
+        if rewards := self._numbers("reward_first", "reward_last"):
+            told.append(f"reward {' → '.join(f'{value:.3f}' for value in rewards)}")
+        if measured := self._numbers("eval_before", "eval_after"):
+            what, *texts = held_out(*measured)
+            told.append(f"held-out {what} {' → '.join(texts)}")
+        if told:
+            yield ", ".join(told)
 
-    def _change(self, first: str, last: str, form: str) -> str:
-        values = [self.result.get(name) for name in (first, last)]
-        known = all(isinstance(value, int | float) for value in values)
-        return " → ".join(format(value, form) for value in values) if known else ""
+    def _numbers(self, *names: str) -> list[float]:
+        """Return the values of these fields; none if one is unknown."""
+        values = [self.result.get(name) for name in names]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        return known if len(known) == len(names) else []
 
     def why(self) -> Iterator[str]:
         """Yield cause, place, remedy, command and log, each if it is known."""

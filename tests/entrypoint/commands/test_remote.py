@@ -170,6 +170,9 @@ def test_status_and_report_say_what_was_learned(
     assert learned in capsys.readouterr().out.splitlines()
     assert report.main([str(tmp_path)]) == 0
     assert learned in capsys.readouterr().out.splitlines()
+    run.result.write_text(json.dumps(told | {"eval_before": -2.0, "eval_after": 3.729}))
+    assert report.main([str(tmp_path)]) == 0
+    assert "reward 0.550 → 0.898, held-out reward -2.000 → 3.729" in capsys.readouterr().out
     run.result.write_text(json.dumps(told | {"eval_before": None, "reward_last": "much"}))
     assert remote.status(settings(run), parse("status", [])) == 0
     assert "→" not in capsys.readouterr().out

@@ -22,6 +22,8 @@ PROGRAMS = (
     (VERL, re.compile(r"verl\.trainer\.main_ppo|(.*/)?main_ppo\.py|([\w.]+\.)?main_dapo")),
     (TRL, re.compile(r"trl\.scripts\.grpo|(.*/)?\w*grpo\w*\.py")),
 )
+TRL_STAGES = {"trl sft": "sft", "trl dpo": "dpo", "trl reward": "rm"}
+"""Commands of TRL → the stage of Rollcall that trains the same."""
 OTHERS = re.compile(
     r"openrlhf\.cli\.(train_\w+|serve_\w+)|trl\.scripts\.\w+|verl\.(trainer\.)?\w*sft\w*(\.\w+)*"
     r"|torchtune|llamafactory-cli"
@@ -247,6 +249,11 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
         return (
             f"{named} is not a command of PPO or GRPO: give its flags as they are to "
             f"`rollcall {stage[1]}` (docs/supervised.md)"
+        )
+    if stage := TRL_STAGES.get(named):
+        return (
+            f"{named} is not a command of PPO or GRPO. Run it as it is (docs/recipes/trl.md), or "
+            f"write the flags of `rollcall {stage}` (docs/supervised.md)"
         )
     if named:
         return (
