@@ -29,7 +29,7 @@ NUMBERS = {"--nodes": (1, 10_000), "--gpus": (0, 64)}
 SPELLINGS = {
     "--name": (
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-        "give up to 64 letters, digits and any of . _ -, a letter or digit first",
+        "use at most 64 letters, digits and any of . _ -, a letter or digit first",
     ),
     "--shared": (
         r"/[A-Za-z0-9._@%+=~/-]*[A-Za-z0-9_]/?",

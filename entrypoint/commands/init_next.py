@@ -13,6 +13,7 @@ from entrypoint.commands.init_platforms import (
     KUBERNETES,
     NO_PLATFORM,
     PLATFORMS,
+    mount_of,
     start_of,
 )
 from entrypoint.machine.gpus import discover
@@ -96,7 +97,10 @@ class NextSteps:
             return brought if outside else ""
         if not inside and not outside:
             return ""
-        to, where = shlex.quote(self.shared), f"    # {PLATFORMS[self.platform].copied}"
+        platform, mount = PLATFORMS[self.platform], mount_of(self.platform, self.shared)
+        seen_there = platform.outside + self.shared.removeprefix(mount)
+        to = shlex.quote(seen_there if platform.outside else self.shared)
+        where = f"    # {platform.copied.format(mount=mount)}"
         if self.platform == KUBERNETES:
             apart = [f"-C {shlex.join([str(Path(one).parent), Path(one).name])}" for one in outside]
             packed = " ".join(["tar -cf -", *map(shlex.quote, inside), *apart])

@@ -106,8 +106,9 @@ def _slurm(text: str, cluster: Cluster) -> str:
         (r"^#SBATCH --nodes=\d+$", f"#SBATCH --nodes={cluster.nodes}"),
         (r"^#SBATCH --gpus-per-node=\d+\n", gpus),
         (
-            r"^# The run directory is SHARED/rollcall/JOB_ID, or ROLLCALL_RUN_DIR\.",
-            f"# The run directory is {cluster.run_dir}, or ROLLCALL_RUN_DIR.",
+            r"^# The run directory is SHARED/rollcall/JOB_ID, or ROLLCALL_RUN_DIR\. .*\n.*$",
+            f"# The run directory is {cluster.run_dir}, or ROLLCALL_RUN_DIR.\n"
+            "# Each job resumes its run. For a new run, set ROLLCALL_RUN_DIR to a new directory.",
         ),
         (r"^set -euo pipefail$", f'set -euo pipefail\n\n# The job.\nset -- {job} "$@"'),
         (r"^export SHARED=.*$", f"export SHARED=${{SHARED:-{cluster.mount}}}"),
@@ -246,6 +247,8 @@ class PlatformFiles:
     """Where the platform's files mount the storage that all nodes share."""
     copied: str = "on a machine that has the storage of all nodes"
     """Where the command is typed that copies the run's files to that storage."""
+    outside: str = ""
+    """Path of that storage there, if it is another."""
 
 
 NO_PLATFORM = "none"
@@ -267,7 +270,8 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
             PlatformFile("dstack/fleet.dstack.yml", "fleet.dstack.yml", _dstack_fleet),
         ),
         "dstack apply -f fleet.dstack.yml && dstack apply -f task.dstack.yml",
-        copied="where the storage has this path: on the machines it is /mnt/shared",
+        copied="on a machine of the fleet: the task sees it as {mount}",
+        outside="/mnt/shared",
     ),
     "skypilot": PlatformFiles(
         (

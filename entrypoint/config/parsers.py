@@ -378,7 +378,7 @@ NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 def node_name(raw: str) -> str:
     if not re.fullmatch(NODE_NAME, raw):
         raise ParseError(
-            "cannot name a log file", "give up to 64 letters, digits, dots, hyphens or underscores"
+            "cannot name a log file", "use at most 64 letters, digits, dots, hyphens or underscores"
         )
     return raw
 
@@ -390,7 +390,7 @@ def run_name(raw: str) -> str:
     if not re.fullmatch(RUN_NAME, raw):
         raise ParseError(
             "is no name of a run",
-            "give up to 64 letters, digits, spaces and any of . _ + = -, a letter or digit first",
+            "use at most 64 letters, digits, spaces and any of . _ + = -, a letter or digit first",
         )
     return raw
 

@@ -81,7 +81,7 @@ def faults(stages: Sequence[Stage]) -> Iterator[str]:
     for place, stage in enumerate(stages):
         if not NAME.fullmatch(stage.name):
             yield (
-                f"stage {place + 1} has the name {stage.name!r}: give up to 64 letters, digits, "
+                f"stage {place + 1} has the name {stage.name!r}: use at most 64 letters, digits, "
                 "- and _, such as sft"
             )
         elif stage.name in names[:place]:

@@ -49,7 +49,7 @@ class RowReader:
         if isinstance(read, str) and self.render is None:
             return Prompt(index, read, label)
         if self.render is None:
-            raise PromptError(f"{row.where}: '{key}' is a chat; it needs a chat template")
+            raise PromptError(f"{row.where}: '{key}' is a chat: give --apply_chat_template")
         messages = [{"role": "user", "content": read}] if isinstance(read, str) else read
         if self.images is None:
             _refuse_parts(row, key, messages)

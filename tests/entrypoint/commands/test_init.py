@@ -129,8 +129,8 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
         (["--nodes", "9" * 5000], "it is a whole number from 1 to 10000"),
         (["--gpus", "many"], "--gpus many: it is a whole number from 0 to 64"),
         (["--platform", "runpod", "--gpus", "0"], "--gpus 0: RunPod's pods for Rollcall have GPUs"),
-        (["--name", "odd name!"], "--name 'odd name!': give up to 64 letters, digits"),
-        (["--name", ""], "--name '': give up to 64 letters, digits"),
+        (["--name", "odd name!"], "--name 'odd name!': use at most 64 letters, digits"),
+        (["--name", ""], "--name '': use at most 64 letters, digits"),
         (["--name", "Up", "--platform", "kubernetes"], "--name Up: a release of Helm has up to 40"),
         (["--name", "x", "--platform", "slurm"], "--name x: --shared says the directory already"),
         (["--shared", "/x y"], "--shared '/x y': nodes need the whole path"),
@@ -298,6 +298,10 @@ def test_files_of_the_current_directory_are_found_from_the_runs(
     assert f"copy:  cd made && mkdir -p /shared/rollcall-run && cp -r {copied}" in said
     assert "start: cd made && sbatch rollcall.sbatch" in said
     assert "--prompt_data=/shared/rollcall-run/train.jsonl" in job_of("slurm", run / "made")
+    words = ("--yes", "--data", "train.jsonl", "--platform", "dstack", "--dir", "fleet")
+    assert init.main(words) == 0
+    there = "/mnt/shared/rollcall-run"  # the path on dstack's machines, where this is typed
+    assert f"mkdir -p {there} && cp -r run.yaml" in capsys.readouterr().out
     assert planned(run / "made", monkeypatch, "--gpus", "0", "--config", "run.yaml")["faults"] == []
 
 

@@ -99,7 +99,7 @@ stages:
         "stage 7 is not an object with the fields name, job, runtime_env",
     ):
         assert sentence in said
-    assert any(one.startswith("stage 5 has the name 'a b': give up to 64 letters") for one in said)
+    assert any(one.startswith("stage 5 has the name 'a b': use at most 64 letters") for one in said)
     assert any(one.startswith("stage 6 has the name ''") for one in said)
     assert len(said) == 16
 

@@ -343,7 +343,7 @@ def test_a_chat_needs_a_renderer_and_a_text_becomes_a_user_message(tmp_path: Pat
 
     texts = [prompt.text for prompt in load_prompts(path, ReadSettings("question", render=render))]
     assert texts == ["system:Add.|user:1+1", "user:2+2"]
-    assert ":1: 'question' is a chat; it needs a chat template" in refusal(path, label_key=None)
+    assert ":1: 'question' is a chat: give --apply_chat_template" in refusal(path, label_key=None)
 
 
 def test_messages_that_the_chat_template_refuses_are_named(tmp_path: Path) -> None:
