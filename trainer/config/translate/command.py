@@ -250,10 +250,10 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             f"{named} is not a command of PPO or GRPO: give its flags as they are to "
             f"`rollcall {stage[1]}` (docs/supervised.md)"
         )
-    if stage := TRL_STAGES.get(named):
+    if of_trl := TRL_STAGES.get(named):
         return (
             f"{named} is not a command of PPO or GRPO. Run it as it is (docs/recipes/trl.md), or "
-            f"write the flags of `rollcall {stage}` (docs/supervised.md)"
+            f"write the flags of `rollcall {of_trl}` (docs/supervised.md)"
         )
     if named:
         return (
