@@ -119,7 +119,7 @@ class Attempt:
     _killed_at: float | None = None
 
     def __post_init__(self) -> None:
-        self._evidence = EvidenceLog(self._step, self.run.recipe.failure_in)
+        self._evidence = EvidenceLog(self._step_of_line, self.run.recipe.failure_in)
         self._events = JobEvents(self.run.journal)
         own, control = self.run.settings.node_name, self.run.control
         self._kills = OomWatch(lambda: {**control.oom_kills(), own: oom_kills.count()})
@@ -372,6 +372,14 @@ class Attempt:
     def _step(self) -> int:
         progress = self._progress()
         return progress.step if progress else 0
+
+    def _step_of_line(self) -> int:
+        """Return the finished steps at the newest line of the log.
+
+        Those that the log tells are published later than that, several at once if they are fast.
+        """
+        told = self._told.step
+        return self._step() if told is None else told
 
     def _stop(self, cause: Cause) -> None:
         """Ask the job to save and to end."""

@@ -86,6 +86,11 @@ class LogProgress:
         given = self.recipe.step_pattern(self.settings)
         self._pattern = regex.compile(given.pattern) if given else None
 
+    @property
+    def step(self) -> int | None:
+        """The newest step in the lines that are read, published or not; None before the first."""
+        return self._newest.step if self._newest else None
+
     def end(self, progress: Progress | None, events: frozenset[str]) -> JobEnd:
         """Return what is known of the attempt's end. `progress`: the run's newest."""
         newest = self._newest or progress or Progress(step=0)

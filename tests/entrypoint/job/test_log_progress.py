@@ -300,6 +300,17 @@ def says(info: JobInfo, steps: Sequence[int], *, saves: Sequence[int] = ()) -> A
     return act
 
 
+def fails(steps: Sequence[int], log: str) -> Act:
+    """A job that prints these steps at once, and its last words."""
+
+    def act(world: World) -> JobInfo:
+        for line in (*(f"step {step}/100" for step in steps), *log.strip().splitlines()):
+            world.jobs.tell(line)
+        return JobInfo("FAILED", log.strip().splitlines()[-1], driver_exit_code=1)
+
+    return act
+
+
 def goes_on(steps: Sequence[int]) -> Act:
     """A job that prints these steps, and does not end by itself."""
 
@@ -332,6 +343,45 @@ def test_a_run_whose_steps_are_in_its_log_is_resumed_renews_its_budget_and_is_re
     record = report.from_journal(world.journal.events())
     assert record.steps == 9
     assert [one.steps_lost for one in record.failures] == [1, 1]
+
+
+IN_OWN_CODE = """
+Traceback (most recent call last):
+  File "/job/bad.py", line 3, in <module>
+    raise KeyError("reward_model")
+KeyError: 'reward_model'
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "failure", "why"),
+    [
+        (IN_OWN_CODE, "code: KeyError: 'reward_model'", "same error twice in a row, at"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "gpu_oom: torch.", "twice in a row without"),
+    ],
+)
+def test_the_last_error_counts_however_fast_the_steps_before_it_were(
+    tmp_path: Path, log: str, failure: str, why: str
+) -> None:
+    """The steps are published twice a second: an error seemed older than five of them."""
+    world = understood(tmp_path, *[fails(range(1, 6), log)] * 4)
+    outcome = world.lives()
+    assert [said.startswith(failure) for said in world.sentences("failure")] == [True, True]
+    assert why in outcome.sentence
+
+
+def test_the_same_line_of_code_ends_the_run_also_after_new_steps(tmp_path: Path) -> None:
+    acts = [fails(range(first, first + 5), IN_OWN_CODE) for first in (1, 6, 11)]
+    world = understood(tmp_path, *acts)
+    assert "same error twice in a row, at /job/bad.py:3" in world.lives().sentence
+    assert json.loads(world.run.progress.read_text())["step"] == 10
+
+
+def test_an_error_that_later_steps_have_outlived_has_not_ended_the_job(tmp_path: Path) -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory\nstep 6/100\nstep 7/100\nbad words"
+    world = understood(tmp_path, fails(range(1, 6), log), says(FINISHED, range(8, 10)))
+    assert world.lives().name == "finished"
+    assert world.sentences("failure")[0].startswith("unknown: ")
 
 
 def test_a_program_that_does_not_resume_from_its_checkpoint_is_stopped(tmp_path: Path) -> None:
