@@ -162,6 +162,7 @@ class Attempt:
             last_error=self._evidence.last_error,
             told_error=self._evidence.told_error(step),
             told_place=self._evidence.told_place(),
+            told_is_raised_there=self._evidence.told_is_raised_there(),
             evidence=self._evidence.at(step),
             step=step,
             silent_seconds=self.hang.silent_seconds,

@@ -26,6 +26,8 @@ class Evidence:
     """Finished steps of the run at that moment."""
     place: str = ""
     """`path:line` in the user's own code, of the traceback that the line ends."""
+    is_raised_there: bool = False
+    """The line of that place itself has made the exception, with no other one as its cause."""
     ends_rank: bool = False
     """A rank of the job has ended by this error of its own, so its peers miss it."""
 
@@ -93,6 +95,8 @@ class AttemptResult:
     """The driver's newest line with the form of an error, unless the training went on."""
     told_place: str = ""
     """`path:line` in the user's own code of that error; "" if it is not known."""
+    told_is_raised_there: bool = False
+    """As in `Evidence.is_raised_there`."""
     evidence: tuple[Evidence, ...] = ()
     """Evidence from shortly before the end, each class once."""
     step: int = 0
@@ -183,6 +187,8 @@ OF_CODE = re.compile(
     r"(Type|Attribute|Name|UnboundLocal|Key|Index|Value|ZeroDivision|NotImplemented)Error\b"
 )
 """Errors of Python that a second run of the same code and data repeats."""
+OF_OWN_CHECK = re.compile(r"((Runtime|Assertion)Error|Exception)\b")
+"""Errors that torch and others raise for any cause, but the user's own line for one of its own."""
 ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 """Of an object, in its own words: another one in each process."""
 NUMBER = re.compile(r"\b0x[0-9a-f]+|\d+")
@@ -197,6 +203,8 @@ class Reason:
     """One line."""
     place: str = ""
     """`path:line` in the user's own code; "" if it is not known."""
+    is_raised_there: bool = False
+    """As in `Evidence.is_raised_there`."""
 
 
 def explain(result: AttemptResult, failure: FailureClass) -> Reason:
@@ -230,7 +238,8 @@ def explain(result: AttemptResult, failure: FailureClass) -> Reason:
     if result.status == "LOST":
         return Reason(result.message)
     if result.told_error:
-        return Reason(result.told_error.strip(), result.told_place)
+        error = result.told_error.strip()
+        return Reason(error, result.told_place, result.told_is_raised_there)
     return Reason(_last_words(result))
 
 
@@ -251,14 +260,21 @@ def error_of_code(reason: Reason, failure: FailureClass) -> CodeError:
     """
     if failure not in (FailureClass.CODE, FailureClass.UNKNOWN):
         return CodeError()
-    if not OF_CODE.match(reason.sentence):
+    if not (OF_CODE.match(reason.sentence) or _is_own_check(reason)):
         return CodeError()
     differs = NUMBER if reason.place else ADDRESS
     return CodeError(differs.sub("0", reason.sentence), reason.place)
 
 
+def _is_own_check(reason: Reason) -> bool:
+    """Whether the user's own code has made the error, and not for a server or a machine."""
+    told = reason.sentence
+    is_own = reason.is_raised_there and OF_OWN_CHECK.match(told)
+    return bool(is_own) and not error_lines.OF_OTHERS.search(told)
+
+
 def _seen_in(found: Evidence) -> Reason:
-    return Reason(found.line.strip(), found.place)
+    return Reason(found.line.strip(), found.place, found.is_raised_there)
 
 
 def _last_words(result: AttemptResult) -> str:

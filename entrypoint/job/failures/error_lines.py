@@ -56,6 +56,15 @@ ERRORS = re.compile(
         )
     )
 )
+OF_PEERS = re.compile(
+    r"(?i)nccl|gloo|collective|process ?group|barrier|\bpeer|connect|socket|time(?:d ?)? ?out|store"
+)
+"""In an error that a rank has because another one has ended, or the network between them."""
+OF_OTHERS = re.compile(
+    OF_PEERS.pattern
+    + r"|\bserver|\bservice|https?\b|unavailable|unreachable|storage|\bdisk|\b(?:cuda|gpu|ray)\b"
+)
+"""In an error that the user's code raises for what it has met at a server or a machine."""
 POINTS_ELSEWHERE = re.compile(
     r"(?i:\b(?:root cause|stack ?trace|traceback|logs?) above\b|stack trace for root cause)"
     r"|\bChildFailedError\b|CalledProcessError: .* returned non-zero exit status"
@@ -97,6 +106,8 @@ class ErrorLines:
     newest: str = ""
     place: str = ""
     """`path:line` in the user's own code of that error; "" if it is not known."""
+    is_raised_there: bool = False
+    """The line of that place itself has made the exception."""
     step: int = 0
     """The steps that had finished when it was printed; its reader sets them."""
     _after: int = field(default=0, init=False)
@@ -116,7 +127,7 @@ class ErrorLines:
             self._after = 0
             if self.newest and points_elsewhere(line):
                 return False
-            self.newest, self.place = line, said.place
+            self.newest, self.place, self.is_raised_there = line, said.place, said.is_raised_there
             return True
         if self.newest:
             self._after += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from entrypoint.job.failures.classes import Evidence
-from entrypoint.job.failures.error_lines import ErrorLines, may_be_error, points_elsewhere
+from entrypoint.job.failures.error_lines import OF_PEERS, ErrorLines, may_be_error, points_elsewhere
 from entrypoint.job.failures.tracebacks import Line, Part, Tracebacks, in_a_panel
 from entrypoint.machine import oom_kills, xid
 from entrypoint.run.failure_classes import FAILURES, FailureClass
@@ -23,10 +23,6 @@ SPEAKER = re.compile(
 Ray omits the address if the process runs on the head."""
 RANK = re.compile(r"\[rank\d+\]: ?$")
 """Prefix of an exception that nothing has caught in a process with torch.distributed."""
-OF_PEERS = re.compile(
-    r"(?i)nccl|gloo|collective|process ?group|barrier|\bpeer|connect|socket|time(?:d ?)? ?out|store"
-)
-"""In an error that a rank has because another one has ended, or the network between them."""
 NOISE = re.compile(r"^wandb:|^ {4}|^[│╭╰]")
 """Lines that never end a job: a logger's own trouble, source code quoted in a traceback."""
 
@@ -94,6 +90,7 @@ class EvidenceLog:
                     address,
                     step=step,
                     place=said.place,
+                    is_raised_there=said.is_raised_there,
                     ends_rank=ends_rank,
                 )
             )
@@ -147,6 +144,10 @@ class EvidenceLog:
     def told_place(self) -> str:
         """Return the place of that error in the user's own code, or ""."""
         return self._told().place
+
+    def told_is_raised_there(self) -> bool:
+        """Return whether the line of that place itself has made the exception."""
+        return self._told().is_raised_there
 
     def _told(self) -> ErrorLines:
         own = self._lines.newest or (may_be_error(self.last_error) and self.last_error)

@@ -35,6 +35,8 @@ BORDERS = re.compile(r"^[│|] (?P<inner>.*) [│|]$")
 BOX_LINE = re.compile(r"^[╭╰+][─-]")
 """At the top or the bottom of a box; of ASCII, only whole tracebacks have one."""
 BOX_FRAME = re.compile(r"(?P<path>.+?):(?P<line>\d+) in \S.*")
+RAISES = re.compile(r"^\s+(?:raise (?:\w+\.)*[A-Z]|assert\b)")
+"""Source that makes an exception of its own. `raise error` passes on one from elsewhere."""
 DUMP = re.compile(r"^(?:Current thread|Stack)\b.*\(most recent call first\):$")
 
 NOT_OWN = re.compile(
@@ -65,6 +67,8 @@ class Line:
     part: Part
     place: str = ""
     """`path:line` of the innermost frame of the user's own code so far; "" if there is none."""
+    is_raised_there: bool = False
+    """That line itself has made the exception, and no other exception was its cause."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,14 @@ class _Open:
     path: str = field(default="", init=False)
     """What a box has shown of a frame's path so far."""
     place: str = field(default="", init=False)
+    is_source_next: bool = field(default=False, init=False)
+    """The newest line was a frame of the user's own code."""
+    raises: bool = field(default=False, init=False)
+    """The source of the newest frame, which is of the user's own code, raises an exception."""
+    is_linked: bool = field(default=False, init=False)
+    """A line has said that the next traceback of the chain follows from this one."""
+    follows: bool = False
+    """An earlier traceback of its chain has the cause."""
     has_ended: bool = field(default=False, init=False)
     """Its error has been read; frames of a remote process may follow."""
     is_dump: bool = False
@@ -143,7 +155,8 @@ class Tracebacks:
 
     def _begin(self, text: str) -> Line:
         before, _, _ = text.partition(HEADER)
-        new = _Open(in_group=self.is_in_group)
+        follows = self._open is not None and self._open.is_linked
+        new = _Open(in_group=self.is_in_group, follows=follows)
         if box := BOX.search(text):
             new.is_rich, new.boxes = True, 1
             before = text[: box.start()].strip("│| ")
@@ -160,13 +173,17 @@ class Tracebacks:
     def _read_frame(self, now: _Open, text: str) -> Line:
         text = _inner(text) if now.is_rich else text
         if frame := FRAME.match(text):
-            now.has_ended = False
-            _take(now, frame)
-        elif text.strip() and not text[0].isspace():
+            now.has_ended = now.raises = False
+            now.is_source_next = _take(now, frame)
+        elif now.is_source_next:
+            now.is_source_next, now.raises = False, bool(RAISES.match(text))
+        if not frame and text.strip() and not text[0].isspace():
             if not now.has_ended:
                 now.has_ended = bool(ERROR.match(text))
-                return Line(text, Part.ERROR if now.has_ended else Part.NONE, now.place)
-            if not now.in_group and not LINK.match(text):
+                part = Part.ERROR if now.has_ended else Part.NONE
+                return Line(text, part, now.place, now.raises and not now.follows)
+            now.is_linked = bool(LINK.match(text))
+            if not now.in_group and not now.is_linked:
                 self._open = None
                 return Line(text, Part.NONE)
         return Line(text, Part.FRAMES, now.place)
@@ -209,9 +226,12 @@ def _inner(text: str) -> str:
     return bare if bare != text.strip() else text
 
 
-def _take(now: _Open, frame: re.Match[str]) -> None:
-    if not NOT_OWN.search(frame["path"]):
+def _take(now: _Open, frame: re.Match[str]) -> bool:
+    """Return whether the frame is of the user's own code; keep its place if so."""
+    is_own = not NOT_OWN.search(frame["path"])
+    if is_own:
         now.place = f"{frame['path']}:{frame['line']}"
+    return is_own
 
 
 def last_traceback(lines: Sequence[str]) -> int | None:

@@ -357,6 +357,11 @@ KeyError: 'reward_model'
     ("log", "failure", "why"),
     [
         (IN_OWN_CODE, "code: KeyError: 'reward_model'", "same error twice in a row, at"),
+        (
+            IN_OWN_CODE.replace("KeyError", "RuntimeError"),
+            "code: RuntimeError: 'reward_model'",
+            "same error twice in a row, at",
+        ),
         ("torch.OutOfMemoryError: CUDA out of memory", "gpu_oom: torch.", "twice in a row without"),
     ],
 )

@@ -5,6 +5,8 @@ The evidence in tests/data/failures is what programs really printed, with its so
 
 from __future__ import annotations
 
+import builtins
+import re
 import tomllib
 from typing import Any
 
@@ -14,6 +16,8 @@ from contract.exit_codes import ExitCode
 from entrypoint.job.failures import tracebacks
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
+    OF_CODE,
+    OF_OWN_CHECK,
     AttemptResult,
     CodeError,
     Evidence,
@@ -28,9 +32,14 @@ from entrypoint.job.failures.classes import (
 )
 from entrypoint.job.failures.log_patterns import EvidenceLog
 from entrypoint.run.failure_classes import FAILURES, FailureClass
-from tests.support.repository import DATA
+from tests.support.repository import DATA, ROOT
 
 F = FailureClass
+ERRORS_OF_PYTHON = [
+    name
+    for name, one in vars(builtins).items()
+    if isinstance(one, type) and issubclass(one, Exception)
+]
 ENDS = tomllib.loads((DATA / "last_lines.toml").read_text())["end"]
 PRINTED = tomllib.loads((DATA / "tracebacks.toml").read_text())["printed"]
 RECORDED = sorted((DATA / "failures").glob("*.toml"))
@@ -65,6 +74,7 @@ def result_of(case: dict[str, Any]) -> AttemptResult:
         step=step,
         told_error=evidence.told_error(step),
         told_place=evidence.told_place(),
+        told_is_raised_there=evidence.told_is_raised_there(),
     )
 
 
@@ -291,6 +301,7 @@ def test_an_error_has_the_innermost_place_in_the_users_own_code(log: str, place:
         last_error=evidence.last_error,
         told_error=evidence.told_error(0),
         told_place=evidence.told_place(),
+        told_is_raised_there=evidence.told_is_raised_there(),
         evidence=evidence.at(0),
     )
     assert explain(result, classify(result)).place == place
@@ -311,8 +322,8 @@ def test_the_cause_and_its_place_are_found_in_each_form_of_a_traceback(
 ) -> None:
     result = result_of(printed)
     failure = classify(result)
-    reason = Reason(printed["error"], printed["place"])
-    assert explain(result, failure) == reason
+    reason = explain(result, failure)
+    assert (reason.sentence, reason.place) == (printed["error"], printed["place"])
     of_code = bool(error_of_code(reason, failure).place)
     assert failure is (F.CODE if of_code else F.UNKNOWN)
 
@@ -344,6 +355,71 @@ def test_which_errors_the_code_itself_repeats(sentence: str, *, is_code: bool) -
     assert (found.place, bool(found.what)) == (("data.py:3", True) if is_code else ("", False))
     assert error_of_code(Reason(sentence), F.UNKNOWN) == CodeError(sentence if is_code else "")
     assert error_of_code(Reason(sentence), F.SERVICE) == CodeError()
+
+
+OF_A_CHECK = """
+Traceback (most recent call last):
+  File "/job/train.py", line 7, in <module>
+    main()
+  File "/job/model.py", line 12, in step
+    raise RuntimeError("boom")
+RuntimeError: boom
+"""
+IN_TORCH = """
+  File "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", line 9, in _init
+    raise RuntimeError("boom")
+RuntimeError: boom"""
+AFTER_ANOTHER = """
+Traceback (most recent call last):
+  File "/job/model.py", line 10, in step
+    requests.post(url)
+requests.exceptions.ConnectionError: refused
+
+The above exception was the direct cause of the following exception:
+"""
+ENDS_A_RANK = "".join(f"[rank0]: {line}\n" for line in OF_A_CHECK.strip().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("log", "is_code"),
+    [
+        (OF_A_CHECK, True),
+        (ENDS_A_RANK, True),
+        (OF_AN_ACTOR.replace("ValueError", "RuntimeError"), True),
+        (OF_A_CHECK.replace("RuntimeError", "Exception"), True),
+        (OF_A_CHECK.replace('raise RuntimeError("boom")', "raise errors.RuntimeError"), True),
+        (
+            OF_A_CHECK.replace("RuntimeError: boom", "AssertionError").replace(
+                'raise RuntimeError("boom")', "assert rows > 0\n           ^^^^^^^^"
+            ),
+            True,
+        ),
+        # Torch has raised it: at the user's line, in its own file, or for another process.
+        (OF_A_CHECK.replace('raise RuntimeError("boom")', "y = x @ w"), False),
+        (OF_A_CHECK.replace('    raise RuntimeError("boom")\n', ""), False),
+        (OF_A_CHECK.replace("\nRuntimeError: boom", IN_TORCH), False),
+        (OF_A_CHECK.replace('raise RuntimeError("boom")', "raise error"), False),
+        # Something else is the cause.
+        (AFTER_ANOTHER + OF_A_CHECK, False),
+        (OF_A_CHECK.replace("boom", "the reward server answered 503"), False),
+        (OF_A_CHECK.replace("RuntimeError", "OSError"), False),
+    ],
+)
+def test_an_error_that_the_users_own_line_raises_is_of_the_code(log: str, *, is_code: bool) -> None:
+    result = result_of({"log": log, "exit_code": 1})
+    failure = classify(result)
+    assert failure is (F.CODE if is_code else F.UNKNOWN)
+    assert error_of_code(explain(result, failure), failure).place == (
+        "/job/model.py:12" if is_code else ""
+    )
+
+
+def test_the_page_names_each_error_that_counts_as_the_codes() -> None:
+    _, _, page = (ROOT / "docs/recovery.md").read_text().partition("**Errors of your code**")
+    of_code, _, checks = page.partition("**Errors of the network")[0].partition("- **Errors that")
+    for text, pattern in ((of_code, OF_CODE), (checks, OF_OWN_CHECK)):
+        named = set(re.findall(r"`(\w+)`", text))
+        assert named == {one for one in ERRORS_OF_PYTHON if pattern.fullmatch(one)}
 
 
 def test_an_error_at_one_line_is_the_same_for_another_row() -> None:
