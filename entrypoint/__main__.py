@@ -26,6 +26,7 @@ try:
     from entrypoint.config.read import read_settings
     from entrypoint.config.recipes import BUILTIN, RECIPES
     from entrypoint.config.settings import Settings
+    from entrypoint.config.uses import Use
     from entrypoint.processes import home, programs
 except KeyboardInterrupt:  # Ctrl-C, while these imports take their time
     sys.exit(INTERRUPTED)
@@ -134,8 +135,8 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         try:
             typed = typed_job.read(environ, call.arguments)
         except ConfigError as error:
-            if call.command == "up":
-                raise
+            if call.command == "up" and not _is_worker(environ):
+                raise  # a worker has no job
             typed, fault = typed_job.TypedJob(environ, call.arguments), error
         environ, said, recipe = typed.environ, typed.said, typed.recipe
         call = replace(call, arguments=typed.arguments)
@@ -156,7 +157,8 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
     if call.command != "doctor" and (why := packages.lacking("up")):
         raise cli.UsageError(why)
-    settings = read_settings(environ, call.arguments, recipe)
+    use = Use.MACHINE if call.command == "doctor" else Use.START
+    settings = read_settings(environ, call.arguments, recipe, use)
     if said:
         print(said, file=sys.stderr)
     _refuse_wrong_addresses(settings)
@@ -167,6 +169,12 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
         return doctor.main(settings, call.as_json)
     return _up(settings, bare=not sys.argv[1:])
+
+
+def _is_worker(environ: Mapping[str, str]) -> bool:
+    from entrypoint.config import role
+
+    return role.is_worker(read_settings(environ, use=Use.ASK))
 
 
 def _is_job(words: Sequence[str]) -> bool:
@@ -325,7 +333,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         "rotate-token": rotate_token.rotate_token,
     }
     try:
-        settings = read_settings(environ)
+        settings = read_settings(environ, use=Use.ASK)
         if is_guessed and options.address:
             settings = node_shell.for_address(settings)
         return answers[call.command](settings, options)

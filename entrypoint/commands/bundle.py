@@ -24,6 +24,7 @@ from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail, version
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
+from entrypoint.config.uses import Use
 from entrypoint.machine.inventory import COLLECTIVE_PREFIXES, versions
 from entrypoint.run import bundle, errors, known_secrets
 from entrypoint.run.bundle import Gathered, Member
@@ -96,7 +97,7 @@ def _no_run(run: RunFiles) -> str:
 def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:
     """Return the files with those that tell of this node in front of them."""
     try:
-        settings: Settings | None = read_settings(environ)
+        settings: Settings | None = read_settings(environ, use=Use.MACHINE)
         faults: list[str] = []
     except ConfigError as error:
         settings, faults = None, [str(fault) for fault in error.faults]

@@ -14,7 +14,8 @@ from typing import Any
 from contract.exit_codes import ExitCode
 from entrypoint.commands import head_client
 from entrypoint.config import role
-from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.config.settings import PreflightMode, Settings, declared
+from entrypoint.config.uses import OF_OTHER_PROGRAMS
 from entrypoint.preflight.ports import living
 from entrypoint.preflight.run import run_checks
 from entrypoint.preflight.show import failed_names, show_report
@@ -29,6 +30,8 @@ def main(settings: Settings, as_json: bool) -> int:
 
     Raises ConfigError if the role cannot be decided.
     """
+    if names := _unchecked(settings):
+        print(f"not checked, as doctor has no job: {names} (`rollcall plan`)", file=sys.stderr)
     strict = replace(settings, preflight=PreflightMode.STRICT)
     report = run_checks(role.decide(settings), strict, running_pid=living(settings))
     state = of_head(settings)
@@ -42,6 +45,12 @@ def main(settings: Settings, as_json: bool) -> int:
         if state:
             print("\n".join(of_others(state)))
     return ExitCode.UNFIT if report.fails else ExitCode.FINISHED
+
+
+def _unchecked(settings: Settings) -> str:
+    """Return the variables of the job that only a recipe can judge; "" if none is set."""
+    names = (declared()[name].about.name for name in OF_OTHER_PROGRAMS if settings.variable(name))
+    return ", ".join(names)
 
 
 def of_head(settings: Settings) -> dict[str, Any] | None:

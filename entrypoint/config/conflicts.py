@@ -13,15 +13,21 @@ from entrypoint.config.parsers import Tls, one_of
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
+from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import shown
 
 
-def contradictions(settings: Settings) -> Iterator[Fault]:
+def contradictions(settings: Settings, use: Use) -> Iterator[Fault]:
+    """Yield the faults that count for `use`."""
+    yield from _tls(settings)
+    if use is Use.ASK:
+        return
     yield from _debuggers(settings)
     yield from _ports(settings)
     yield from _services(settings)
-    yield from _tls(settings)
-    yield from _jobs(settings)
+    if use is Use.START:
+        yield from _jobs(settings)
+        yield from _uploads(settings)
     yield from _storage(settings)
     yield from _left_out(settings)
     yield from _beside_ray(settings)
@@ -92,10 +98,6 @@ def _tls(settings: Settings) -> Iterator[Fault]:
         yield Fault("ROLLCALL_URL", value, problem, "begin it with https://")
 
 
-OF_OTHER_PROGRAMS = ("runtime_env", "step_pattern", "checkpoints", "resume_args")
-"""Settings of a job that is not the builtin trainer's."""
-
-
 def _jobs(settings: Settings) -> Iterator[Fault]:
     """A cluster that waits for jobs has none of its own; some settings are of other programs."""
     if settings.waits_for_jobs and settings.job:
@@ -121,7 +123,7 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
 
 
 def _storage(settings: Settings) -> Iterator[Fault]:
-    """Workers cannot read the head's token, and only `builtin` writes checkpoints of ours."""
+    """Nodes that share no run directory: workers cannot read the head's token."""
     if settings.shares_run_dir:
         return
     if settings.ray_address is not None:
@@ -141,6 +143,12 @@ def _storage(settings: Settings) -> Iterator[Fault]:
             "token that the head would make",
             "set the same ROLLCALL_TOKEN on every node",
         )
+
+
+def _uploads(settings: Settings) -> Iterator[Fault]:
+    """Only `builtin` writes checkpoints of ours, and a store has those of one run."""
+    if settings.ray_address is not None:
+        return
     if settings.store and not RECIPES[settings.recipe].uploads:
         uploading = one_of(name for name, traits in RECIPES.items() if traits.uploads)
         yield Fault(

@@ -10,6 +10,7 @@ import difflib
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from entrypoint.config.conflicts import contradictions
 from entrypoint.config.parsers import DebugRay
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.recipes import RECIPES, command_of
-from entrypoint.config.role import undecided
+from entrypoint.config.recipes import ANY, RECIPES, command_of
+from entrypoint.config.role import is_worker, undecided
 from entrypoint.config.settings import Settings, declared, variable_names
+from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import Variable, is_placeholder, shown, shown_placeholder
 
 PREFIX = "ROLLCALL_"
@@ -74,12 +76,15 @@ MISSPELT = 0.92
 
 
 def read_settings(
-    environ: Mapping[str, str], job: Sequence[str] = (), recipe: str | None = None
+    environ: Mapping[str, str],
+    job: Sequence[str] = (),
+    recipe: str | None = None,
+    use: Use = Use.START,
 ) -> Settings:
     """The settings in `environ`, with the `job` arguments of the command line.
 
     `recipe`: that of a job whose program tells it; it counts before ROLLCALL_RECIPE.
-    Raises ConfigError with every fault that was found.
+    Raises ConfigError with every fault that counts for `use`.
     """
     environ = without_service_links(environ)
     reader, platform = Reader(environ), detect(environ)
@@ -104,12 +109,30 @@ def read_settings(
             given = shown_placeholder(key.reveal())
             reader.faults.append(Fault(flag, given, problem, "Give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
-    reader.check_variables(variable_names())
-    reader.check_platform(platform)
-    if faults := [*reader.faults, *contradictions(settings)]:
-        open_role = undecided(settings)  # alone it is a fault only of commands that need the role
+    if use is Use.START and is_worker(settings):
+        use = Use.MACHINE
+    reader.faults = [fault for fault in reader.faults if use.needs(fault.path)]
+    reader.check_variables(variable_names(), use)
+    reader.check_platform(platform, use)
+    if use is Use.MACHINE and recipe is None:
+        settings = _of_other_program(settings)
+    if faults := [*reader.faults, *contradictions(settings, use)]:
+        open_role = (
+            None if use is Use.ASK else undecided(settings)
+        )  # alone it is a fault only of commands that need the role
         raise ConfigError([*faults, *([open_role] if open_role else [])])
     return settings
+
+
+def _of_other_program(settings: Settings) -> Settings:
+    """Return the settings with the recipe of any program, if nothing names one.
+
+    Settings of other programs tell that the head's command line has one.
+    """
+    is_named = settings.variable("recipe") or settings.waits_for_jobs
+    if is_named or not any(map(settings.variable, OF_OTHER_PROGRAMS)):
+        return settings
+    return replace(settings, recipe=ANY)
 
 
 def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
@@ -172,19 +195,17 @@ class Reader:
             value = MASK if secret else shown(value, self.secrets)
         self.faults.append(Fault(name, value, problem, remedy))
 
-    def check_variables(self, known: Sequence[str]) -> None:
+    def check_variables(self, known: Sequence[str], use: Use) -> None:
         """Report each name with our prefix that is not in `known`, and each misspelt name.
 
         A misspelt name looks like a known variable without our prefix that is not set.
         """
         unset = [name for name in known if not name.startswith(PREFIX) and not self._given(name)]
         for name in sorted(self.environ):
-            if name.upper().startswith(PASSED_ON) and name not in known and self._is_quoted(name):
-                self.fault(name, *QUOTED)
-            if name not in known and self._is_placeholder(name):
-                self.fault(name, *parsers.PLACEHOLDER, secret=True)
+            if name not in known and use is not Use.ASK:
+                self._check_passed_on(name)
             meant = nearest(name.upper(), unset, cutoff=MISSPELT)
-            if meant and name not in known:
+            if meant and name not in known and use.may_mean([meant]):
                 remedy = f"spell it as {meant}, or rename it if it is another program's"
                 self.fault(
                     name, "is not a setting", remedy, secret=self._may_be_secret(name, meant)
@@ -195,17 +216,26 @@ class Reader:
             if self._is_service_link(name):
                 continue
             alike = _alike(name, known)
+            if not use.may_mean(alike.split(" or ")):
+                continue
             secret = self._may_be_secret(name, *alike.split(" or "))
             self.fault(
                 name, "is not a setting", f"remove it, or spell it as {alike}", secret=secret
             )
 
-    def check_platform(self, facts: Facts) -> None:
+    def _check_passed_on(self, name: str) -> None:
+        """Report a value of another program's variable that cannot be meant."""
+        if name.upper().startswith(PASSED_ON) and self._is_quoted(name):
+            self.fault(name, *QUOTED)
+        if self._is_placeholder(name):
+            self.fault(name, *parsers.PLACEHOLDER, secret=True)
+
+    def check_platform(self, facts: Facts, use: Use) -> None:
         """Report the platform's own faults, unless an explicit variable replaces the fact."""
         for fact, fault in facts.faults.items():
             all_variables = declared().values()
             replacing = (one.name for one in all_variables if fact in one.about.replaces)
-            if not any(map(self._given, replacing)):
+            if use.needs_fact(fact) and not any(map(self._given, replacing)):
                 self.faults.append(fault)
 
     def host_name(self) -> str:

@@ -49,6 +49,8 @@ RECIPES: Mapping[str, RecipeTraits] = {
 }
 BUILTIN, SUPERVISED = "builtin", "supervised"
 """The default, and the recipe of `rollcall sft`, `rm` and `dpo`."""
+ANY = "command"
+"""The recipe of a program that no other one knows."""
 
 
 def command_of(recipe: str, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

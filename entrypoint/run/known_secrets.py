@@ -9,6 +9,7 @@ from contract.options import ConfigError
 from contract.redaction import named_secrets, secret_texts
 from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
+from entrypoint.config.uses import Use
 from entrypoint.run import token as run_token
 
 
@@ -17,7 +18,7 @@ def of(run: RunFiles, environ: Mapping[str, str]) -> frozenset[str]:
     found = set(secret_texts(environ))
     found.update(*(named_secrets(text) for text in environ.values()))
     with suppress(ConfigError):  # who needs the settings says what is wrong
-        found |= read_settings(environ).secrets
+        found |= read_settings(environ, use=Use.ASK).secrets
     root = run.root.resolve()  # a relative path may hide the directories above it
     roots = (root, *root.parents[:2])  # of a job: RUN/jobs/ID
     for path in (RunFiles(root).token for root in roots):

@@ -26,7 +26,10 @@ from entrypoint import console
 from entrypoint.__main__ import main
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
+from entrypoint.commands import doctor
+from entrypoint.config.settings import Settings
 from entrypoint.net import dns
+from entrypoint.preflight.check import Report
 from entrypoint.processes.process import find_marked
 from entrypoint.run.lease import Lease
 from tests.support.control import control_server
@@ -180,6 +183,59 @@ def test_commands_that_read_need_no_job(node: Node) -> None:
     assert done.returncode in (0, 76)
     assert "PASS versions.ray" in done.stdout
     assert "ROLLCALL_JOB" not in done.stdout
+
+
+OF_ANOTHER_PROGRAM = {"ROLLCALL_STEP_PATTERN": r"step (?P<step>\d+)", "ROLLCALL_TOKEN": SECRET}
+"""The environment in which `rollcall up python job.py` trains: the words tell the recipe."""
+FAILS = "set -u; python train.py $DATA"
+"""Ends at a variable that is not set."""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("status",), 69),
+        (("wait",), 69),
+        (("events",), 73),
+        (("logs",), 73),
+        (("list",), 69),
+        (("open",), 69),
+        (("stop",), 69),
+    ],
+    ids=str,
+)
+def test_the_jobs_settings_refuse_no_question(
+    node: Node, command: tuple[str, ...], code: int
+) -> None:
+    given = OF_ANOTHER_PROGRAM | {"ROLLCALL_HEAD_TIMEOUT": "1s"}
+    done = node.judged(given, *command)
+    assert (done.returncode, "takes none" in done.stdout) == (code, False), done.stdout
+
+
+def test_doctor_says_which_settings_of_the_job_it_cannot_judge(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def checks(_: object, settings: Settings, **__: object) -> Report:
+        asked.append(settings.recipe)
+        return Report(settings.preflight)
+
+    monkeypatch.setattr(doctor, "run_checks", checks)
+    done = node.judged(OF_ANOTHER_PROGRAM, "doctor")
+    assert done.returncode == 0, done.stdout
+    said = "not checked, as doctor has no job: ROLLCALL_STEP_PATTERN (`rollcall plan`)"
+    assert said in done.stdout.splitlines()
+    assert asked == ["command"], "the builtin trainer needs more than any program"
+    assert "not checked" not in node.judged({}, "doctor").stdout
+
+
+@pytest.mark.parametrize("words", [(), ("bash", "-c", FAILS)], ids=["none", "a script that fails"])
+def test_a_worker_with_the_heads_environment_starts(node: Node, words: tuple[str, ...]) -> None:
+    given = OF_ANOTHER_PROGRAM | WORKER | {"ROLLCALL_HEAD_ADDRESS": "127.0.0.1"}
+    with pytest.raises(AssertionError, match="goes on"):
+        node.judged(given, "up", *words)
+    assert node.judged(OF_ANOTHER_PROGRAM, "up", *words).returncode == 64, "a head needs the job"
 
 
 def test_all_wrong_settings_are_named_at_once(node: Node) -> None:

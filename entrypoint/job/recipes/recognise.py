@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.launch.command_lines import PYTHON
 from contract.options import Fault
-from entrypoint.config.recipes import BUILTIN, RECIPES, command_of
+from entrypoint.config.recipes import ANY, BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.script import (
@@ -30,7 +30,6 @@ from entrypoint.job.recipes.script import (
 )
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 
-ANY = "command"
 NONE: Mapping[str, Any] = {}
 OF_NO_PROGRAM: Mapping[str, Any] = {"step_pattern": None, "checkpoints": None, "resume_args": ()}
 

@@ -22,6 +22,7 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head
 from entrypoint.config.settings import PreflightMode, Settings
+from entrypoint.config.uses import Use
 from entrypoint.machine.inventory import collective_variables, inventory, versions
 from entrypoint.net import wait
 from entrypoint.preflight.run import run_checks
@@ -42,7 +43,7 @@ STARTS_NOTHING = frozenset(
 def main() -> int:
     given = json.loads(sys.argv[1])
     try:
-        row = check_in(read_settings({**os.environ, **given}))
+        row = check_in(read_settings({**os.environ, **given}, use=Use.MACHINE))
     except ConfigError as error:
         row = {"unfit": [" ".join(str(fault).split()) for fault in error.faults]}
     print(json.dumps(row))

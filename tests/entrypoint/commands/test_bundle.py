@@ -192,6 +192,17 @@ def test_the_size_has_a_bound_and_the_newest_logs_come_first(
     assert "logs/attempt-0.log" in {one.name for one in found.left_out}
 
 
+def test_settings_of_the_job_hide_neither_versions_nor_a_fault_of_the_node(
+    run: RunFiles, rollcall: Rollcall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROLLCALL_STEP_PATTERN", r"(?P<step>\d+)")
+    out = tmp_path / "bundle.tar.gz"
+    assert rollcall("bundle", str(run.root), "--out", str(out)) == 0
+    about = json.loads(unpacked(out, tmp_path / "unpacked")["node.json"])
+    assert about["faults"] == []
+    assert {"rollcall", "ray"} <= set(about["versions"])
+
+
 def test_an_archive_that_exists_stays_as_it_is(
     run: RunFiles, rollcall: Rollcall, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

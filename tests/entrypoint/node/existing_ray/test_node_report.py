@@ -85,3 +85,14 @@ def test_wrong_settings_of_a_node_are_its_answer(
     assert node_report.main() == 0
     (sentence,) = json.loads(capsys.readouterr().out)["unfit"]
     assert sentence.startswith("ROLLCALL_NODE_TIMEOUT='soon'")
+
+
+def test_settings_of_a_job_on_a_node_of_ray_are_no_fault_of_the_node(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLLCALL_STEP_PATTERN", r"(?P<step>\d+)")
+    monkeypatch.setattr(node_report, "check_in", lambda settings: {"recipe": settings.recipe})
+    given = environ | {"ROLLCALL_RECIPE": "builtin"}
+    monkeypatch.setattr(sys, "argv", ["node_report", json.dumps(given)])
+    assert node_report.main() == 0
+    assert json.loads(capsys.readouterr().out) == {"recipe": "builtin"}
