@@ -129,9 +129,11 @@ def _exec(command: Sequence[str]) -> NoReturn:
 def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     """`up`, `plan` and `doctor`, which read the settings of a node."""
     said, recipe, fault = "", None, None
-    if call.command in ("up", "plan"):
-        from entrypoint.commands import typed_job
+    from entrypoint.commands import typed_job
 
+    if call.command == "doctor":
+        recipe = typed_job.recipe_of_variables(environ)
+    else:
         try:
             typed = typed_job.read(environ, call.arguments)
         except ConfigError as error:

@@ -6,10 +6,14 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from contract.options import ConfigError, ParseError
 from entrypoint.config import parsers
 from entrypoint.config.recipes import BUILTIN, RECIPES
+
+if TYPE_CHECKING:
+    from entrypoint.job.recipes.recognise import Recognised
 
 RECIPE, JOB = "ROLLCALL_RECIPE", "ROLLCALL_JOB"
 BY_A_SHELL = ("bash", "-c")
@@ -33,19 +37,14 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
     A job that is flags of the builtin trainer, or one of its stages, is left as it is. Raises
     ConfigError if the job is a script that would fail at once.
     """
-    as_given = TypedJob(environ, tuple(arguments))
+    words = _words_of(environ, arguments)
+    given = _given(environ)
+    if (found := _found(environ, words)) is None:
+        return TypedJob(environ, tuple(arguments))
     raw = environ.get(JOB, "").strip()
-    words = tuple(arguments) or _words(raw)
-    given = environ.get(RECIPE, "").strip().lower() or None
-    if not words or words[0].startswith("-") or words[0] in parsers.STAGES:
-        return as_given
-    if (given or BUILTIN) not in RECIPES or (given and RECIPES[given].own_trainer):
-        return as_given
-    from entrypoint.job.recipes.recognise import recognised  # a plan without a job starts faster
-
-    found = recognised(words, given, _began(environ))
     if not found.is_known and not arguments and words == (*BY_A_SHELL, raw):
-        return as_given  # what is wrong with the line is said where it is read
+        # what is wrong with the line is said where it is read
+        return TypedJob(environ, tuple(arguments))
     if found.fault:
         raise ConfigError([found.fault])
     if found.directory:
@@ -58,6 +57,32 @@ def read(environ: Mapping[str, str], arguments: Sequence[str]) -> TypedJob:
         said="" if given and found.words == words else found.said,
         warnings=found.warnings,
     )
+
+
+def recipe_of_variables(environ: Mapping[str, str]) -> str | None:
+    """Return the recipe of the job in ROLLCALL_JOB; None if the settings alone say it."""
+    found = _found(environ, _words_of(environ, ()))
+    return found.recipe if found else None
+
+
+def _words_of(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[str, ...]:
+    return tuple(arguments) or _words(environ.get(JOB, "").strip())
+
+
+def _given(environ: Mapping[str, str]) -> str | None:
+    return environ.get(RECIPE, "").strip().lower() or None
+
+
+def _found(environ: Mapping[str, str], words: Sequence[str]) -> Recognised | None:
+    """Return what the words of a job are; None if the settings alone say its recipe."""
+    given = _given(environ)
+    if not words or words[0].startswith("-") or words[0] in parsers.STAGES:
+        return None
+    if (given or BUILTIN) not in RECIPES or (given and RECIPES[given].own_trainer):
+        return None
+    from entrypoint.job.recipes.recognise import recognised  # a plan without a job starts faster
+
+    return recognised(words, given, _began(environ))
 
 
 def _began(environ: Mapping[str, str]) -> float | None:

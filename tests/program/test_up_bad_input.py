@@ -212,7 +212,7 @@ def test_the_jobs_settings_refuse_no_question(
     assert (done.returncode, "takes none" in done.stdout) == (code, False), done.stdout
 
 
-def test_doctor_says_which_settings_of_the_job_it_cannot_judge(
+def test_doctor_checks_for_the_program_of_the_environment_and_leaves_its_settings_alone(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -226,8 +226,9 @@ def test_doctor_says_which_settings_of_the_job_it_cannot_judge(
     assert done.returncode == 0, done.stdout
     said = "not checked, as doctor has no job: ROLLCALL_STEP_PATTERN (`rollcall plan`)"
     assert said in done.stdout.splitlines()
-    assert asked == ["command"], "the builtin trainer needs more than any program"
     assert "not checked" not in node.judged({}, "doctor").stdout
+    node.judged({"ROLLCALL_JOB": "python job.py"}, "doctor")
+    assert asked == ["command", "builtin", "command"], "the builtin trainer needs more than others"
 
 
 @pytest.mark.parametrize("words", [(), ("bash", "-c", FAILS)], ids=["none", "a script that fails"])
