@@ -30,14 +30,21 @@ from entrypoint.config.platforms.facts import (
 from entrypoint.config.variables import shown
 
 COMPONENTS = whole_number(Bounds(at_least=1, at_most=128))
+NUMBERS = r"\[(\w+)(?:-\w+)?(?:,\w+(?:-\w+)?)*\]"
+"""The numbers of nodes in a list, such as `[10,20-25]`; its group is the first of them."""
 SPECIAL_STEPS = 0xFFFFFFFA
 """Step ids from here on are the interactive shell of `salloc`, the batch script and the like."""
 
 
 def first_host(node_list: str) -> str:
-    """The first name of a compressed list: `gnode10` of `gnode[10,20-25],big1`."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", node_list)
-    return host(re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0] if first else ""))
+    """The first name of a compressed list: `gnode10` of `gnode[10,20-25],big1`.
+
+    Raises ParseError, also for a list that was cut off within brackets.
+    """
+    if re.search(r"[\[\]]", re.sub(NUMBERS, "", node_list)):
+        problem = "is no list of nodes as Slurm gives it, such as gn[10-12]"
+        raise ParseError(problem, "give the list as Slurm sets it")
+    return host(re.sub(NUMBERS, r"\1", node_list).partition(",")[0])
 
 
 def one_task_a_node(counts: str) -> int:

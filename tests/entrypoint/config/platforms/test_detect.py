@@ -159,6 +159,13 @@ def test_the_first_host_of_a_slurm_list_is_the_head(nodes: str, first: str) -> N
     assert first_host(nodes) == first
 
 
+@pytest.mark.parametrize("nodes", ["gn[10-12", "gn10-12]", "gn[]", "gn[1,big[2]", "gn[1,],big1"])
+def test_a_slurm_list_that_was_cut_off_names_no_head(nodes: str) -> None:
+    sentence = faults({**SLURM_STEP, "SLURM_STEP_NODELIST": nodes})
+    assert f"SLURM_STEP_NODELIST={nodes!r} is no list of nodes" in sentence
+    assert "set ROLLCALL_HEAD_ADDRESS" in sentence
+
+
 def faults(environ: dict[str, str]) -> str:
     with pytest.raises(ConfigError) as caught:
         read_settings(environ)
