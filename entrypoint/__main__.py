@@ -46,6 +46,7 @@ NO_JOB = (
     "waits for jobs, start every node with `rollcall up --wait-for-jobs`, and bring jobs with "
     "`rollcall submit`."
 )
+OTHER_THINGS_NAME = "For a job, a node or a log of this name, set ROLLCALL_RUN_DIR"
 
 
 def main() -> int:
@@ -297,6 +298,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         events,
         jobs,
         logs,
+        named_run,
         node_shell,
         page,
         pipeline,
@@ -307,6 +309,8 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.run import errors
 
     options = arguments.parse(call.command, call.arguments)
+    is_named = bool(options.run_dir or options.address or getattr(options, "run", None))
+    is_named = is_named or node_shell.names_a_run(environ)
     is_guessed = False
     try:
         if options.run_dir:
@@ -315,7 +319,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
             environ, own = node_shell.with_node(environ), environ
             is_taken = environ is not own
             is_guessed = is_taken and not node_shell.is_only_run(environ)
-            if is_taken and not options.address:
+            if is_taken and not is_named:
                 node_shell.refuse_guess(call.command, environ)
                 print(node_shell.about(environ), file=sys.stderr)
     except node_shell.UnnamedRunError as error:
@@ -336,11 +340,14 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     }
     try:
         settings = read_settings(environ, use=Use.ASK)
-        if is_guessed and options.address:
+        if is_guessed and is_named:  # by an address
             settings = node_shell.for_address(settings)
         return answers[call.command](settings, options)
     except NoAnswerError as error:
-        return arguments.fail(str(error), error.exit_code, as_json=options.json)
+        sentence, code = str(error), error.exit_code
+        if not is_named and (lack := named_run.directory_without_run(options)):
+            sentence, code = f"{lack}. {OTHER_THINGS_NAME}", ExitCode.USAGE
+        return arguments.fail(sentence, code, as_json=options.json)
     except OSError as error:
         if isinstance(error, BrokenPipeError) or _of_output(error):
             raise

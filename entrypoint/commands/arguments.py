@@ -20,7 +20,7 @@ from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
 from entrypoint.commands.examples import shown
-from entrypoint.commands.named_run import run_at, with_run
+from entrypoint.commands.named_run import GIVE_A_RUN, not_a_run, run_at, with_run
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
 
@@ -29,8 +29,6 @@ RUN = "or the directory of a run"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output. "
 NAMES += "A run's directory may come first"
 NAME_OF_RUN = "the run's name on its page, in the report and in lists"
-GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
-"""What to do about a path that is not a run's."""
 EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
 every command, variable and exit code."""
 
@@ -212,9 +210,7 @@ def job(text: str) -> str:
     if _is_job(text):
         return text
     problem = f"{text!r} is not a job's id, such as job-1, or its name: `rollcall list` shows them"
-    if text and Path(text).is_dir():
-        problem = f"{text} is not a run: {GIVE_A_RUN}"
-    raise argparse.ArgumentTypeError(problem)
+    raise argparse.ArgumentTypeError(not_a_run(text) or problem)
 
 
 def job_or_run(text: str) -> Path | str:
@@ -222,11 +218,19 @@ def job_or_run(text: str) -> Path | str:
     return run_at(text) or job(text)
 
 
+def name_or_run(text: str) -> str:
+    """Return a name, or the path of a run. Raises ArgumentTypeError for another path."""
+    if problem := not_a_run(text):
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
 def run(text: str) -> Path:
     """Return a run's directory. Raises ArgumentTypeError."""
     if found := run_at(text):
         return found
-    raise argparse.ArgumentTypeError(f"{text} is not a run: {GIVE_A_RUN}")
+    problem = not_a_run(text) or f"{text} is not a run: {GIVE_A_RUN}"
+    raise argparse.ArgumentTypeError(problem)
 
 
 def path_or_job(text: str) -> Path | str:
@@ -347,7 +351,7 @@ def _open(parser: argparse.ArgumentParser) -> None:
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help=NAMES)
+    parser.add_argument("names", nargs="*", type=name_or_run, metavar="NAME", help=NAMES)
     _pieces(parser, "lines")
     what = "Ray's own logs, and its own lines at the beginning of the job's, too"
     parser.add_argument("--all", action="store_true", help=what)

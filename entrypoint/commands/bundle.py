@@ -21,7 +21,8 @@ from contract.journal import timestamp
 from contract.options import ConfigError
 from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
-from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail, version
+from entrypoint.commands.arguments import Parser, fail, version
+from entrypoint.commands.named_run import GIVE_A_RUN
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.uses import Use

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from contract.run_dir import RunFiles
+
+GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
+"""What to do about a path that is not a run's."""
+PATH = re.compile(r"\.\.?|.*/.*", re.DOTALL)
+"""A word that is a path, and names no job, node or log."""
 
 
 def run_at(text: str) -> Path | None:
@@ -17,6 +23,38 @@ def run_at(text: str) -> Path | None:
         return None
 
 
+def not_a_run(text: str) -> str:
+    """Return why a path is no run, and what to do; "" for a run, and for a word that is no path."""
+    return "" if run_at(text) or not PATH.fullmatch(text) else _lack(text)
+
+
+def _lack(text: str) -> str:
+    try:
+        if _is_directory(text):
+            return f"no run is in {text}: it has no {RunFiles(Path()).journal.name}; {GIVE_A_RUN}"
+        there = "is not a directory" if Path(text).exists() else "does not exist"
+    except (OSError, ValueError):
+        there = "cannot be looked at by this user"
+    return f"{text} {there}: {GIVE_A_RUN}"
+
+
+def directory_without_run(options: argparse.Namespace) -> str:
+    """Return why the directory that a word names is no run; "" if no word is a directory's name.
+
+    The word may still be a job's or a node's name.
+    """
+    names = getattr(options, "names", None) or [getattr(options, "job", None)]
+    word = names[0]
+    return _lack(word) if isinstance(word, str) and _is_directory(word) else ""
+
+
+def _is_directory(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def with_run(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options with the directory that a word names as `run_dir`, else None."""
     options.run_dir = None
@@ -24,4 +62,6 @@ def with_run(options: argparse.Namespace) -> argparse.Namespace:
         options.run_dir, options.job = options.job, None
     elif (names := getattr(options, "names", None)) and (run := run_at(names[0])):
         options.run_dir, options.names = run, names[1:]
+    elif word := getattr(options, "run", None):  # of rotate-token, which also takes a URL
+        options.run_dir = run_at(word)
     return options

@@ -51,6 +51,11 @@ def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str
     return {**found, **environ} if _settings_in(found) else environ
 
 
+def names_a_run(environ: Mapping[str, str]) -> bool:
+    """Return whether a shell has settings of its own, by which a command finds its run."""
+    return bool(_settings_in(environ))
+
+
 def of_run(environ: Mapping[str, str], run_dir: Path, proc: Path = PROC) -> Mapping[str, str]:
     """Return `environ` for the run in `run_dir`, with the variables of its node that lives here.
 

@@ -20,9 +20,9 @@ from contract.files import stored_json
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
-from entrypoint.commands.arguments import GIVE_A_RUN
 from entrypoint.commands.head_client import NoAnswerError, ask, keys_of
 from entrypoint.commands.logs import LogsHere, source_of
+from entrypoint.commands.named_run import GIVE_A_RUN
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING

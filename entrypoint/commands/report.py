@@ -13,7 +13,8 @@ from typing import Any
 from contract.exit_codes import ExitCode
 from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
-from entrypoint.commands.arguments import GIVE_A_RUN, Parser, fail
+from entrypoint.commands.arguments import Parser, fail
+from entrypoint.commands.named_run import GIVE_A_RUN
 from entrypoint.run import known_secrets, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text

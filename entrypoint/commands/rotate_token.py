@@ -12,8 +12,9 @@ from contract.exit_codes import ExitCode
 from contract.options import ParseError
 from contract.run_dir import RunFiles
 from entrypoint.cluster.access import TOKEN
-from entrypoint.commands.arguments import GIVE_A_RUN, addresses
+from entrypoint.commands.arguments import addresses
 from entrypoint.commands.head_client import NoAnswerError, ask
+from entrypoint.commands.named_run import GIVE_A_RUN
 from entrypoint.config import parsers
 from entrypoint.config.settings import Settings
 

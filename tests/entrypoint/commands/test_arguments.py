@@ -146,6 +146,35 @@ def test_wrong_words_exit_with_64_and_say_what_would_be_right(
         assert output.out == ""
 
 
+@pytest.mark.parametrize("command", ["status", "wait", "events", "stop", "list", "logs"])
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("/no/such", "/no/such does not exist: give the run's directory"),
+        ("./empty", "no run is in ./empty: it has no journal.jsonl; give the run's directory"),
+        (".", "no run is in .: it has no journal.jsonl"),
+        ("./file", "./file is not a directory"),
+        ("./" + 300 * "x", "cannot be looked at by this user"),
+    ],
+)
+def test_a_path_without_a_run_is_a_wrong_word_whatever_run_the_settings_name(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    word: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal.jsonl").touch()
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(tmp_path / "run"))
+    assert rollcall(monkeypatch, command, word) == 64
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -232,7 +261,7 @@ def test_each_command_with_arguments_of_its_own_is_known() -> None:
 
 
 @pytest.mark.parametrize("command", ["stop", "status", "wait", "events"])
-@pytest.mark.parametrize("word", ["", " ", "../stop"])
+@pytest.mark.parametrize("word", ["", " ", "stop!"])
 def test_an_empty_job_is_not_the_whole_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, word: str
 ) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint import __main__ as entry
-from entrypoint.commands import node_shell, plan
+from entrypoint.commands import cli, node_shell, plan, rotate_token
 from entrypoint.config.read import read_settings
+from entrypoint.config.settings import Settings
 from entrypoint.processes import process
 
 WORKER = {"RAY_WORKER": "1", "HEAD_POD_ID": "abc123", "ROLLCALL_RUN_DIR": "/workspace/run"}
@@ -120,6 +122,59 @@ def test_stop_without_a_named_run_is_an_error_of_use(
     monkeypatch.setattr("sys.argv", ["rollcall", "stop"])
     assert entry.main() == 64
     assert "set ROLLCALL_RUN_DIR=/workspace/run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["logs", "events", "status"])
+def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    """Unless that run has a log of this name."""
+    run = RunFiles(tmp_path / "run")
+    run.logs.mkdir(parents=True)
+    run.journal.touch()
+    (run.logs / "reward.log").write_text("a line")
+    beside = {"ROLLCALL_RUN_DIR": str(run.root), "RAY_WORKER": "0"}
+    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **beside})
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "reward"):
+        (tmp_path / name).mkdir()
+    assert entry._ask(cli.parse([command, "empty"]), LOGIN) == 64
+    said = capsys.readouterr().err
+    assert "no run is in empty: it has no journal.jsonl; give the run's directory" in said
+    assert "For a job, a node or a log of this name, set ROLLCALL_RUN_DIR" in said
+    assert entry._ask(cli.parse(["logs", "reward"]), LOGIN) == 0
+
+
+def test_rotate_token_that_names_a_run_guesses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
+    RunFiles(tmp_path).journal.touch()
+    for word in (str(tmp_path), "/no/such"):
+        assert entry._ask(cli.parse(["rotate-token", word]), LOGIN) != 0
+        said = capsys.readouterr().err
+        assert "No setting names a run" not in said
+        assert word in said
+
+
+def test_rotate_token_of_an_address_follows_no_lease_of_the_run_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
+    asked: list[Settings] = []
+
+    def taken(settings: Settings, options: object) -> int:
+        asked.append(settings)
+        return 0
+
+    monkeypatch.setattr(rotate_token, "rotate_token", taken)
+    assert entry._ask(cli.parse(["rotate-token", "http://10.0.0.9:8267"]), LOGIN) == 0
+    assert not asked[0].variable("run_dir")
 
 
 def test_plan_says_that_the_shell_lacks_settings(monkeypatch: pytest.MonkeyPatch) -> None:
