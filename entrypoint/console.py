@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from contract.durations import duration
 from contract.journal import timestamp
 from contract.progress import Progress, held_out
-from contract.redaction import redact, redact_all
+from contract.redaction import MASK, redact, redact_all
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import LogFormat, Settings
 
@@ -30,6 +31,9 @@ PLAIN_PROGRESS_SECONDS = 10.0
 FIRST_STEP_SECONDS = (3, 10, 30, 60, 120)
 """When a log says that there is no step yet; after the last, each time that so much has passed. A
 terminal shows it from the first on."""
+
+KEY_OF_LINK = re.compile(r"([?&](?:read|token)=)[^\s&#]+")
+"""The key in a link to the page."""
 
 REDRAWN_PER_SECOND = 2.0
 DUMB_TERMINALS = ("dumb", "unknown")
@@ -52,6 +56,13 @@ class _Line(logging.Formatter):
         is_marked = record.levelno < logging.WARNING or getattr(record, "verdict", False)
         record.levelmark = "" if is_marked else f"{record.levelname}: "
         return redact(super().format(record), self._secrets)
+
+
+class _LineOfFile(_Line):
+    """Masks the keys of links, too: other users of the storage may read the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return KEY_OF_LINK.sub(rf"\1{MASK}", super().format(record))
 
 
 EVENT_FIELDS = ("event", "attempt", "details")
@@ -186,7 +197,7 @@ def log_to_file(settings: Settings, *, is_head: bool) -> None:
     except OSError as error:
         log.warning("no log file %s: %s", path, error.strerror)
         return
-    handler.setFormatter(_Line(settings.node_name, settings.secrets))
+    handler.setFormatter(_LineOfFile(settings.node_name, settings.secrets))
     root = logging.getLogger()
     for before in [one for one in root.handlers if type(one) is logging.FileHandler]:
         root.removeHandler(before)

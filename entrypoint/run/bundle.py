@@ -79,7 +79,7 @@ def without_secrets(found: Gathered, secrets: Iterable[str]) -> Gathered:
     """Return the files with all secrets masked.
 
     Masked are `secrets`, values of options and variables with a secret's name, and such values
-    wherever else they are; also read-only keys, which a head's log has, of whatever token.
+    wherever else they are; also read-only keys of whatever token.
     """
     texts = [member.text for member in found.members]
     named = frozenset().union(*map(named_secrets, texts), *map(READ_ONLY.findall, texts))

@@ -17,7 +17,10 @@ import psutil
 import pytest
 
 from contract.journal import read_events
+from contract.redaction import MASK
+from contract.run_dir import RunFiles
 from entrypoint.processes.process import kill
+from entrypoint.run import token as run_token
 
 pytestmark = pytest.mark.cluster
 
@@ -49,9 +52,11 @@ def of_the_demo(directory: Path) -> list[psutil.Process]:
     return [process for process in found if process.pid != os.getpid()]
 
 
-def shows_its_page(log: Path) -> None:
+def shows_its_page(run: RunFiles) -> None:
     """The link that the head prints opens the page, and reads what the page shows."""
-    (link,) = re.findall(r"the run's page, to read only: (http://\S+)$", log.read_text(), re.M)
+    log = (run.logs / "head.log").read_text()
+    (shown,) = re.findall(r"the run's page, to read only: (http://\S+)$", log, re.M)
+    link = shown.replace(MASK, run_token.read_only(run.token.read_text().strip()))
     with httpx.Client(base_url=link.partition("?")[0]) as browser:
         assert browser.get(link).is_success
         assert "<title>Rollcall</title>" in browser.get("/").text
@@ -80,7 +85,7 @@ def test_ctrl_c_ends_everything_within_ten_seconds_and_leaves_no_process(directo
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert len(of_the_demo(directory)) > 3
-        shows_its_page(directory / "run" / "logs" / "head.log")
+        shows_its_page(RunFiles(directory / "run"))
         began = time.monotonic()
         os.killpg(demo.pid, signal.SIGINT)
         output, _ = demo.communicate(timeout=30)

@@ -10,11 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from contract.redaction import MASK
 from tests.support.ports import BLOCK_PORTS
 from tests.support.terminal import in_terminal, read_to_end
 from tests.support.waiting_worker import environment
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+LINK = "http://h:8267/?read=rollcall-read-0123"
 SPEAKS = f"""
 import logging, os
 from pathlib import Path
@@ -36,7 +38,7 @@ try:
 except ValueError:
     logging.exception("broken")
 console.log_to_file(settings, is_head=True)
-logging.info("in the file, too")
+logging.info("in the file, too: %s", "{LINK}")
 """
 
 
@@ -71,7 +73,8 @@ def test_events_progress_and_errors_are_one_object_a_line_without_secrets(tmp_pa
     assert "two\nlines with ********" in error["error"]
     assert "event" not in info
     (in_file,) = (tmp_path / "logs" / "head.log").read_text().splitlines()
-    assert in_file.endswith(" n1 in the file, too")
+    assert in_file.endswith(f" n1 in the file, too: http://h:8267/?read={MASK}")
+    assert info["message"] == f"in the file, too: {LINK}"  # only the console shows the key
 
 
 def test_a_node_that_does_not_start_says_why_in_json_on_a_terminal_too(
