@@ -6,14 +6,14 @@ at some of them. A name server may be silent while the head moves to another mac
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.run_dir import RunFiles
 from entrypoint.net import dns
 from entrypoint.net.wait import NotYetError
-from entrypoint.run import lease, unfit_head_note
+from entrypoint.run import lease
+from entrypoint.run.unfit_head_note import NoteWatch
 
 
 @dataclass(slots=True)
@@ -26,7 +26,10 @@ class HeadLocator:
     that does not resolve is an error that the user has to see."""
     kept: str = ""
     """The address at which the head has answered last."""
-    _began: float = field(default_factory=time.time)
+    _note: NoteWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._note = NoteWatch(RunFiles(self.leases.parent))
 
     def find(self) -> list[str]:
         """Return the addresses where the head may be, the likeliest first.
@@ -58,4 +61,4 @@ class HeadLocator:
     def raise_if_unfit(self) -> None:
         """Raises HeadUnfitError if the head does not start. A head that was found may come back."""
         if not self.known:
-            unfit_head_note.check(RunFiles(self.leases.parent), self._began)
+            self._note.check()

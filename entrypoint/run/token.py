@@ -10,10 +10,8 @@ import re
 import secrets
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from contract.files import stored_json
@@ -24,8 +22,9 @@ from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 from entrypoint.config.variables import Secret
 from entrypoint.net import wait
-from entrypoint.run import errors, unfit_head_note
+from entrypoint.run import errors
 from entrypoint.run.storage_reads import STORAGE_GRACE_SECONDS
+from entrypoint.run.unfit_head_note import NoteWatch
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +164,7 @@ def for_worker(settings: Settings, stop: threading.Event) -> str:
     if settings.token is not None:
         return given(settings.token)
     run = RunFiles(settings.run_dir)
-    path, head_starts = run.token, partial(unfit_head_note.check, run, time.time())
+    path, head_starts = run.token, NoteWatch(run).check
 
     def read() -> str:
         try:

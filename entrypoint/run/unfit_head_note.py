@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract import lease
@@ -11,8 +14,10 @@ from contract.redaction import redact
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.config.settings import Settings
 
-TOGETHER_SECONDS = 60.0
-"""A note that is older when a worker begins to wait belongs to an earlier start of the cluster."""
+log = logging.getLogger(__name__)
+
+NODE_BEGAN = time.time()
+"""When this node's process began, in seconds since 1970: before its checks, which take a while."""
 
 
 class HeadUnfitError(Exception):
@@ -39,20 +44,39 @@ def read(run: RunFiles) -> str:
     return ""
 
 
-def check(run: RunFiles, began: float) -> None:
-    """Raises HeadUnfitError if there is a note for a worker that has waited since `began`.
+@dataclass(slots=True)
+class NoteWatch:
+    """Looks for the note of a head that fails while a worker waits for it.
 
-    `began`: seconds since 1970. A note that is older than a lease's last heartbeat does not count:
-    another head lives, or has lived since.
+    An older note is of an earlier try: nodes start in any order, so the repaired head may come
+    after this worker. Nor does a note count that is older than a lease's last heartbeat: another
+    head lives, or has lived since.
     """
-    try:
-        with run.unfit.open(errors="replace") as file:
-            written = os.fstat(file.fileno()).st_mtime
-            text = file.read()
-    except OSError:
-        return
-    if written > began - TOGETHER_SECONDS and written > _last_heartbeat(run.leases):
-        raise HeadUnfitError(f"{text}; repair it, and start all nodes again")
+
+    run: RunFiles
+    began: float = NODE_BEGAN
+    """When the worker began, in seconds since 1970."""
+    _told: str = field(init=False, default="")
+    """The older note that the log has."""
+
+    def check(self) -> None:
+        """Raises HeadUnfitError if the head has failed since the worker began.
+
+        An older note is told in the log, once.
+        """
+        try:
+            with self.run.unfit.open(errors="replace") as file:
+                written = os.fstat(file.fileno()).st_mtime
+                text = file.read()
+        except OSError:
+            return
+        if written <= _last_heartbeat(self.run.leases):
+            return
+        if written > self.began:
+            raise HeadUnfitError(f"{text}; repair it, and start all nodes again")
+        if text != self._told:
+            self._told = text
+            log.warning("before this node began: %s; this node waits for a head that starts", text)
 
 
 def _last_heartbeat(leases: Path) -> float:

@@ -14,7 +14,7 @@ from entrypoint.config.settings import Settings
 from entrypoint.node.find_head import HeadLocator
 from entrypoint.run import unfit_head_note
 from entrypoint.run.lease import Lease
-from entrypoint.run.unfit_head_note import HeadUnfitError
+from entrypoint.run.unfit_head_note import HeadUnfitError, NoteWatch
 
 SECRET = "correct-horse-battery"
 
@@ -32,17 +32,30 @@ def run(tmp_path: Path) -> RunFiles:
 def test_a_worker_that_starts_with_the_head_is_told_what_failed_without_secrets(
     settings: Settings, run: RunFiles
 ) -> None:
+    began = time.time() - 5
     unfit_head_note.tell(settings, 76, f"host.ports: {SECRET} is taken")
     with pytest.raises(HeadUnfitError, match="has ended with 76: host") as found:
-        unfit_head_note.check(run, time.time())
+        NoteWatch(run, began).check()
     assert SECRET not in str(found.value)
 
 
-def test_a_note_of_an_earlier_start_is_for_nobody(settings: Settings, run: RunFiles) -> None:
-    unfit_head_note.tell(settings, 76, "host.ports: 1 is taken")
-    unfit_head_note.check(run, time.time() + unfit_head_note.TOGETHER_SECONDS + 1)
+def test_a_note_of_an_earlier_start_is_told_once_and_ends_no_worker(
+    settings: Settings, run: RunFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker may start before the head that is repaired; that one may fail, too."""
+    unfit_head_note.tell(settings, 75, "host.ports: 1 is taken")
+    written = time.time() - 1
+    os.utime(run.unfit, (written, written))
+    watch = NoteWatch(run, written + 0.5)
+    watch.check()
+    watch.check()
+    (line,) = caplog.messages
+    assert "has ended with 75: host.ports: 1 is taken; this node waits for a head" in line
     unfit_head_note.forget(settings)
-    unfit_head_note.check(run, time.time())
+    watch.check()
+    unfit_head_note.tell(settings, 75, "host.ports: 1 is taken")
+    with pytest.raises(HeadUnfitError):
+        watch.check()
 
 
 def test_a_second_head_that_fails_ends_no_worker_of_the_living_one(
@@ -52,7 +65,7 @@ def test_a_second_head_that_fails_ends_no_worker_of_the_living_one(
         unfit_head_note.tell(settings, 76, "host.ports: 1 is taken")
         beat = run.unfit.stat().st_mtime + 1
         os.utime(lease.path, (beat, beat))
-        unfit_head_note.check(run, time.time())
+        NoteWatch(run, beat - 9).check()
 
 
 def test_a_worker_that_had_found_its_head_waits_for_it_to_come_back(
@@ -69,5 +82,5 @@ def test_a_run_directory_that_takes_no_note_is_tolerated(tmp_path: Path) -> None
     settings = read_settings({"ROLLCALL_RUN_DIR": str(absent)})
     unfit_head_note.forget(settings)
     unfit_head_note.tell(settings, 73, "host.run_dir: it does not exist")
-    unfit_head_note.check(RunFiles(absent), time.time())
+    NoteWatch(RunFiles(absent)).check()
     assert not absent.exists()
