@@ -33,6 +33,10 @@ PART = re.compile(rf"rollcall: in (?P<part>{'|'.join(Part)}) (?P<count>[0-9]{{1,
 """A sign of life: the part has begun, or goes on."""
 ENDED_RANK = re.compile(r"^ranks? .* (?:ended with exit code|was ended by)\b")
 """The end of a rank that failed."""
+LONGEST_WORDS = 300
+"""Characters of its last words that the line on a rank's end repeats."""
+ERROR_OF_RANK = re.compile(r"^ranks? .*? ended with exit code \d+: (?P<error>.*?)(?: \(log: .*)?$")
+"""What a rank has said last, in the line on its end: it has printed that itself before."""
 KILLED_RANK = re.compile(r"^ranks? .* was ended by SIG(KILL|SEGV|BUS|ILL|FPE)\b")
 """The end of a rank by a signal. Its peers only miss it: the network is well.
 

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 
 from contract.exit_codes import ExitCode
-from contract.launch.log_lines import KILLED_RANK
+from contract.launch.log_lines import ERROR_OF_RANK, KILLED_RANK
 from entrypoint.job.failures import error_lines
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 
@@ -260,17 +260,18 @@ def error_of_code(reason: Reason, failure: FailureClass) -> CodeError:
     """
     if failure not in (FailureClass.CODE, FailureClass.UNKNOWN):
         return CodeError()
-    if not (OF_CODE.match(reason.sentence) or _is_own_check(reason)):
+    of_rank = ERROR_OF_RANK.match(reason.sentence)
+    told = of_rank["error"] if of_rank else reason.sentence
+    is_own_check = reason.is_raised_there and _is_own_check(told)
+    if not (OF_CODE.match(told) or is_own_check):
         return CodeError()
     differs = NUMBER if reason.place else ADDRESS
-    return CodeError(differs.sub("0", reason.sentence), reason.place)
+    return CodeError(differs.sub("0", told), reason.place)
 
 
-def _is_own_check(reason: Reason) -> bool:
-    """Whether the user's own code has made the error, and not for a server or a machine."""
-    told = reason.sentence
-    is_own = reason.is_raised_there and OF_OWN_CHECK.match(told)
-    return bool(is_own) and not error_lines.OF_OTHERS.search(told)
+def _is_own_check(raised: str) -> bool:
+    """Whether the user's own line has raised this for a reason in the code, by its words."""
+    return bool(OF_OWN_CHECK.match(raised)) and not error_lines.OF_OTHERS.search(raised)
 
 
 def _seen_in(found: Evidence) -> Reason:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from contract.launch.log_lines import ERROR_OF_RANK, LONGEST_WORDS
 from entrypoint.job.failures.classes import Evidence
 from entrypoint.job.failures.error_lines import OF_PEERS, ErrorLines, may_be_error, points_elsewhere
 from entrypoint.job.failures.tracebacks import Line, Part, Tracebacks, in_a_panel
@@ -35,6 +36,8 @@ NO_ERROR = re.compile(
 NOT_OWN = ("wandb:", "Running entrypoint for job ")
 """Beginnings of lines that a tracker prints, or Ray before the driver's first line."""
 LONGEST_LINE = 400
+MOST_RAISED = 64
+"""Errors of different texts that are remembered, to find the place of the one that ended a rank."""
 STALE_STEPS = 2
 """Steps after which an error has not ended the job."""
 
@@ -68,6 +71,8 @@ class EvidenceLog:
         self._lines = ErrorLines()
         self._relayed = ErrorLines()
         """Errors that other processes of the job print, through Ray or a launcher."""
+        self._raised: dict[str, Line] = {}
+        """Text of an error as a rank's end repeats it → the newest line of a traceback with it."""
         self._tracebacks: dict[str, Tracebacks] = {"": Tracebacks()}
         """Prefix of a process's lines → the traceback that it prints."""
 
@@ -103,7 +108,25 @@ class EvidenceLog:
             said = Line(panel, Part.NONE)
         if reader.is_idle and speaker:
             del self._tracebacks[speaker]
+        if said.part is Part.ERROR:
+            self._remember(said)
+        elif of_rank := ERROR_OF_RANK.match(said.text[: LONGEST_LINE + LONGEST_WORDS]):
+            said = self._placed(said, of_rank["error"])
         return said
+
+    def _remember(self, raised: Line) -> None:
+        words = raised.text[:LONGEST_WORDS]
+        self._raised.pop(words, None)
+        self._raised[words] = replace(raised, text=words)
+        if len(self._raised) > MOST_RAISED:
+            del self._raised[next(iter(self._raised))]
+
+    def _placed(self, end: Line, error: str) -> Line:
+        """Return the line on a rank's end with the place of the error that it repeats."""
+        raised = self._raised.get(error)
+        if raised is None:
+            return end
+        return replace(end, place=raised.place, is_raised_there=raised.is_raised_there)
 
     def _read_relayed(self, said: Line) -> bool:
         mild = NO_ERROR.search(said.text[:LONGEST_LINE]) is not None

@@ -21,7 +21,7 @@ from contract.exit_codes import ExitCode
 from contract.files.log_copy import Copy, lines_of
 from contract.launch import ranks
 from contract.launch.launcher_flags import Launch
-from contract.launch.log_lines import ended_rank
+from contract.launch.log_lines import LONGEST_WORDS, ended_rank
 from contract.launch.programs import RESUME_CHECKPOINT
 from contract.launch.ranks import Meeting, RankProcess
 from contract.redaction import secret_texts
@@ -48,7 +48,6 @@ ERROR = re.compile(r"(?:\[\w+\]:)?(?:[\w.]*(?:Error|Exception|Interrupt)\b|\S+: 
 
 Torch's launcher copies the two outputs of a rank one by one: the last line may be an earlier one.
 """
-LONGEST_WORDS = 300
 
 
 class NodeLostError(Exception):

@@ -8,9 +8,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from contract.launch.log_lines import LONGEST_WORDS
 from contract.resources import NodeResources
 from trainer.cluster.launch.agent import NodeAgent
-from trainer.cluster.launch.driver import LONGEST_WORDS, NodeLostError, RankNode
+from trainer.cluster.launch.driver import NodeLostError, RankNode
 from trainer.cluster.placement import work_nodes
 
 ANSWER_SECONDS = 60.0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from contract.exit_codes import ExitCode
+from contract.launch.log_lines import LONGEST_WORDS, ended_rank
 from entrypoint.job.failures import tracebacks
 from entrypoint.job.failures.classes import (
     BEFORE_THE_DRIVER,
@@ -30,7 +31,7 @@ from entrypoint.job.failures.classes import (
     explain,
     find_evidence,
 )
-from entrypoint.job.failures.log_patterns import EvidenceLog
+from entrypoint.job.failures.log_patterns import MOST_RAISED, EvidenceLog
 from entrypoint.run.failure_classes import FAILURES, FailureClass
 from tests.support.repository import DATA, ROOT
 
@@ -412,6 +413,45 @@ def test_an_error_that_the_users_own_line_raises_is_of_the_code(log: str, *, is_
     assert error_of_code(explain(result, failure), failure).place == (
         "/job/model.py:12" if is_code else ""
     )
+
+
+def of_ranks(log: str, node: str, error: str) -> str:
+    """As the launch of ranks prints it: rank 1 fails, and a rank of torch after it."""
+    of_rank = "".join(f"(rank 1) {line}\n" for line in log.strip().splitlines())
+    at_peer = f"{tracebacks.HEADER}:{IN_LIBRARIES}RuntimeError: Connection closed by peer"
+    words = error[:LONGEST_WORDS]
+    end = f"{ended_rank('rank 1', node, '1')}: {words} (log: /nfs/store/attempt-1-rank-1.log)"
+    return f"{of_rank}{at_peer}\n{end}"
+
+
+@pytest.mark.parametrize(
+    "error", ["KeyError: 'label'", "RuntimeError: boom", "ValueError: [" + "1, " * 200]
+)
+def test_the_end_of_a_rank_has_the_place_of_the_error_that_it_repeats(error: str) -> None:
+    log = OF_A_CHECK.replace("RuntimeError: boom", error)
+    results = [
+        result_of({"log": of_ranks(log, node, error), "exit_code": 70}) for node in ("w1", "head")
+    ]
+    assert [classify(result) for result in results] == [F.CODE, F.CODE]
+    reasons = [explain(result, F.CODE) for result in results]
+    assert reasons[0].sentence.startswith("rank 1 on w1 ended with exit code 1: ")
+    one, other = (error_of_code(reason, F.CODE) for reason in reasons)
+    assert one == other, "on whatever node"
+    assert one.place == "/job/model.py:12"
+
+
+@pytest.mark.parametrize(("others", "failure"), [(2, F.CODE), (MOST_RAISED, F.UNKNOWN)])
+def test_the_newest_errors_alone_are_remembered(others: int, failure: F) -> None:
+    between = "".join(OF_A_CHECK.replace("boom", f"caught {row}") for row in range(others))
+    end = f"{ended_rank('rank 0', 'head', '1')}: RuntimeError: boom (log: a.log)"
+    result = result_of({"log": f"{OF_A_CHECK}{between}{end}", "exit_code": 70})
+    assert classify(result) is failure
+
+
+def test_a_rank_that_a_signal_has_ended_did_not_end_by_its_last_error() -> None:
+    log = of_ranks(OF_A_CHECK, "w1", "RuntimeError: boom")
+    killed = log.replace("ended with exit code 1", "was ended by SIGKILL")
+    assert classify(result_of({"log": killed, "exit_code": 70})) is F.UNKNOWN
 
 
 def test_the_page_names_each_error_that_counts_as_the_codes() -> None:
