@@ -211,11 +211,12 @@ class Reader:
                     name, "is not a setting", remedy, secret=self._may_be_secret(name, meant)
                 )
                 continue
-            if not name.upper().startswith(PREFIX) or name in (*known, *FOR_CHILDREN):
+            ours = _with_prefix(name)
+            if ours is None or name in (*known, *FOR_CHILDREN):
                 continue
             if self._is_service_link(name):
                 continue
-            alike = _alike(name, known)
+            alike = _alike(ours, known)
             if not use.may_mean(alike.split(" or ")):
                 continue
             secret = self._may_be_secret(name, *alike.split(" or "))
@@ -305,6 +306,13 @@ def is_quoted(text: str, *, shell_like: bool) -> bool:
 
 def _is_secret(name: str) -> bool:
     return any(one.about.secret for one in declared().values() if one.name == name)
+
+
+def _with_prefix(name: str) -> str | None:
+    """Return the name with our prefix in place of a misspelt one; None for another program's."""
+    word, _, rest = name.upper().partition("_")
+    own = PREFIX.rstrip("_")
+    return f"{PREFIX}{rest}" if rest and nearest(word, [own], cutoff=MISSPELT) else None
 
 
 def _alike(name: str, known: Sequence[str]) -> str:

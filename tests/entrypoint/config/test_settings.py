@@ -420,6 +420,8 @@ def test_a_key_of_the_page_starts_no_node(capsys: pytest.CaptureFixture[str]) ->
     [
         ({"EXPECTED_WORKER": "2"}, "EXPECTED_WORKER='2'"),
         ({"ROLLCALL_RUN_DIRECTORY": "/shared/run"}, "ROLLCALL_RUN_DIRECTORY='/shared/run'"),
+        ({"ROLCALL_RUN_DIR": "/shared/run"}, "ROLCALL_RUN_DIR='/shared/run'"),
+        ({"ROLLCAL_TOKEN": "a1B2c3D4e5F6"}, "ROLLCAL_TOKEN='********'"),
         ({"ROLLCALL_TOKN": "2"}, "ROLLCALL_TOKN='********'"),
         ({"ROLLCALL_SOMETHING": "a1B2c3D4e5F6"}, "ROLLCALL_SOMETHING='********'"),
         ({"ROLLCALL_MY_PASSWORD": "word"}, "ROLLCALL_MY_PASSWORD='********'"),
