@@ -113,12 +113,14 @@ def test_one_command_tells_the_cause_of_a_failed_run(shell: Shell, tmp_path: Pat
         assert f"the cause, and what to do: rollcall report {cluster.run.root}" in said
         said, code = shell.runs(f"rollcall report {cluster.run.root}")
         assert code == 0
-        outcome, cause, to_do, log, *_ = said.splitlines()
-        assert outcome.startswith("failed: the job died, and the attempt brought no new step")
+        outcome, cause, place, to_do, again, log, *_ = said.splitlines()
+        assert outcome.startswith("failed: the user's code failed, and the attempt brought no")
         assert cause == "cause: ValueError: no such column: prompt"
-        assert to_do == f"what to do: {REMEDIES['unknown']}"
+        assert place == f"place: {script}:2"
+        assert to_do == f"what to do: {REMEDIES['code']}"
+        assert again.startswith("to start its head again: ")
         assert "no such column: prompt" in Path(log.removeprefix("log: ")).read_text()
         said, code = shell.runs("rollcall status")
-        assert said.splitlines()[1:4] == [cause, to_do, log]
+        assert said.splitlines()[1:6] == [cause, place, to_do, again, log]
     finally:
         cluster.close()
