@@ -180,5 +180,5 @@ def test_the_name_of_a_run_is_kept_and_a_later_start_may_give_another(run: RunFi
 
 
 def test_a_name_that_no_page_could_show_is_refused(run: RunFiles) -> None:
-    with pytest.raises(ConfigError, match=r"ROLLCALL_NAME=.* is no name of a run: give up to 64"):
+    with pytest.raises(ConfigError, match=r"ROLLCALL_NAME=.* is no name of a run: use at most 64"):
         begin(run, *BEGUN, ROLLCALL_NAME="a\x1b[2Jb")
