@@ -133,10 +133,6 @@ class ReplicaStore:
         with self._changing:
             return [shard.manifest for shard in self._shards.values()]
 
-    def deposit(self) -> None:
-        """Give what is held to the descriptor store: from now on it outlives this node's Ray."""
-        self._deposit()
-
     def keep(self, attempt: str, step: int) -> None:
         """Delete shards that are older than this step of this attempt, or of another attempt."""
         with self._changing:
@@ -144,7 +140,7 @@ class ReplicaStore:
             freed = [self._shards.pop(key).segment for key in old]
             self._spare = [segment for segment in freed if not segment.adopted]
             is_over = not self._shards.keys() & self._of_files
-        self._deposit()
+        self.deposit()
         if is_over and self._spilled:  # the run has newer steps than those files
             self._spilled.forget()
 
@@ -155,13 +151,13 @@ class ReplicaStore:
                 if key[:2] == (attempt, step):
                     manifest = replace(shard.manifest, run_state=run_state)
                     self._shards[key] = replace(shard, manifest=manifest)
-        self._deposit()
+        self.deposit()
 
     def clear(self) -> None:
         """Delete all shards, also those in the descriptor store."""
         with self._changing:
             self._shards, self._spare = {}, []
-        self._deposit()
+        self.deposit()
         if self._spilled:
             self._spilled.forget()
 
@@ -176,7 +172,8 @@ class ReplicaStore:
     def piece(self, key: Key, start: int, size: int) -> Bytes:
         return view(self._shards[key].segment)[start : start + size]
 
-    def _deposit(self) -> None:
+    def deposit(self) -> None:
+        """Give what is held to the descriptor store: from now on it outlives this node's Ray."""
         # Its own ranks' shards first: what one node has spilled, another need not spill again.
         with self._changing:
             shards = sorted(self._shards.values(), key=lambda shard: not shard.segment.adopted)
