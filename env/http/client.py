@@ -19,7 +19,15 @@ from tenacity import RetryCallState
 
 from env import coroutines
 from env.http.known_servers import KNOWN
-from env.http.post import OutageError, RejectedError, check_url, patience, post_json, service_client
+from env.http.post import (
+    OutageError,
+    RejectedError,
+    check_url,
+    patience,
+    post_json,
+    service_client,
+    telling,
+)
 from env.http.protocol import AnswerError, read_answer, write_request
 from env.types import RewardRequest, Score
 
@@ -107,8 +115,7 @@ class RemoteReward:
                     try:
                         scores = await self._try(client, url, chunk, min(longest, left))
                     except OutageError as fault:
-                        if last is None or not (fault.slow and left < longest):
-                            last = fault  # what the deadline has cut short says nothing
+                        last = telling(last, fault, is_cut=left < longest)
                         longest *= 2 if fault.slow else 1
                         raise
         except OutageError as fault:

@@ -143,6 +143,11 @@ def patience(
     )
 
 
+def telling(last: OutageError | None, fault: OutageError, *, is_cut: bool) -> OutageError:
+    """Return the fault to report: a try that the deadline has cut short hides none before it."""
+    return fault if last is None or not (fault.slow and is_cut) else last
+
+
 def check_url(url: str, example: str) -> None:
     """Raises ValueError if `url` is not an address of a server."""
     try:

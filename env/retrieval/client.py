@@ -20,6 +20,7 @@ from env.http.post import (
     patience,
     post_json,
     service_client,
+    telling,
 )
 from env.retrieval.protocol import AnswerError, query_fault, read_answer, write_request
 from env.retrieval.types import Document
@@ -102,6 +103,7 @@ class Retriever:
 
     async def _search(self, queries: Sequence[str]) -> list[SearchResult]:
         begun, tries, longest = time.monotonic(), 0, self._timeout
+        last: OutageError | None = None
         refusing: set[str] = set()
         first = crc32("\n".join(queries).encode())
         try:
@@ -114,6 +116,7 @@ class Retriever:
                             left = begun + self._deadline - time.monotonic()
                             answers = await self._ask(url, queries, min(longest, left))
                     except OutageError as fault:
+                        last = telling(last, fault, is_cut=left < longest)
                         longest *= 2 if fault.slow else 1
                         raise
                     except RejectedError as fault:
@@ -121,10 +124,10 @@ class Retriever:
                         if refusing.issuperset(self._urls) and not any(map(KNOWN.has, self._urls)):
                             raise
                         raise fault.as_outage() from fault
-        except OutageError as fault:
+        except OutageError:
             error = (
                 f"no usable answer for {time.monotonic() - begun:.0f} s ({tries} tries, deadline "
-                f"{self._deadline:g} s); last: {fault}"
+                f"{self._deadline:g} s); last: {last}"
             )
             return [SearchResult(SearchStatus.UNREACHABLE, error=error)] * len(queries)
         except RejectedError as fault:

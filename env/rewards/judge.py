@@ -24,6 +24,7 @@ from env.http.post import (
     new_client,
     patience,
     post_json,
+    telling,
 )
 from env.rewards.completion import completion_of
 from env.types import RewardRequest, Score
@@ -109,8 +110,8 @@ class Judge:
             try:
                 text = await self._answer(batch.client, self._body(request), left)
             except OutageError as fault:
-                batch.fault = fault
-                return fault
+                batch.fault = telling(batch.fault, fault, is_cut=left < self.timeout)
+                return batch.fault
             except RejectedError as fault:
                 batch.heard = time.monotonic()
                 if fault.status in REFUSED:
@@ -151,23 +152,32 @@ class Judge:
         self, client: httpx.AsyncClient, body: Mapping[str, Any], seconds: float
     ) -> str:
         """Return the judge's words. Raises OutageError after retries, and RejectedError."""
-        url, until = f"{self.url}/chat/completions", time.monotonic() + seconds
+        until = time.monotonic() + seconds
+        last: OutageError | None = None
         async for attempt in patience(seconds):
             with attempt:
                 left = max(0.0, until - time.monotonic())
                 try:
-                    answer = await post_json(client, url, body, min(self.timeout, left))
-                except RejectedError as refusal:
-                    if refusal.status in REFUSED and KNOWN.has(url):
-                        raise refusal.as_outage() from refusal
-                    raise
-                try:
-                    content = answer["choices"][0]["message"]["content"]
-                except (KeyError, IndexError, TypeError) as error:
-                    raise OutageError(url, "an answer that is not a chat completion") from error
-                KNOWN.add(url)
-                return content if isinstance(content, str) else ""
+                    return await self._try(client, body, min(self.timeout, left))
+                except OutageError as fault:
+                    last = telling(last, fault, is_cut=left < self.timeout)
+                    raise last from None
         raise AssertionError("tenacity returns or raises")
+
+    async def _try(self, client: httpx.AsyncClient, body: Mapping[str, Any], seconds: float) -> str:
+        url = f"{self.url}/chat/completions"
+        try:
+            answer = await post_json(client, url, body, seconds)
+        except RejectedError as refusal:
+            if refusal.status in REFUSED and KNOWN.has(url):
+                raise refusal.as_outage() from refusal
+            raise
+        try:
+            content = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise OutageError(url, "an answer that is not a chat completion") from error
+        KNOWN.add(url)
+        return content if isinstance(content, str) else ""
 
 
 def _client(url: str, connections: int) -> httpx.AsyncClient:

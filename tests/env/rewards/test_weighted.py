@@ -169,6 +169,17 @@ def test_an_outage_is_retried_and_is_never_a_score(
     assert "HTTP 500" in partly[1].error
 
 
+def test_a_judge_s_fault_is_told_when_the_deadline_cuts_the_next_try_short(
+    scripted: Callable[..., ScriptedServer],
+) -> None:
+    def down_then_silent(number: int, _: dict[str, object]) -> tuple[int, object]:
+        time.sleep(2 if number else 0)
+        return 500, b"down"
+
+    with pytest.raises(RewardUnreachable, match="HTTP 500"):
+        judged(scripted(down_then_silent), count=1)
+
+
 def test_an_outage_of_a_judge_takes_one_deadline_for_all_samples_of_a_batch(
     scripted: Callable[..., ScriptedServer],
 ) -> None:
