@@ -8,6 +8,7 @@ program, which runs after the page's block `before-python`.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -177,6 +178,27 @@ def test_troubleshooting_has_a_remedy_for_each_exit_code_and_failure_class() -> 
     assert [code for code in failed if f"| {int(code)} |" not in page] == []
     no_failure = {FailureClass.FINISHED, FailureClass.SCALED_UP, FailureClass.STRAGGLER}
     assert [kind for kind in {*FailureClass} - no_failure if f"| `{kind}` |" not in page] == []
+
+
+def texts_of_sources() -> list[str]:
+    """The texts in the packages' code; `…` is in the place of what a text gets when it is used."""
+    found = []
+    for path in (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            constants = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]
+            found.append("".join(part for part in constants if isinstance(part, str)))
+    return [" ".join(text.split()) for text in set(found)]
+
+
+def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
+    _, _, by_message = TROUBLESHOOTING.read_text().partition("## By message")
+    rows = re.findall(r"^\| (.*?) \|", by_message, re.MULTILINE)
+    quoted = [text for row in rows for text in re.findall('"(.+?)"', row)]
+    assert len(quoted) > 50
+    texts = texts_of_sources()
+    patterns = {text: ".*?".join(map(re.escape, text.split("…"))) for text in quoted}
+    assert [text for text, at in patterns.items() if not any(re.search(at, t) for t in texts)] == []
 
 
 def test_recovery_has_the_table_of_failure_classes() -> None:
