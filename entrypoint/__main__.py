@@ -219,7 +219,7 @@ def _help(command: Sequence[str]) -> str:
 def _up(settings: Settings, *, bare: bool = False) -> int:
     """Run this node from preflight to exit. `bare`: nothing at all was typed."""
     from entrypoint import console
-    from entrypoint.config.role import Head, Worker, decide
+    from entrypoint.config.role import Head, Worker, decide, warnings
     from entrypoint.job.recipes import base as recipes
     from entrypoint.net import node_claims
     from entrypoint.node import roles, unfit_report
@@ -250,7 +250,7 @@ def _up(settings: Settings, *, bare: bool = False) -> int:
     console.set_up(settings)
     for line in tried.lines:
         console.log.info("tried: %s", line)
-    for line in tried.warnings:
+    for line in (*warnings(settings), *tried.warnings):
         console.log.warning("%s", line)
     inbox = Inbox()
     inbox.listen_to_signals()

@@ -56,7 +56,9 @@ def which_job(job: str, names: Iterable[tuple[str, str]]) -> str:
     `names`: the id and the name of each job.
     """
     known = list(names)
+    if not known:
+        return "there are no jobs yet"
     told = ", ".join(f"{one} ({name})" if name else one for one, name in known)
     every = [one for both in known for one in both if one]
     meant = did_you_mean(job, every)
-    return f"{meant} The jobs are {told}" if meant else f"the jobs are {told or 'none yet'}"
+    return f"{meant} The jobs are {told}" if meant else f"the jobs are {told}"

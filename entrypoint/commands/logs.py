@@ -160,7 +160,8 @@ def logs(settings: Settings, options: argparse.Namespace) -> int:
         name = names[0] if names else ""
         source = _source_named(settings, name, patient=True)
         if not (name or attempts(source)):
-            there = f"a job, or one of {', '.join(source.names()) or 'none yet'}"
+            names = source.names()
+            there = f"a job, or one of {', '.join(names)}" if names else "and there are no logs yet"
             raise NoAnswerError(
                 f"there is no attempt to follow: logs --follow takes a NAME, {there}",
                 ExitCode.USAGE,
@@ -322,7 +323,8 @@ def _found(source: LogsHere | LogsOfHead, name: str) -> str:
         return log
     names = source.names()
     of_jobs = [one for both in source.jobs() for one in both if one]
-    hint = did_you_mean(name, (*names, *of_jobs), f"the logs are {', '.join(names) or 'none yet'}")
+    told = f"the logs are {', '.join(names)}" if names else "there are no logs yet"
+    hint = did_you_mean(name, (*names, *of_jobs), told)
     raise NoAnswerError(f"there is no log of {name}: {hint}", ExitCode.USAGE)
 
 

@@ -75,6 +75,8 @@ def plan(
     """
     if isinstance(settings, ConfigError):
         return _row(faults=_as_typed(settings.faults, other))
+    if "EXPECTED_WORKERS" in other.flags:  # not this platform's nodes
+        settings = replace(settings, platform=replace(settings.platform, nodes=None))
     given = _given(settings)
     given["sources"] = {
         fact: other.flags.get(source, source) for fact, source in given["sources"].items()
@@ -87,7 +89,7 @@ def plan(
         return _row(**given, faults=_as_typed(error.faults, other))
     given["why"] = decided.why
     if isinstance(decided, Worker):
-        return _row(**given)
+        return _row(warnings=list(role.warnings(settings)), **given)
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     given["spare_workers"] = decided.spare_workers
@@ -237,14 +239,14 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 def _of_the_role(settings: Settings) -> list[str]:
-    """What `up` looks up before it is a head by default."""
+    """What does not count, and what `up` looks up before it is a head by default."""
     lacking = node_shell.lacking(settings.environ)
     named = role.head_named_to_a_default(settings)
     if named is None:
-        return [lacking] if lacking else []
+        return [*([lacking] if lacking else []), *role.warnings(settings)]
     given = f"{named.source}={settings.environ[named.source].strip()}"
     said = "must name this machine: RAY_WORKER is not set, so this node is the head"
-    return [f"{given} {said}; on a worker set RAY_WORKER=1"]
+    return [f"{given} {said}; on a worker set RAY_WORKER=1", *role.warnings(settings)]
 
 
 def _of_run_dir(settings: Settings) -> list[str]:

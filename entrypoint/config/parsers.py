@@ -115,7 +115,7 @@ def token(raw: str) -> Secret:
     if len(raw) < SHORTEST_TOKEN:
         raise ParseError(
             f"has fewer than {SHORTEST_TOKEN} characters",
-            "give a random one, as `openssl rand -hex 24` prints",
+            "give the whole of it; `openssl rand -hex 24` makes a new one of 48 characters",
         )
     return given
 
@@ -144,6 +144,7 @@ def whole_number(bounds: Bounds) -> Callable[[str], int]:
 
 port = whole_number(Bounds(at_least=1, at_most=LAST_PORT))
 
+NO_DURATION = "is not a duration"
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 LONGEST_SECONDS = 365 * 24 * 3600.0
 
@@ -152,10 +153,13 @@ def duration(raw: str) -> float:
     """Seconds, from `90`, `90s`, `1.5m`, `10 min` or `2h`; above zero, at most a year."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", raw.lower())
     if match is None:
-        raise ParseError("is not a duration", "give seconds, or a duration such as 90s, 10m or 2h")
+        raise ParseError(NO_DURATION, "give seconds, or a duration such as 90s, 10m or 2h")
     seconds = float(match[1]) * SECONDS[match[2]]
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise ParseError("is not between zero and a year", "give a duration such as 90s, 10m or 2h")
+    remedy = "give a duration such as 90s, 10m or 2h"
+    if seconds == 0:
+        raise ParseError("must be longer than 0 seconds", remedy)
+    if seconds > LONGEST_SECONDS:
+        raise ParseError("must be at most 365 days", remedy)
     return seconds
 
 
@@ -168,11 +172,13 @@ def head_failover(raw: str) -> float:
     named = {"auto": AT_ONCE, "off": NEVER}
     if (seconds := named.get(raw.lower())) is not None:
         return seconds
+    right = "give auto (at once), off (never), or a duration such as 90s or 10m"
     try:
         return duration(raw)
     except ParseError as error:
-        right = "give auto, off, or a duration such as 90s or 10m"
-        raise ParseError("is neither auto nor off, nor a duration", right) from error
+        is_one = error.problem != NO_DURATION
+        problem = error.problem if is_one else "is neither auto nor off, nor a duration"
+        raise ParseError(problem, right) from error
 
 
 BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 2**20}
@@ -181,9 +187,11 @@ BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 
 def size(raw: str) -> int:
     """Bytes, from `80GB`, `80 GiB` or `81559MiB`; above zero."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gm]i?b|[gm])", raw.lower())
-    found = int(float(match[1]) * BYTES[match[2]]) if match else 0
-    if not found:
-        raise ParseError("is not a size of memory", "give a size such as 80GB or 81559MiB")
+    remedy = "give a size such as 80GB or 81559MiB"
+    if match is None:
+        raise ParseError("is not a size of memory", remedy)
+    if not (found := int(float(match[1]) * BYTES[match[2]])):
+        raise ParseError("must be greater than 0 bytes", remedy)
     return found
 
 

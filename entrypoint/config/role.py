@@ -63,6 +63,18 @@ def decide(settings: Settings) -> Head | Worker:
     return Head(expected, least, _why(settings), settings.spare_workers)
 
 
+def warnings(settings: Settings) -> Iterator[str]:
+    """Yield what of the settings does not count, or cannot come true by the platform alone."""
+    address, pod = settings.head_address, settings.head_pod_id
+    if address and pod and pod_host(pod).lower() != address.lower():
+        yield (
+            f"HEAD_POD_ID={pod} does not count: ROLLCALL_HEAD_ADDRESS={address} names the head. "
+            "Unset one of the two"
+        )
+    if not is_worker(settings) and (fault := _too_few_nodes(settings)):
+        yield f"{fault.path}={fault.value} {fault.problem}: others must come from elsewhere"
+
+
 def is_worker(settings: Settings) -> bool:
     """An explicit RAY_WORKER, else what the platform says, else the head."""
     if settings.ray_address is not None:
@@ -275,6 +287,9 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is not set, and {platform.name} does not say how many nodes there are",
             platform.remedies.get("nodes", REMEDIES["nodes"]),
         )
+    may_begin = settings.min_workers is not None and settings.min_workers < (platform.nodes or 0)
+    if by_platform and not may_begin and (fault := _too_few_nodes(settings)):
+        yield fault
     yield from _spare_faults(settings)
     yield from _straggler_faults(settings)
     if settings.min_workers is not None and settings.min_workers > expected:
@@ -285,6 +300,24 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
             f"is above the {expected} workers that are expected ({source})",
             "give at most as many, or set EXPECTED_WORKERS higher",
         )
+
+
+def _too_few_nodes(settings: Settings) -> Fault | None:
+    """The fault if more workers are expected than the platform has nodes besides the head.
+
+    With spares, `_spare_faults` counts. Beside an existing Ray, the nodes are Ray's.
+    """
+    expected, nodes = settings.expected_workers, settings.platform.nodes
+    if expected is None or nodes is None or expected < nodes:
+        return None
+    is_unsure = "nodes" in settings.platform.faults
+    if is_unsure or settings.spare_workers or settings.ray_address is not None:
+        return None
+    others = f"{nodes - 1} nodes are" if nodes != 2 else "1 node is"
+    problem = f"is more than {settings.platform.name} has: {others} there besides the head "
+    problem += f"({settings.platform.sources['nodes']}={nodes})"
+    remedy = f"give at most {nodes - 1}, leave it out, or start more nodes"
+    return Fault("EXPECTED_WORKERS", str(expected), problem, remedy)
 
 
 def _straggler_faults(settings: Settings) -> Iterator[Fault]:

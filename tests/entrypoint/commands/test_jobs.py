@@ -221,7 +221,7 @@ def test_a_submission_whose_answer_is_lost_is_repeated_and_is_one_job(
             ["submit", "--", "no-such-program"],
             "no-such-program is not a program on this node",
         ),
-        (["status", "job-7"], "there is no job job-7: the jobs are none yet"),
+        (["status", "job-7"], "there is no job job-7: there are no jobs yet"),
         (["stop", "now"], "there is no job now"),
         (["logs", "--follow"], "logs --follow takes a NAME, a job, or one of head"),
         (["logs", "--follow", "head", "driver"], "logs --follow takes one NAME"),

@@ -17,6 +17,19 @@ RANK_0 = {
     "NUM_NODES": "4",
 }
 SPARES = {"ROLLCALL_SPARE_WORKERS": "2"}
+SIZED = (
+    (
+        "slurm",
+        "SLURM_STEP_NUM_NODES",
+        {"SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NUM_NODES": "3"},
+    ),
+    ("torchrun", "NNODES", {"NODE_RANK": "0", "NNODES": "3"}),
+    ("leaderworkerset", "LWS_GROUP_SIZE", {"LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": "3"}),
+    ("kubeflow", "PET_NNODES", {"PET_NODE_RANK": "0", "PET_NNODES": "3"}),
+    ("dstack", "DSTACK_NODES_NUM", {"DSTACK_NODE_RANK": "0", "DSTACK_NODES_NUM": "3"}),
+    ("skypilot", "SKYPILOT_NUM_NODES", {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "3"}),
+)
+"""Platforms, the variable of their size, and the variables of the head of three nodes."""
 RANK_1 = RANK_0 | {"NODE_ADDR": "10.65.0.3", "NODE_RANK": "1"}
 
 
@@ -124,6 +137,14 @@ def test_a_head_waits_for_as_many_as_it_is_told_else_for_the_platforms_size(
             ("ROLLCALL_SPARE_WORKERS='2'", "3 workers of EXPECTED_WORKERS", "4 nodes"),
         ),
         (SPARES | {"EXPECTED_WORKERS": "0"}, ("ROLLCALL_SPARE_WORKERS='2'", "no worker")),
+        *(
+            (
+                platform | {"EXPECTED_WORKERS": "5"},
+                (f"EXPECTED_WORKERS='5' is more than {name} has: 2 nodes are there", f"({size}=3)"),
+            )
+            for name, size, platform in SIZED
+        ),
+        (RANK_0 | {"EXPECTED_WORKERS": "5", "ROLLCALL_MIN_WORKERS": "4"}, ("at most 3",)),
     ],
 )
 def test_a_role_that_cannot_be_played_names_what_contradicts_it(
@@ -131,6 +152,28 @@ def test_a_role_that_cannot_be_played_names_what_contradicts_it(
 ) -> None:
     sentence = faults(environ)
     assert all(name in sentence for name in named)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (RANK_0 | {"EXPECTED_WORKERS": "5", "RAY_WORKER": "0"}, "others must come from elsewhere"),
+        (RANK_0 | {"EXPECTED_WORKERS": "5", "ROLLCALL_MIN_WORKERS": "3"}, "is more than runpod"),
+        (WORKER | {"ROLLCALL_HEAD_ADDRESS": "10.0.0.2"}, "HEAD_POD_ID=abc123 does not count"),
+        (WORKER | {"ROLLCALL_HEAD_ADDRESS": "ABC123.runpod.internal"}, ""),
+        (RANK_1 | {"EXPECTED_WORKERS": "5"}, ""),
+        (RANK_0 | {"EXPECTED_WORKERS": "2"}, ""),
+        ({"NNODES": "2", "NUM_NODES": "3", "NODE_RANK": "0", "EXPECTED_WORKERS": "2"}, ""),
+    ],
+)
+def test_what_does_not_count_or_must_come_from_elsewhere_is_a_warning(
+    environ: dict[str, str], said: str
+) -> None:
+    settings = read_settings(environ)
+    role.decide(settings)
+    told = list(role.warnings(settings))
+    assert len(told) == bool(said)
+    assert said in "".join(told)
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,13 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_BIND", "ff02::1", "is not an address that a node can have"),
         ("ROLLCALL_BIND", "::ffff:10.0.0.1", "is an IPv4 address in IPv6's form: give 10.0.0.1"),
         ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
-        ("ROLLCALL_HEAD_TIMEOUT", "0", "is not between zero and a year"),
+        ("ROLLCALL_HEAD_TIMEOUT", "0", "must be longer than 0 seconds"),
+        ("ROLLCALL_HEAD_TIMEOUT", "8761h", "must be at most 365 days"),
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
         ("ROLLCALL_HEAD_FAILOVER", "on", "is neither auto nor off, nor a duration"),
-        ("ROLLCALL_HEAD_FAILOVER", "-1", "give auto, off, or a duration such as 90s"),
+        ("ROLLCALL_HEAD_FAILOVER", "-1", "give auto (at once), off (never), or a duration"),
+        ("ROLLCALL_HEAD_FAILOVER", "0", "must be longer than 0 seconds: give auto (at once)"),
+        ("ROLLCALL_GPU_MEMORY", "0GB", "must be greater than 0 bytes"),
         (
             "ROLLCALL_RECIPE",
             "vrl",
@@ -132,7 +135,7 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_GRACE_SECONDS", "inf", "is not a duration"),
         ("ROLLCALL_TOKEN", "two words", "has characters that no key has"),
         ("ROLLCALL_TOKEN", "x", "has fewer than 16 characters"),
-        ("ROLLCALL_TOKEN", "a" * 15, "has fewer than 16 characters"),
+        ("ROLLCALL_TOKEN", "a" * 15, "`openssl rand -hex 24` makes a new one of 48 characters"),
     ],
 )
 def test_a_malformed_value_is_named_with_what_would_be_right(
