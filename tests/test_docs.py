@@ -2,17 +2,20 @@
 
 A block fenced as ```sh run=LEVEL is executed line by line: `default` at once, `cluster` where Ray
 nodes may start, `faults` with `make faults`, `server` in the background, `after` against the server
-before it, `jobs` against a head that waits for jobs. Blocks fenced as ```python run=python are one
-program, which runs after the page's block `before-python`.
+before it, `jobs` against a head that waits for jobs, `own-data` beside a test's rows and model.
+Blocks fenced as ```python run=python are one program, which runs after the page's block
+`before-python`.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 import time
@@ -25,6 +28,8 @@ from contract.run_dir import RunFiles
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.run.failure_classes import FAILURES, FailureClass
+from env.prepare.model import write_model
+from env.prepare.tiny_model import TinyModel
 from tests.support.doc_pages import (
     ALGORITHMS,
     MONITORING,
@@ -111,6 +116,21 @@ def test_ssh_takes_each_of_its_commands_and_leads_the_port_to_the_same_one(
 )
 def test_an_example_that_trains_runs(page: str, body: str, tmp_path: Path) -> None:
     run(body, tmp_path)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_rows_of_a_user_train_with_the_three_commands_of_the_readme(tmp_path: Path) -> None:
+    """A tiny model is in the place of the one on the hub."""
+    rows = [{"question": f"Say {word}.", "answer": word} for word in ("red", "blue", "grey", "tan")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_model(TinyModel(hidden_size=32, layers=1), string.printable, tmp_path / "model")
+    ((page, body),) = blocks("own-data")
+    (name,) = re.findall(r"--model (\S+)", body)
+    with short_directory() as ray_directory:
+        run(body.replace(name, "model"), tmp_path, ROLLCALL_RAY_TEMP_DIR=str(ray_directory))
+    assert page == "README.md"
+    assert (tmp_path / "run" / "hf" / "config.json").exists()
 
 
 @pytest.mark.cluster
