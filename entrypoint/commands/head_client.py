@@ -34,7 +34,7 @@ from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
 from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
-from entrypoint.run.lost_head import command, failover, what_follows
+from entrypoint.run.lost_head import AGAIN, command, failover, what_follows
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -145,6 +145,11 @@ def _elsewhere(settings: Settings) -> str:
         host = _lease_host(settings)
         node = f"the head's node ({host})" if host else "the head's node"
         return f": ask on {node}, or set ROLLCALL_HEAD_ADDRESS or ROLLCALL_URL"
+    if not settings.shares_run_dir:
+        return (
+            f". No worker takes its place, as with ROLLCALL_STORAGE={settings.storage} the run "
+            f"directory is on its machine alone: if it is lost, {AGAIN}"
+        )
     return (
         ". If its machine is gone, and a worker leads the run: set ROLLCALL_RUN_DIR to the run's "
         "directory, or give the address of another node (ROLLCALL_URL)"

@@ -17,6 +17,7 @@ from entrypoint.run.lease import SILENCE_SECONDS
 
 TAKES_SECONDS = 30.0
 """How late a worker may notice the silence, and take the place."""
+NO_WORKER = "no worker was there that knows the job"
 AGAIN = "start it again with the same run directory, and the run continues"
 """What a person does if nothing takes the place of what was lost."""
 
@@ -46,10 +47,27 @@ def cluster_of(run: RunFiles) -> RunFiles:
 
 
 def failover(run: RunFiles) -> Failover:
-    """Return what the newest head of a cluster's run directory has said."""
-    row = _newest_start(run).get("failover") or {}
+    """Return what the newest head of a cluster's run directory has said.
+
+    No worker may take its place if the journal tells of none that could.
+    """
+    row, has_worker = dict[str, Any](), False
+    with suppress(OSError):
+        for event in landmarks(run.journal).events(["start", "check-in", "roll", "outcome"]):
+            about = event["details"]
+            match event["kind"]:
+                case "start":
+                    row = about.get("failover") or {}
+                case "check-in":  # the worker keeps what it is told then, until the run ends
+                    has_worker = True
+                case "roll":  # with ROLLCALL_MIN_WORKERS=0, it may go on without any
+                    has_worker = bool(about.get("present"))
+                case _:
+                    has_worker = False
     after, off = row.get("after"), row.get("off")
     seconds = float(after) if isinstance(after, int | float) else None
+    if seconds is not None and not has_worker:
+        return Failover(None, NO_WORKER)
     return Failover(seconds, off if isinstance(off, str) else "")
 
 
@@ -82,7 +100,8 @@ def what_follows(told: Failover, silence: float, again: str = "") -> str:
         return f"no worker takes its place, as {told.off}: {start}" if told.off else start
     if not is_awaited(told, silence):
         limit = f"{duration(told.after)} (ROLLCALL_HEAD_FAILOVER)"
-        return f"no worker has taken its place after {limit}: {to_do(again)}"
+        why = "either none is left, or the end of its log, RUN/logs/worker-NAME.log, says why not"
+        return f"no worker has taken its place after {limit}; {why}. To go on, {to_do(again)}"
     left = round(told.after - silence)
     soon = f"in {duration(left)}" if left > 0 else "at any moment"
     return f"a worker takes its place {soon} (ROLLCALL_HEAD_FAILOVER); nobody has to act"

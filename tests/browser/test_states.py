@@ -88,6 +88,7 @@ def is_followed(head: Head) -> None:
     trains(head)
     failover = Failover.of_head(300.0, "").as_dict()
     append_event(head.run.journal, "start", "this is the head", {"failover": failover})
+    append_event(head.run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
 
 
 def waits_for_storage(head: Head) -> None:

@@ -145,6 +145,9 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     failover = Failover.of_head(300.0, "").as_dict()
     append_event(journal, "start", "this is the head", {"failover": failover})
     assert rollcall(where, "status") == 69
+    assert "as no worker was there that knows the job: start it" in capsys.readouterr().err
+    append_event(journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
+    assert rollcall(where, "status") == 69
     said = capsys.readouterr().err
     assert re.search(r"a worker takes its place in 1 min \d+ s \(ROLLCALL_HEAD_FAILOVER\)", said)
     assert "start it again" not in said
@@ -153,6 +156,22 @@ def test_a_head_that_is_gone_is_named_with_when_it_was_heard(
     said = capsys.readouterr().err
     assert f"The run in {tmp_path} has ended (finished), and its head with it" in said
     assert "start it again" not in said
+
+
+def test_without_shared_storage_a_lost_head_has_no_successor(
+    tmp_path: Path, closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = {
+        "ROLLCALL_HEAD_ADDRESS": "127.0.0.9",
+        "ROLLCALL_CONTROL_PORT": str(closed_port),
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+        "ROLLCALL_STORAGE": "head",
+        "ROLLCALL_TOKEN": TOKEN,
+    }
+    assert rollcall(where, "status") == 69
+    said = capsys.readouterr().err
+    assert "No worker takes its place, as with ROLLCALL_STORAGE=head the run directory is" in said
+    assert "start it again with the same run directory" in said
 
 
 def test_a_command_that_a_message_names_can_be_copied_to_a_shell(

@@ -12,6 +12,7 @@ from entrypoint.run import lost_head
 from entrypoint.run.lost_head import Failover
 
 AFTER = Failover.of_head(120.0, "")
+ENDED = {"outcome": "stopped"}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ AFTER = Failover.of_head(120.0, "")
         (AFTER, 20.0, "a worker takes its place in 1 min 40 s (ROLLCALL_HEAD_FAILOVER)"),
         (AFTER, 121.0, "a worker takes its place at any moment"),
         (AFTER, 200.0, "no worker has taken its place after 2 min 0 s"),
+        (AFTER, 200.0, "RUN/logs/worker-NAME.log, says why not. To go on, start it again"),
         (Failover.of_head(0.0, ""), 2.0, "a worker takes its place in 6 s"),
         (Failover.of_head(0.0, "there are no workers"), 9.0, "as there are no workers: start it"),
         (Failover(None), 9.0, "start it again"),
@@ -43,5 +45,31 @@ def test_the_newest_head_says_what_follows_its_loss(tmp_path: Path) -> None:
     for told in (AFTER, Failover.of_head(0.0, "it is off")):
         details = {"failover": told.as_dict(), "resume": f"rollcall up {told.off}"}
         append_event(run.journal, "start", "this is the head", details)
+        append_event(run.journal, "check-in", "worker-1 checked in", {"node": "worker-1"})
         assert lost_head.failover(run) == told
         assert lost_head.command(run) == f"rollcall up {told.off}"
+
+
+@pytest.mark.parametrize(
+    ("events", "is_awaited"),
+    [
+        ((), False),
+        ((("check-in", {"node": "worker-1"}),), True),
+        ((("check-in", {"node": "worker-1"}), ("roll", {"present": ["worker-1"]})), True),
+        ((("check-in", {"node": "worker-1"}), ("roll", {"present": []})), False),
+        ((("check-in", {"node": "worker-1"}), ("outcome", ENDED), ("start", {})), False),
+        ((("check-in", {"node": "worker-1"}), ("start", {})), True),
+    ],
+)
+def test_nobody_waits_for_a_worker_if_none_is_left_that_knows_the_job(
+    tmp_path: Path, events: tuple[tuple[str, dict[str, object]], ...], is_awaited: bool
+) -> None:
+    run = RunFiles(tmp_path)
+    head = {"failover": AFTER.as_dict()}
+    append_event(run.journal, "start", "this is the head", head)
+    for kind, details in events:
+        append_event(run.journal, kind, kind, head if kind == "start" else details)
+    told = lost_head.failover(run)
+    assert lost_head.is_awaited(told, 20.0) == is_awaited
+    why = "no worker takes its place, as no worker was there that knows the job: start it again"
+    assert (why in lost_head.what_follows(told, 20.0)) != is_awaited
