@@ -62,7 +62,7 @@ class Failure:
 
 FAILURES: Mapping[FailureClass, Failure] = {
     FailureClass.FINISHED: Failure(
-        evidence="exit code 0, and what only a finished job leaves ([below](#exit-code-0))",
+        evidence="exit code 0, with a proof that the job has finished ([below](#exit-code-0))",
         answer="stop, exit 0",
         driver_code=ExitCode.FINISHED,
         exit_code=ExitCode.FINISHED,
