@@ -30,11 +30,17 @@ from env.rewards import (
     question_answering,
 )
 from env.rewards.guard import guard, guard_each, with_labels
-from env.rewards.python_file import FileReward, RewardFileError, load_reward_file
-from env.rewards.trl_function import TrlReward, load_trl_function
+from env.rewards.python_file import (
+    FileReward,
+    RewardFileError,
+    load_callable,
+    load_reward_file,
+)
+from env.rewards.trl_function import TrlReward
+from env.rewards.verl_function import VerlReward
 from env.rewards.weighted import WeightedReward, named
 from env.types import IN_PYTHON, RewardFunction
-from env.user_code import Raised
+from env.user_code import Raised, is_of_verl
 
 __all__ = [
     "IN_PYTHON",
@@ -86,7 +92,7 @@ WEIGHED = re.compile(
     r"(?P<spec>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.DOTALL
 )
 FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
-"""A function of TRL's kind in a file."""
+"""A function in a file, whose parameters say whose kind it is."""
 NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?:\?(?P<options>.*))?", re.DOTALL)
 
 
@@ -117,7 +123,7 @@ def reward_function(
 
     `spec`: one URL or several with commas between, the path of a `.py` file with
     `reward_func(queries, prompts, labels)`, FILE.py:NAME of a function of TRL's kind
-    (`NAME(completions, **columns)`), or a name in REWARDS, with options as in a URL:
+    (`NAME(completions, **columns)`) or verl's, or a name in REWARDS, with options as in a URL:
     `length?free=500&most=1000`. Several such texts, each with `:WEIGHT` at its end, are the sum of
     their rewards. `timeout`, `deadline` (seconds, a try and all tries together) and `tell` (what is
     waited for, in a sentence) hold for URLs. Raises RewardSpecError.
@@ -143,7 +149,7 @@ def reward_function(
             urls = [url.strip() for url in spec.split(",") if url.strip()]
             return RemoteReward(urls, timeout=timeout, deadline=deadline, tell=tell)
         if function := FUNCTION.fullmatch(spec):
-            return guard(load_trl_function(Path(function["file"]), function["name"]))
+            return guard(_in_file(Path(function["file"]), function["name"]))
         if spec.endswith(".py"):
             return guard(load_reward_file(Path(spec)))
     except RewardFileError as error:
@@ -185,17 +191,33 @@ def _part(one: str | Callable[..., Any]) -> tuple[str, float, RewardFunction]:
 
 
 def _adapted(function: Callable[..., Any]) -> RewardFunction:
-    """Return a function as a RewardFunction. The names of its parameters say whose kind it is.
+    """Return a function of this process as a RewardFunction; the others take requests."""
+    return _of_known_kind(function) or function
 
-    TRL's have `completions`, OpenRLHF's `queries`; all others take requests.
+
+def _in_file(path: Path, name: str) -> RewardFunction:
+    """Return a file's function as a RewardFunction; one of no known kind is of TRL's.
+
+    Raises RewardFileError.
+    """
+    function = load_callable(path, name, "(completions, **columns)")
+    return _of_known_kind(function) or TrlReward(function)
+
+
+def _of_known_kind(function: Callable[..., Any]) -> RewardFunction | None:
+    """Return the function's adapter; None if its parameters do not say whose kind it is.
+
+    TRL's have `completions`, OpenRLHF's `queries`, verl's `solution_str`.
     """
     try:
         names = inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a program in C
-        return function
+        return None
     if "completions" in names:
         return TrlReward(function)
-    return FileReward(function) if "queries" in names else function
+    if is_of_verl(names):
+        return VerlReward(function)
+    return FileReward(function) if "queries" in names else None
 
 
 class Kind(StrEnum):

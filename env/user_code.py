@@ -6,7 +6,7 @@ import difflib
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -148,6 +148,15 @@ def offered(name: str, module: object) -> str:
     if near := difflib.get_close_matches(name, names, n=1):
         return f"did you mean {near[0]}?"
     return f"it defines {', '.join(names)}" if names else "it defines no function"
+
+
+OF_VERL, OF_VERL_BATCH = "solution_str", "solution_strs"
+"""The parameter of a reward function of verl's kind: it gets one completion, or all of a batch."""
+
+
+def is_of_verl(parameters: Collection[str]) -> bool:
+    """Return whether a reward function with these parameters is of verl's kind."""
+    return OF_VERL in parameters or OF_VERL_BATCH in parameters
 
 
 class SignatureError(TypeError):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from env import coroutines
 from env.http.protocol import read_answer
-from env.rewards.python_file import load_callable, plain, with_reasons
+from env.rewards.python_file import plain, with_reasons
 from env.types import RewardRequest, Score
 from env.user_code import check_signature
 
@@ -31,11 +30,6 @@ class TrlReward:
         check_signature(self.code, (), arguments)
         answer = self.code(**arguments)
         return asked.scores(coroutines.run(_of(answer)) if inspect.isawaitable(answer) else answer)
-
-
-def load_trl_function(path: Path, name: str) -> TrlReward:
-    """Return the function `name` of the file as a reward function. Raises RewardFileError."""
-    return TrlReward(load_callable(path, name, "(completions, **columns)"))
 
 
 @dataclass(slots=True)

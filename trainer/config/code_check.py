@@ -208,7 +208,8 @@ def _scored(
         if some is not None:
             count = sum(one is not None for one in raised)
             said = f"{shown(str(some))} for {count} of {len(prompts)} rows, {named}"
-            effect = "a batch with one such completion has no scores"
+            alone = "such a completion has no score"
+            effect = "a batch with one such completion has no scores" if together else alone
             yield Trouble(flag, f"{said}: {effect}", some.place, refuses=False)
         for prompt, text, score in zip(prompts, completions, scores, strict=True):
             value = score.reward if score.ok else None

@@ -15,7 +15,7 @@ from typing import Any
 from contract.options import FALSE, TRUE, ConfigError, Fault, nearest
 from contract.run_dir import RunFiles, write_atomically
 from env.types import IN_PYTHON, brief
-from env.user_code import SignatureError, check_signature
+from env.user_code import SignatureError, check_signature, is_of_verl
 from trainer.config.config import Config
 from trainer.config.parse import CONFIG, given_texts, unchecked
 from trainer.config.read_flags import aliases
@@ -31,7 +31,7 @@ REWARD_REMEDY = (
 )
 REWARD_KINDS = (
     "A function takes a list of requests, or (completions, **columns), or "
-    "(queries, prompts, labels)"
+    "(queries, prompts, labels), or (data_source, solution_str, ground_truth, extra_info)"
 )
 ENVIRONMENT_REMEDY = "Give an environment's name, a class, or a function that makes one"
 VALUE_REMEDY = "Give a text, a number, a path, True or False, or a list of these"
@@ -91,12 +91,12 @@ def _of_function(function: Callable[..., Any]) -> Iterator[Fault]:
         names = inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a program in C
         return
-    if "completions" in names:
+    if "completions" in names or is_of_verl(names):
         return
     name = getattr(function, "__name__", type(function).__name__)
     if inspect.iscoroutinefunction(function):
         problem = f"{name} is an async function"
-        yield Fault("reward", None, problem, "Only (completions, **columns) may be async")
+        yield Fault("reward", None, problem, "Only functions of TRL's and verl's kind may be async")
         return
     try:
         check_signature(function, ([], [], []) if "queries" in names else ([],), {})

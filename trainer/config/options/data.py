@@ -28,7 +28,7 @@ class ModelFlags:
     remote_rm_url: str = Group.MODELS.flag(
         "",
         "reward: URL (several with commas), a .py file with reward_func, FILE.py:NAME of a "
-        "function (completions, **columns), or a registered name",
+        "function, or a registered name",
         dotted="reward.remote_url",
     )
     rewards: tuple[str, ...] = Group.MODELS.flag(

@@ -218,6 +218,8 @@ def _tell(made: Translation) -> None:
         ("still to give", made.needed),
         (f"defaults of {made.trainer} that differ here", defaults),
         ("set before it runs", made.first),
+        ("not seen here; give what applies", made.unseen),
+        ("warnings", made.warnings),
         ("needs nothing", made.notes),
     ):
         if lines:
@@ -233,6 +235,8 @@ def _row(made: Translation) -> dict[str, object]:
         "needed": made.needed,
         "defaults": sorted(made.by_default),
         "first": made.first,
+        "unseen": made.unseen,
+        "warnings": made.warnings,
         "notes": made.notes,
     }
 

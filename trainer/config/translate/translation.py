@@ -58,6 +58,10 @@ class Translation:
     """Sentences on what the command still lacks here."""
     first: list[str] = field(default_factory=list, init=False)
     """Sentences on what has to be set before the command runs."""
+    unseen: list[str] = field(default_factory=list, init=False)
+    """Sentences on what data, script or machines decide, and the command does not tell."""
+    warnings: list[str] = field(default_factory=list, init=False)
+    """Sentences on what may be otherwise than the command's writer meant."""
     notes: list[str] = field(default_factory=list, init=False)
     """Sentences on flags that need no counterpart."""
     environment: dict[str, str] = field(default_factory=dict, init=False)
@@ -103,12 +107,12 @@ def translated(command: Command) -> Translation:
         else:
             made.lost.append(f"{word}: belongs to no flag")
     if command.trainer == TRL:
-        made.notes += _of_scripts(command, made)
+        made.unseen += _of_scripts(command)
     if command.exported:
         names = ", ".join(command.exported)
         made.first.append(f"{names}: set in the script; give variables to every node")
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
-    made.notes += command.notes
+    made.warnings += command.notes
     _leave_out_without_effect(made)
     open_ = {needs_variable(word) for word in made.words} - {"", *command.missing}
     if open_:
@@ -139,7 +143,7 @@ def _of_hydra(what: str, value: str) -> Iterator[str]:
     yield f"--config-{what}={plain(value)}: {which}"
 
 
-def _of_scripts(command: Command, made: Translation) -> Iterator[str]:
+def _of_scripts(command: Command) -> Iterator[str]:
     """Yield what the flags of a TRL script do not tell."""
     if command.program.endswith(".py"):
         yield f"{command.program}: what the script sets by itself is not seen"
@@ -156,7 +160,7 @@ def _count_nodes(made: Translation) -> None:
         if config.actor_num_nodes > 1:
             made.environment["EXPECTED_WORKERS"] = str(config.actor_num_nodes - 1)
     else:
-        made.notes.append(
+        made.first.append(
             f"the roles need {layout.of(config).slots} GPUs: EXPECTED_WORKERS is the number of "
             "their nodes without the head"
         )
@@ -395,4 +399,4 @@ def _check(made: Translation) -> None:
         faults = [fault for fault in error.faults if not isinstance(fault, MissingFile)]
         made.needed += [str(fault) for fault in faults]
         return
-    made.notes += warnings
+    made.warnings += warnings

@@ -24,7 +24,16 @@ from trainer.config.translate.rows import (
     whole,
 )
 
-REWARDS = {"accuracy_reward": "math-verify", "reasoning_accuracy_reward": "math-verify"}
+THOUGHTS = "format?pattern=<think>(?!.*<think>).*?</think>.*"
+"""The form that think_format_reward asks for."""
+REWARDS = {
+    "accuracy_reward": "math-verify",
+    "reasoning_accuracy_reward": "math-verify",
+    "think_format_reward": THOUGHTS,
+}
+LABELLED = ("accuracy_reward", "reasoning_accuracy_reward")
+"""Those that compare with the column `solution`."""
+OVERLONG = "get_soft_overlong_punishment"
 STAGE = re.compile(r"zero[-_]?(\d)")
 NO_KL = "--beta is 0: there is no reference"
 
@@ -155,25 +164,43 @@ def _estimator(value: str, values: Values) -> Answer:
 
 
 def _reward(value: str, values: Values) -> Answer:
-    """Return rewards for --reward, each with its weight."""
+    """Return rewards for --reward, each with its weight; those without a counterpart are left out.
+
+    Raises ValueError for a weight that is no number.
+    """
     weights = values.text("reward_weights").split()
     found = []
     for place, name in enumerate(value.split()):
         weight = weights[place] if place < len(weights) else "1"
-        if name == "get_soft_overlong_punishment":
-            return absent("give --overlong_buffer_len 256 and --overlong_penalty_factor 1")
-        if name == "think_format_reward":
-            return absent("give --reward format?pattern=REGEX with your form of thoughts")
-        module, _, function = name.rpartition(".")
-        spec = REWARDS.get(name) or f"{module.replace('.', '/')}.py:{function}"
-        if not (module or name in REWARDS):
-            return absent(f"{name} is not a reward of TRL's")
-        found.append(f"{spec}:{float(weight):g}")
-    return " ".join(found)
+        if spec := _spec(name):
+            found.append(f"{spec}:{float(weight):g}")
+    return " ".join(found) or needless("none has a counterpart")
+
+
+def _spec(name: str) -> str:
+    """Return the reward for a name of TRL's, or a function's dotted path; "" if there is none."""
+    module, _, function = name.rpartition(".")
+    if not module or module.partition(".")[0] == "trl":
+        return REWARDS.get(function, "")
+    return f"{module.replace('.', '/')}.py:{function}"
+
+
+def _other_rewards(value: str, values: Values) -> Answer:
+    """Return what to give for those rewards that are left out."""
+    weights = [f":{one}" for one in values.text("reward_weights").split()]
+    said = []
+    for place, name in enumerate(value.split()):
+        if name.endswith(OVERLONG):
+            given = "give --overlong_buffer_len 256 and --overlong_penalty_factor 1"
+            said.append(f"for {name} {given}")
+        elif not _spec(name):
+            own = f"{name.rpartition('.')[2]}{''.join(weights[place : place + 1])}"
+            said.append(f"{name} is not a reward of TRL's: add --reward FILE.py:{own}")
+    return absent("; ".join(said)) if said else needless("all have a counterpart")
 
 
 def _label(value: str, values: Values) -> Answer:
-    known = any(name in REWARDS for name in value.split())
+    known = any(name.rpartition(".")[2] in LABELLED for name in value.split())
     return "solution" if known else needless("functions get all columns")
 
 
@@ -276,7 +303,9 @@ KEYS = [
     Row("model_name_or_path", "pretrain"),
     Row("dataset_name", "input_key", by=always("prompt"), note="TRL's column"),
     Row("reward_funcs", "reward", by=_reward,
-        note="accuracy_reward: math-verify; a dotted path: FILE.py:NAME"),
+        note="accuracy_reward: math-verify; think_format_reward: format; a dotted path: "
+        "FILE.py:NAME"),
+    Row("reward_funcs", "reward", by=_other_rewards),
     Row("reward_funcs", "label_key", by=_label, note="solution, for accuracy_reward"),
     Row("reward_weights", "reward", by=lambda v, values: _reward(values.text("reward_funcs"),
         values), note="behind each reward"),

@@ -25,7 +25,7 @@ from trainer.config.translate.rows import (
 from trainer.config.translate.verl_conversions import ACTOR, MEGATRON, MODEL, REF, ROLLOUT
 
 TESTS = f"{ROLLOUT}.val_kwargs"
-SIGNATURE = "another signature"
+OWN_REWARD = "as FILE.py:NAME, the name from the key name; the function runs as it is"
 KEYS: list[Row] = [
     Row("data.train_files", "prompt_data", by=by.data_sets),
     Row("data.train_files", "remote_rm_url", by=by.reward,
@@ -141,9 +141,8 @@ KEYS: list[Row] = [
     Row("critic.grad_clip", "critic_max_norm", by=number, default="1.0"),
     by.critic_as_policy("ppo_mini_batch_size"),
     by.critic_as_policy("ppo_epochs"),
-    Row("custom_reward_function.path", "remote_rm_url", by=by.ours_reward, note=SIGNATURE),
-    Row("reward.custom_reward_function.path", "remote_rm_url", by=by.ours_reward,
-        note=SIGNATURE),
+    *(Row(f"{key}.path", "remote_rm_url", by=by.own_reward, note=OWN_REWARD)
+      for key in by.OWN_REWARD),
     Row("reward_model.model.path", "reward_pretrain", by=by.model_path),
     Row("reward.reward_model.model_path", "reward_pretrain", by=by.model_path),
     *by.overlong_penalty("reward_model.reward_kwargs.overlong_buffer_cfg"),
@@ -308,6 +307,11 @@ ABSENT = [
         default="torch.optim",
     ),
     *several("reward.reward_manager.*", "--remote_rm_url is the reward"),
+    *several(
+        " ".join(f"{key}.reward_kwargs.*" for key in by.OWN_REWARD),
+        "write the value into the function, as its parameter's default",
+        old=True,
+    ),
     *several(f"{ROLLOUT}.val_kwargs.top_k", "all tokens may be sampled", default="-1"),
     *several(f"{ROLLOUT}.val_kwargs.top_p", "evaluation has only a temperature", default="1.0"),
     *several("data.gen_batch_size", "filtering draws as many prompts as are missing", lost=False),

@@ -57,6 +57,10 @@ def sequence_parallel() -> tuple[Row, ...]:
     )  # fmt: skip
 
 
+OWN_REWARD = ("custom_reward_function", "reward.custom_reward_function")
+"""Where releases of verl have path and name of a user's own function."""
+
+
 def reward_manager(value: str, values: Values) -> Answer:
     if value in ("naive", "dapo", "batch", "prime"):
         return needless("--remote_rm_url is the reward, and --overlong_buffer_len the penalty")
@@ -69,10 +73,7 @@ def data_sets(value: str, values: Values) -> Answer:
 
 def reward(value: str, values: Values) -> Answer:
     """Return the reward of the data set, which verl takes from each row's data_source."""
-    has_function = values.has("reward.custom_reward_function.path") or values.has(
-        "custom_reward_function.path"
-    )
-    if has_function or reward_model(values):
+    if any(values.has(f"{key}.path") for key in OWN_REWARD) or reward_model(values):
         return needless("the reward is named by itself")
     return _reward_of(value) or absent(
         "verl takes the reward from each row's data_source: give --remote_rm_url"
@@ -376,11 +377,13 @@ def resharded(value: str, values: Values) -> Answer:
     return strategy(values.text(f"{ACTOR}.strategy"), values)
 
 
-def ours_reward(value: str, values: Values) -> Answer:
-    return absent(
-        f"compute_score(data_source, solution_str, ground_truth) of {value} has another signature: "
-        "write NAME(completions, **columns), and give --remote_rm_url FILE.py:NAME"
-    )
+def own_reward(value: str, values: Values) -> Answer:
+    """Return a user's own function as FILE.py:NAME, which runs as it is."""
+    file = value.removeprefix("file://")
+    if not file.endswith(".py"):
+        return absent(f"{value} is no .py file: give --remote_rm_url FILE.py:NAME")
+    names = (values.text(f"{key}.name") for key in OWN_REWARD)
+    return f"{file}:{next(filter(None, names), 'compute_score')}"
 
 
 def filter_metric(value: str, values: Values) -> Answer:

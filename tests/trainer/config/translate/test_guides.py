@@ -95,7 +95,7 @@ def test_the_dpo_of_a_guide_is_refused_by_name() -> None:
 def test_openrlhf_four_nodes() -> None:
     made = of_guide("openrlhf-four-nodes")
     assert made.environment == {}
-    assert any("40 GPUs" in note for note in made.notes)
+    assert any("40 GPUs" in note for note in made.first)
     assert values(made, "train_batch_size", "zero_stage", "prompt_max_len", "param_dtype") == {
         "train_batch_size": 128,
         "zero_stage": 3,

@@ -75,7 +75,8 @@ def test_overrides_and_flags_need_no_program(capsys: pytest.CaptureFixture[str])
         ("actor_rollout_ref.rollout.top_k=50", "all tokens may be sampled"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip_cov is absent here"),
         ("trainer.total_epochs=many", "its value cannot be read"),
-        ("custom_reward_function.path=r.py", "another signature"),
+        ("custom_reward_function.path=pkg://rewards", "give --remote_rm_url FILE.py:NAME"),
+        ("custom_reward_function.reward_kwargs.most=2", "as its parameter's default"),
         ("critic.ppo_mini_batch_size=64", "the critic has the policy's, 256"),
         ("trainer.logger=[clearml]", "no clearml here"),
         ("stray", "belongs to no flag"),
@@ -88,6 +89,32 @@ def test_what_is_lost_from_verl_is_listed_with_the_reason(
     assert code == 1
     (line,) = [line for line in err.splitlines() if word.partition("=")[0] in line]
     assert said in line
+
+
+@pytest.mark.parametrize("key", ["custom_reward_function", "reward.custom_reward_function"])
+def test_a_reward_function_of_verl_s_runs_as_it_is(
+    capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    words = f"{VERL} {MODEL} {key}.path=own/r.py"
+    assert translate(capsys, words)["--remote_rm_url"] == ["own/r.py:compute_score"]
+    assert translate(capsys, f"{words} {key}.name=f")["--remote_rm_url"] == ["own/r.py:f"]
+
+
+def test_trl_s_rewards_are_kept_beside_one_that_nobody_knows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = "trl.rewards.accuracy_reward short think_format_reward my.own.f"
+    words = f"trl grpo --dataset_name o/d --model_name_or_path m/m --reward_funcs {names}"
+    words += " --reward_weights 1 0.5 0.2 2"
+    code, out, err = run(capsys, "--", *words.split())
+    thoughts = "format?pattern=<think>(?!.*<think>).*?</think>.*:0.2"
+    assert flags(out)["--reward"] == ["math-verify:1", thoughts, "my/own.py:f:2"]
+    assert flags(out)["--label_key"] == ["solution"]
+    assert code == 1
+    assert "short is not a reward of TRL's: add --reward FILE.py:short:0.5" in err
+    title = "# not seen here; give what applies:\n#   prompts: add --apply_chat_template"
+    assert title in err
+    assert "prompts:" not in err.partition("# needs nothing:")[2]
 
 
 def test_a_value_that_is_theirs_by_default_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
