@@ -58,6 +58,7 @@ class Group(StrEnum):
     SAMPLES = "Samples"
     SPEED = "Speed"
     MEMORY = "Memory"
+    OTHER = "Other values"
     GPUS = "GPUs"
 
 
@@ -72,6 +73,10 @@ class Chart:
     """The metric that comes before the others; the model card has it as a column."""
     needs: str = ""
     """Pattern of a metric that the run must have, too; else a later chart shows these."""
+    is_each: bool = False
+    """Its metrics may have any unit: those of one folder, else each alone, have a chart."""
+    folder: str = ""
+    """How the names of all its metrics begin, which the legend leaves out."""
 
     @property
     def label(self) -> str:
@@ -80,8 +85,32 @@ class Chart:
     def shows(self, name: str) -> bool:
         return re.fullmatch(self.pattern, name) is not None
 
+    def parts(self, own: Sequence[str]) -> list[tuple[Chart, list[str]]]:
+        """Return the chart with its metrics, or a chart for each folder of them.
+
+        Another trainer's name is the title as it is: people search for it.
+        """
+        if not self.is_each:
+            return [(self, [*own])]
+        of: dict[str, list[str]] = {}
+        for name in own:
+            kind, _, rest = name.partition("/")
+            folder = f"{kind}/{rest.rpartition('/')[0]}/" if "/" in rest else name
+            of.setdefault(folder, []).append(name)
+        return [(self._of(folder), names) for folder, names in of.items()]
+
+    def _of(self, folder: str) -> Chart:
+        kind, _, title = folder.partition("/")
+        title = f"held-out {title}" if kind == HELD_OUT else title
+        if not folder.endswith("/"):
+            return replace(self, title=title, pattern=re.escape(folder))
+        pattern = f"{re.escape(folder)}[^/]+"
+        return replace(self, title=f"{title}…", pattern=pattern, folder=folder)
+
     def short(self, name: str) -> str:
         """Return a metric's name for the chart's legend."""
+        if self.folder:
+            return name.removeprefix(self.folder)
         is_mixed = self.shows("train/" + name.partition("/")[2])
         return title_of(name) if is_mixed else _words(name)
 
@@ -97,6 +126,12 @@ def _words(name: str) -> str:
     return NAMES.get(rest, rest.replace("_", " "))
 
 
+NO_SHARE = (
+    r"(?!(?:.+_)?(?:loss|reward|rewards|length|truncated|entropy|kl|std|margin|lr|norm|ratio|coef"
+    r"|return|tokens|zero)(?:_.+)?$)"
+)
+"""No name of a held-out accuracy: a benchmark has any other name."""
+
 CHARTS = (
     Chart(
         "Reward",
@@ -107,8 +142,14 @@ CHARTS = (
     Chart(
         "Held-out accuracy",
         Group.LEARNING,
-        r"eval/(?!loss$|response_length$|truncated$|pass1$).+",
+        rf"eval/(?:(?!pass1$){NO_SHARE}[^/]+|.+/acc(?:/.+)?)",
         first="eval/accuracy",
+    ),
+    Chart(
+        "Held-out reward",
+        Group.LEARNING,
+        r"eval/(?:reward(?:_(?!std$).+)?|mean_reward|.+/reward(?:/.+)?)",
+        first="eval/reward",
     ),
     Chart("Loss", Group.LEARNING, r"(?:train|eval)/loss"),
     Chart("KL from the reference", Group.POLICY, r"train/kl", "nats", first="train/kl"),
@@ -136,7 +177,12 @@ CHARTS = (
         first="train/response_length",
     ),
     Chart("Truncated completions", Group.SAMPLES, r"(?:train|eval)/truncated", "share"),
-    Chart("Deviation of the rewards", Group.SAMPLES, r"train/reward_std"),
+    Chart(
+        "Deviation of the rewards",
+        Group.SAMPLES,
+        r"train/(?:reward_std|rewards/.+/std)",
+        first="train/reward_std",
+    ),
     Chart("Returns", Group.SAMPLES, r"train/return"),
     Chart("Samples without a reward", Group.SAMPLES, r"train/reward_failed", "share"),
     Chart("Age of the samples", Group.SAMPLES, r"train/staleness(?:_max)?", "steps"),
@@ -148,7 +194,8 @@ CHARTS = (
     Chart("Peak memory of the policy", Group.MEMORY, r"memory/policy_.+_gb", "GB"),
     Chart("Peak memory of the critic", Group.MEMORY, r"memory/critic_.+_gb", "GB"),
     Chart("Peak memory", Group.MEMORY, r"memory/.+_gb", "GB"),
-    Chart("Other values", Group.SAMPLES, r"train/.+"),
+    Chart("Other values", Group.OTHER, r"train/.+", is_each=True),
+    Chart("Other held-out values", Group.OTHER, r"eval/(?!pass1$).+", is_each=True),
 )
 """In the order in which they are drawn within their group."""
 GPU_CHARTS = (
@@ -157,8 +204,8 @@ GPU_CHARTS = (
 )
 
 COMPARED: Mapping[str, Callable[[float, float], float]] = {
-    "eval/accuracy": max,
     "eval/reward": max,
+    "eval/accuracy": max,
     "train/reward": max,
     "eval/loss": min,
     "train/loss": min,
@@ -191,8 +238,9 @@ def charts_of(
             continue
         own = sorted(filter(chart.shows, left), key=partial(_place, chart))
         left = [name for name in left if name not in own]
-        for number, begin in enumerate(range(0, len(own), MOST_SERIES), start=1):
-            title = f"{chart.title} ({number})" if number > 1 else chart.title
-            found.append((replace(chart, title=title), own[begin : begin + MOST_SERIES]))
+        for part, names in chart.parts(own):
+            for number, begin in enumerate(range(0, len(names), MOST_SERIES), start=1):
+                title = f"{part.title} ({number})" if number > 1 else part.title
+                found.append((replace(part, title=title), names[begin : begin + MOST_SERIES]))
     order = list(Group)
     return sorted(found, key=lambda one: order.index(one[0].group))

@@ -240,6 +240,7 @@ class Attempt:
             self._look_for_silent_workers()
             self._look_for_changes()
             self._look_for_stragglers()
+            self._told.see(self._newest)
             self._told.publish()
             before_that, looked = looked, time.monotonic()
             if looked - before_that > TICK_SECONDS + hang.FROZEN_SECONDS:
@@ -257,6 +258,7 @@ class Attempt:
             self.slow.rest()
         self._over.set()
         self._copied.wait()
+        self._told.see(self._progress())
         self._told.publish(last=True)
         self._see(self._progress(), before)
         if self._reported:

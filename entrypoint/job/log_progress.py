@@ -1,7 +1,7 @@
 """Reads the steps of a job from its log (ROLLCALL_STEP_PATTERN), and writes them as its progress.
 
 All that looks at progress.json then works for any program: status, hang watch, restart budget,
-report.
+report. What the log tells of the metrics gets a row in metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from typing import Any
 
 import regex
 
+from contract import metric_names
 from contract.launch.log_lines import FINISHED, PART
 from contract.progress import Phase, Progress
-from entrypoint.config.job_parsers import COUNTS
+from contract.run_dir import RunFiles
+from entrypoint.config.job_parsers import COUNTS, MEASURES
 from entrypoint.config.settings import Settings
+from entrypoint.job import told_numbers
 from entrypoint.job.failures.log_patterns import LONGEST_LINE, plain, spoken
 from entrypoint.job.job_end import JobEnd
+from entrypoint.job.logged_metrics import LoggedMetrics
 from entrypoint.job.recipes.base import Recipe
 from entrypoint.run.journal import Journal
 
@@ -30,6 +34,8 @@ LOOK_SECONDS = 10.0
 """Shortest pause between two looks for checkpoints, which list a directory of shared storage."""
 LONGEST_SEARCHED = 10 * LONGEST_LINE
 """Characters of a line in which the pattern is searched."""
+LONGEST_TOLD = 2**15
+"""Characters of a line of which all numbers are read."""
 SEARCH_SECONDS = 0.1
 """Limit of one search: a pattern such as `(.*)*x` takes years for one line."""
 RELAY_SECONDS = 2.0
@@ -58,6 +64,8 @@ class LogProgress:
     """The newest number of all steps that the log has told; 0: none."""
     epoch_steps: int = field(init=False, default=0)
     """Steps of one pass over the data, as the log tells them; 0: it does not."""
+    metrics: LoggedMetrics | None = field(init=False)
+    """None for a trainer that writes its own."""
     _pattern: Any = field(init=False)
     """Of the library `regex`, whose searches have a time limit and leave other threads running."""
     _opening: Progress | None = None
@@ -85,6 +93,9 @@ class LogProgress:
     def __post_init__(self) -> None:
         given = self.recipe.step_pattern(self.settings)
         self._pattern = regex.compile(given.pattern) if given else None
+        files, claim = RunFiles(self.settings.run_dir), self.journal.claim
+        own = self.recipe.writes_metrics
+        self.metrics = None if own else LoggedMetrics(files.metrics, claim, self.clock)
 
     @property
     def step(self) -> int | None:
@@ -115,11 +126,25 @@ class LogProgress:
 
     def read(self, line: str) -> None:
         self.ended = self.ended or line.rstrip().endswith(FINISHED)
-        if self._pattern is None:
+        groups = self._read_step(line) if self._pattern is not None else {}
+        may_tell = bool(groups) or "}" in line or "step:" in line
+        if self.metrics is None or not may_tell:
             return
+        _, text, _ = spoken(line[:LONGEST_TOLD])
+        told = self.recipe.metrics_in(text, groups)
+        if told and (step := self._step_of(told, groups)) is not None:
+            self.metrics.read(step, told)
+
+    def _step_of(self, told: Mapping[str, float], groups: Mapping[str, float]) -> int | None:
+        """Return the step of the numbers of a line: its own, else the newest; None: not known."""
+        own = groups.get("step", metric_names.step_of(told))
+        return self.step if own is None else int(own) + self.added
+
+    def _read_step(self, line: str) -> dict[str, float]:
+        """Return the numbers of a line that tells a step; {} if it tells none."""
         _, text, _ = spoken(line[:LONGEST_SEARCHED])
         if not text.strip():
-            return
+            return {}
         self._line = text[:LONGEST_LINE]
         self._heard_at = self.clock() if self._heard_at is None else self._heard_at
         if sign := PART.search(self._line):
@@ -141,6 +166,8 @@ class LogProgress:
                 self._reached = self._reached or left <= self._stride
                 self._relayed = text != plain(line[:LONGEST_SEARCHED]).rstrip()
                 self._opening = self._opening or self._newest
+                return values
+        return {}
 
     def _search(self, text: str) -> Any:
         """Return the match in the text; None without one, or if the search takes too long."""
@@ -154,12 +181,24 @@ class LogProgress:
         self._late = 0
         return match
 
+    def see(self, progress: Progress | None) -> None:
+        """Take the numbers that the job itself reports in progress.json, if its log has no step."""
+        if self.metrics is None or progress is None or self._newest or progress == self.before:
+            return
+        told = {
+            name: value for name, value in progress.as_dict().items() if value and name in MEASURES
+        }
+        if told:
+            self.metrics.read(progress.step, told_numbers.of_groups(told))
+
     def publish(self, *, last: bool = False) -> None:
-        """Write the newest progress, if it is new. `last`: the attempt has ended.
+        """Write the newest progress and metrics, if they are new. `last`: the attempt has ended.
 
         Raises SupersededError if a later head owns the run.
         """
         self._warn()
+        if self.metrics:
+            self.metrics.write()
         # The first step shows whether the job resumed where it had to, so it is written, too.
         newest = self._newest if self._written or last else self._opening
         if newest is None or (newest is self._written and not last):

@@ -7,12 +7,13 @@ rows of as many steps; of many rows, only some are parsed.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
@@ -32,6 +33,9 @@ RARE = b'"eval/'
 """Is in the rows that are all parsed."""
 DIGITS = 5
 TIMING = "timing/"
+REWARD, ACCURACY = "eval/reward", "eval/accuracy"
+SHARES = re.compile(r"eval/(?:accuracy|pass\d+)")
+"""Shares of the completions, or prompts, that are right; `eval/pass1` is the accuracy."""
 GREY = "#7d8590"
 BLUE, CLAY, GREEN, MAGENTA = "#0693da", "#cf705c", "#328205", "#c909af"
 VIOLET, ROSE, LAVENDER, RED = "#8b37ff", "#d60c69", "#8077ff", "#fb0422"
@@ -59,6 +63,9 @@ PHASES: Mapping[str, str] = {
 """Of the phases of a step."""
 
 
+T = TypeVar("T")
+
+
 class Style(NamedTuple):
     """How a curve is drawn."""
 
@@ -76,6 +83,20 @@ class Best(NamedTuple):
     """0: the model before training."""
 
 
+def is_graded(row: Mapping[str, Any]) -> bool:
+    """Pure: return whether the rewards of an evaluation were not all 0 or 1: no share is right.
+
+    The trainer calls such a mean `eval/accuracy` and `eval/pass1`, too.
+    """
+    return row.get(REWARD) is not None and row.get("eval/pass1") == row.get(REWARD)
+
+
+def _graded(row: Mapping[str, T]) -> dict[str, T]:
+    """Pure: return the row, or a point's sums, without the shares of a graded reward."""
+    found = {name: value for name, value in row.items() if not SHARES.fullmatch(name)}
+    return {REWARD: row[ACCURACY], **found} if ACCURACY in row else found
+
+
 Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
 
@@ -87,6 +108,8 @@ class Points:
         self.stride = 1
         """Steps of one point."""
         self._points: dict[int, Sums] = {}
+        self._is_graded = False
+        """As `graded` says of a row."""
         self._best: dict[str, Best] = {}
 
     @property
@@ -98,6 +121,9 @@ class Points:
         """Add the metrics of a row that are drawn; a row without a step is left out."""
         if not stored_json.is_count(step := row.get("step")):
             return
+        if not self._is_graded and is_graded(row):
+            self._grade()
+        row = _graded(row) if self._is_graded else row
         values = {
             name: (float(value), 1)
             for name, value in row.items()
@@ -111,6 +137,14 @@ class Points:
                 self._best[name] = Best(name, value, step)
         if len(self._points) > MOST_POINTS:
             self._halve()
+
+    def _grade(self) -> None:
+        """Rename what earlier rows called an accuracy, since all of their rewards were 0 or 1."""
+        self._is_graded = True
+        self._points = {place: _graded(sums) for place, sums in self._points.items()}
+        self._best = {
+            name: best._replace(metric=name) for name, best in _graded(self._best).items()
+        }
 
     def go_back(self, step: int) -> None:
         """Drop the points after `step`; the point that has it stays."""

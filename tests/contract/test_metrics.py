@@ -45,6 +45,10 @@ PPO = [
         ("eval/response_length", "Length of a completion, tokens"),
         ("eval/truncated", "Truncated completions, share"),
         ("eval/aime24", "Held-out accuracy"),
+        ("eval/reward", "Held-out reward"),
+        ("eval/openai/gsm8k/reward/mean@1", "Held-out reward"),
+        ("eval/gsm8k/acc/mean@4", "Held-out accuracy"),
+        ("eval/frac_reward_zero_std", "Other held-out values"),
         ("timing/step", "Time of a step, seconds"),
         ("timing/stepwise", "Time of a step by phase, seconds"),
         ("train/score_reward", "Other values"),
@@ -76,6 +80,18 @@ def test_every_metric_of_a_run_is_drawn_once_below_the_heading_of_its_group() ->
     assert names[:2] == ["train/reward", "eval/accuracy"]
     for chart in CHARTS:
         assert not chart.first or chart.shows(chart.first)
+
+
+def test_values_of_another_trainer_have_charts_by_their_folders() -> None:
+    """A chart of several units shows nothing of the smaller ones."""
+    names = ["train/clip/low", "train/clip/high", "train/turns", "eval/logps/chosen", "eval/kl"]
+    found = [(chart.title, [chart.short(name) for name in own]) for chart, own in charts_of(names)]
+    assert found == [
+        ("clip/…", ["high", "low"]),
+        ("turns", ["turns"]),
+        ("held-out kl", ["KL"]),
+        ("held-out logps/…", ["chosen"]),
+    ]
 
 
 def test_without_a_critic_no_group_is_named_after_it() -> None:

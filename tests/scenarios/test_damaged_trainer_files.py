@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.exit_codes import ExitCode
+from contract.json_lines import JsonLines
 from contract.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
 from contract.run_dir import RunFiles
 from tests.support.damage import damaged
@@ -18,7 +19,6 @@ from tests.support.tiny_run import Tiny
 from trainer.__main__ import main
 from trainer.checkpoint import openrlhf, replica_ring
 from trainer.config.config import Config
-from trainer.metrics.json_lines import JsonLines
 
 FUZZED = settings(
     max_examples=40,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from contract.json_lines import JsonLines
 from contract.launch.places import MOVED
 from contract.launch.rank_times import RankTime, as_row
 from entrypoint.cluster.client import RefusedError
@@ -21,7 +22,6 @@ from entrypoint.machine.gpus.use import Condition, GpuUse
 from entrypoint.preflight.changes import Change, HealthKind
 from entrypoint.run.flight_record.time_accounting import SLOW_LEFT
 from tests.support.world import FINISHED, STOPPED, Act, World, ends
-from trainer.metrics.json_lines import JsonLines
 
 pytestmark = [pytest.mark.usefixtures("no_pauses", "tells_times")]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from contract import json_lines
 from contract.durations import counted
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
@@ -18,7 +19,6 @@ from contract.metrics import CHARTS
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config, declared_flags
-from trainer.metrics import json_lines
 
 MOST_ROWS = 20
 """Rows of the curve."""

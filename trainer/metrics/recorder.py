@@ -12,6 +12,7 @@ from statistics import fmean
 from contract import lease
 from contract.durations import counted
 from contract.journal import EXPORT, attempt_number, journal_writer
+from contract.json_lines import JsonLines
 from contract.launch import rank_times
 from contract.launch.rank_times import RankTime
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
@@ -24,7 +25,6 @@ from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics.callbacks import CheckpointEnd, EvaluationEnd, StepEnd
 from trainer.metrics.evaluation import Evaluation
-from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.outputs import Outputs
 from trainer.metrics.samples import LARGEST_FILE
 from trainer.metrics.sinks import MetricRow

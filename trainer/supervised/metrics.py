@@ -9,40 +9,25 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from contract import lease
+from contract import lease, metric_names
 from contract.files import stored_json
-from trainer.metrics.json_lines import JsonLines
+from contract.json_lines import JsonLines
 from trainer.metrics.sinks import MetricRow
 
 TOKENS = "num_tokens"
 """Tokens of this attempt so far, in the Trainer's log."""
-NAMES = {
-    "loss": "train/loss",
-    "learning_rate": "train/lr",
-    "grad_norm": "train/grad_norm",
-    "entropy": "train/entropy",
-    "mean_token_accuracy": "train/acc",
-    "accuracy": "train/acc",
-    "rewards/accuracies": "train/acc",
-    "mean_reward": "train/reward",
-    "margin": "train/reward_margin",
-    "rewards/margins": "train/reward_margin",
-    "eval_loss": "eval/loss",
-    "eval_mean_token_accuracy": "eval/accuracy",
-    "eval_accuracy": "eval/accuracy",
-    "eval_rewards/accuracies": "eval/accuracy",
-}
-"""Name in the Trainer's log → name in a row. An accuracy is a share, 0 to 1: of tokens in `sft`, of
-pairs in `rm` and `dpo`. Of a stage with both, the pairs count."""
+LOGGED = (
+    *("loss", "learning_rate", "grad_norm", "entropy", "mean_token_accuracy", "accuracy"),
+    *("rewards/accuracies", "mean_reward", "margin", "rewards/margins", "eval_loss"),
+    *("eval_mean_token_accuracy", "eval_accuracy", "eval_rewards/accuracies"),
+)
+"""Names in the Trainer's log of what is in a row."""
 
 
 def renamed(logs: Mapping[str, Any]) -> MetricRow:
     """Return the finite numbers of the Trainer's log that have a name in a row."""
-    return {
-        name: float(logs[logged])
-        for logged, name in NAMES.items()
-        if stored_json.is_number(logs.get(logged))
-    }
+    known = {name: float(logs[name]) for name in LOGGED if stored_json.is_number(logs.get(name))}
+    return metric_names.row_of(known)
 
 
 class MetricRows(TrainerCallback):  # type: ignore[misc]  # transformers has no types

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, cast
 from contract.launch.shell_wrapping import no_effect
 from contract.resources import NodeResources
 from entrypoint.config.settings import Settings
+from entrypoint.job import told_numbers
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.run.failure_classes import FailureClass
@@ -154,6 +155,8 @@ class Recipe(ABC):
     """Whose commands it knows, as people write the name."""
     tells_phases: ClassVar[bool] = False
     """The framework reports each finished part of a step in `RUN/.phase`."""
+    writes_metrics: ClassVar[bool] = False
+    """The framework itself writes `RUN/metrics.jsonl`; else its rows are made from the log."""
     counts_anew: ClassVar[bool] = False
     """A resumed job's log begins with step 1: the steps of its checkpoint are added."""
     model_flags: ClassVar[tuple[str, ...]] = ()
@@ -246,6 +249,13 @@ class Recipe(ABC):
     @abstractmethod
     def step_pattern(self, settings: Settings) -> re.Pattern[str] | None:
         """Return what a step looks like in the job's log; None if the log tells no steps."""
+
+    def metrics_in(self, text: str, groups: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the numbers of the job that a line of its log tells, by their names there.
+
+        `groups`: the numbers in the groups of the step's pattern; {} if the line tells no step.
+        """
+        return told_numbers.of_groups(groups) | told_numbers.of_dict(text)
 
     def failure_in(self, line: str) -> FailureClass | None:
         """Return the failure class that a line of the framework's own log points to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from entrypoint.job.failures.hang import HangWatch
 from entrypoint.job.log_progress import LogProgress
 from entrypoint.job.ray_jobs import JobInfo
 from entrypoint.job.recipes import base as recipes
+from entrypoint.run.curves import Curves
 from entrypoint.run.flight_record import record as report
 from entrypoint.run.journal import Journal
 from tests.support.world import DIED, FINISHED, Act, World
@@ -418,3 +419,131 @@ def test_a_program_that_tells_no_step_any_more_hangs(tmp_path: Path) -> None:
 def test_numbers_of_a_log_are_read_as_it_writes_them() -> None:
     texts = {"step": "1,200", "reward": "-1.5e-3", "kl": "nan", "eval": None, "samples": "-4"}
     assert log_progress.numbers(texts) == {"step": 1200, "reward": -1.5e-3, "samples": 0}
+
+
+def curves(root: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the points of each metric that the page draws."""
+    found = Curves(RunFiles(root).metrics).rows()
+    return {
+        name: [
+            (at, value)
+            for at, value in zip(found["steps"], values, strict=True)
+            if value is not None
+        ]
+        for name, values in found["series"].items()
+        if name != "timing/step"
+    }
+
+
+TRL_LINES = (
+    "{'loss': '9', 'lr': 1}",
+    " 10%|#  | 1/10 [00:01<00:09] rollcall: step 1/10",
+    "{'loss': '2.5', 'grad_norm': '0.5', 'learning_rate': '1e-05', 'reward': '0.25', 'kl': '0'}",
+    "rollcall: step 2/10 loss 2.5 reward 0.25",
+    "(rank 0, ip=10.0.0.2) 20%|# | {'loss': 2.25, 'rewards/exact/mean': nan, 'epoch': 0.2}",
+    "rollcall: step 3/10 loss 2.25 reward 0.25",
+    "{'eval_loss': 1.5, 'eval_runtime': 12.5, 'eval_rewards/exact/mean': 0.75}",
+)
+VERL_LINE = (
+    "step:3 - critic/rewards/mean:np.float64(0.5) - actor/lr:1e-06 - actor/kl_loss:0.25 - "
+    "timing_s/gen:4.5 - val-core/openai/gsm8k/reward/mean@1:0.125 - training/epoch:0"
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lines", "drawn"),
+    [
+        (
+            "trl",
+            TRL_LINES,
+            {
+                "train/loss": [(1, 2.5), (2, 2.25)],
+                "train/grad_norm": [(1, 0.5)],
+                "train/lr": [(1, 1e-05)],
+                "train/reward": [(1, 0.25)],
+                "train/kl": [(1, 0.0)],
+                "eval/loss": [(3, 1.5)],
+                "eval/reward_exact": [(3, 0.75)],
+            },
+        ),
+        (
+            "verl",
+            (VERL_LINE,),
+            {
+                "train/reward": [(3, 0.5)],
+                "train/lr": [(3, 1e-06)],
+                "train/kl_loss": [(3, 0.25)],
+                "timing/generate": [(3, 4.5)],
+                "eval/openai/gsm8k/reward/mean@1": [(3, 0.125)],
+            },
+        ),
+        (
+            "openrlhf",
+            ("INFO x.py:1] ✨ Global step 3: {'reward': 0.5, 'kl': 0.1, 'x': 'a, b', 'y': None}",),
+            {"train/reward": [(3, 0.5)], "train/kl": [(3, 0.1)]},
+        ),
+        (
+            "command",
+            ('{"loss": 2.0, "nothing": 1}', '{"step": 7, "loss": 2.5, "time": 1700000000}'),
+            {"train/loss": [(7, 2.5)]},
+        ),
+    ],
+)
+def test_the_numbers_of_another_program_are_curves_as_far_as_its_log_tells_their_steps(
+    tmp_path: Path, recipe: str, lines: Sequence[str], drawn: Mapping[str, object]
+) -> None:
+    steps = reader(tmp_path, ROLLCALL_RECIPE=recipe, ROLLCALL_STEP_PATTERN="")
+    for line in lines:
+        steps.read(line)
+    steps.publish()
+    assert curves(tmp_path) == drawn
+
+
+def test_groups_of_a_users_pattern_and_a_reported_progress_are_curves(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    steps.read("step 31/1,000 reward 0.5")
+    steps.publish()
+    assert curves(tmp_path) == {"train/reward": [(31, 0.5)]}
+    told = reader(tmp_path / "told", ROLLCALL_STEP_PATTERN="")
+    (tmp_path / "told").mkdir()
+    for step in (3, 4):
+        told.see(Progress(step=step, loss=1.0 / step, eval=0.5))
+    told.publish()
+    assert curves(tmp_path / "told") == {
+        "train/loss": [(3, 0.33333), (4, 0.25)],
+        "eval/accuracy": [(3, 0.5), (4, 0.5)],
+    }
+
+
+def test_an_attempt_that_repeats_steps_draws_them_once(tmp_path: Path) -> None:
+    for first in (1, 3, 1):
+        steps = reader(tmp_path, ROLLCALL_STEP_PATTERN="")
+        for step in range(first, 6):
+            steps.read(str({"step": step, "loss": float(first)}))
+            steps.read(str({"step": step, "loss": 99.0}))  # another rank
+        steps.publish()
+        points = curves(tmp_path)["train/loss"]
+        assert points[-3:] == [(3, float(first)), (4, float(first)), (5, float(first))]
+        assert len(points) == 5
+    for step in (1, 2):  # a second training of the same program
+        steps.read(str({"step": step, "loss": 0.5}))
+    steps.publish()
+    assert curves(tmp_path)["train/loss"] == [(1, 0.5), (2, 0.5)]
+
+
+def test_metrics_that_the_program_itself_writes_are_left_alone(tmp_path: Path) -> None:
+    RunFiles(tmp_path).metrics.write_text('{"step": 1, "train/loss": 4.0}\n')
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN="")
+    steps.read(str({"step": 2, "loss": 3.0}))
+    steps.publish()
+    assert curves(tmp_path) == {"train/loss": [(1, 4.0)]}
+
+
+def test_rows_wait_for_storage_that_fails_for_a_while(tmp_path: Path) -> None:
+    steps = reader(tmp_path / "gone", ROLLCALL_STEP_PATTERN="")
+    for step in (1, 2):
+        steps.read(str({"step": step, "loss": 0.5}))
+        steps.publish()
+    (tmp_path / "gone").mkdir()
+    steps.publish()
+    assert curves(tmp_path / "gone") == {"train/loss": [(1, 0.5), (2, 0.5)]}

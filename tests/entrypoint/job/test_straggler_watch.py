@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contract.json_lines import JsonLines
 from contract.launch.rank_times import RankTime, as_row
 from entrypoint.cluster.slow_ranks import WINDOWS
 from entrypoint.job.straggler_watch import StragglerWatch
-from trainer.metrics.json_lines import JsonLines
 
 NODES = {f"10.0.0.{number}": f"worker-{number}" for number in range(4)}
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from contract.journal import journal_writer
+from contract.json_lines import JsonLines
 from tests.support.tiny_run import Tiny
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config
 from trainer.metrics import model_card
-from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.model_card import Facts
 
 STATE = RunState(

@@ -9,11 +9,11 @@ from threading import Thread
 
 import pytest
 
+from contract.json_lines import JsonLines
 from contract.progress import Progress
 from tests.support.tiny_run import GRPO, Tiny, dying_at, events, metric_rows, train
 from trainer.checkpoint.checkpointer import Saved
 from trainer.checkpoint.writer import RunState
-from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.outputs import Outputs
 from trainer.metrics.recorder import Recorder, Step
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from contract.files.append import append_line
+from contract.json_lines import JsonLines
 from env.episodes.chat import TemplateChat
 from env.types import Prompt, Score
 from tests.support import environments
@@ -19,7 +20,6 @@ from tests.support.chats import tokenizer
 from tests.support.tiny_run import GRPO, Tiny, share_of, train
 from trainer.cluster.stop import Stopped, StopRequest
 from trainer.config.config import Config
-from trainer.metrics.json_lines import JsonLines
 from trainer.metrics.samples import LARGEST_FILE, SampleRows
 from trainer.types import Completion, Sample
 

@@ -71,6 +71,7 @@ LESS_MEMORY = MemoryAdvice(
 
 class Builtin(Recipe):
     tells_phases = True
+    writes_metrics = True
     model_flags = ("--pretrain", "--actor.model_name_or_path")
     output_flags = ("--save_path", "--ckpt.output_dir")
     less_placement = "Ask for less, share GPUs (--colocate_all_models), or add nodes"

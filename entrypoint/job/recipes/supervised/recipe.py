@@ -41,6 +41,7 @@ LESS_MEMORY = MemoryAdvice(
 
 class Supervised(TorchRun):
     runs_any_program = False
+    writes_metrics = True
     model_flags = ("--pretrain", "--actor.model_name_or_path", "--model_name_or_path")
     output_flags = ("--save_path", "--ckpt.output_dir")
     less_placement = "Change the flag, or the nodes"

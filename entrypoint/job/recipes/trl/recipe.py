@@ -21,7 +21,7 @@ from contract.launch.programs import RESUME_CHECKPOINT, Program
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
 from entrypoint.config.settings import Settings
-from entrypoint.job import working_dir
+from entrypoint.job import told_numbers, working_dir
 from entrypoint.job.checkpoint_files import UNREADABLE
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.found_checkpoints import newest as newest_by_pattern
@@ -142,6 +142,9 @@ class Trl(TorchRun):
 
     def step_pattern(self, settings: Settings) -> re.Pattern[str]:
         return settings.step_pattern or STEP
+
+    def metrics_in(self, text: str, groups: Mapping[str, float]) -> Mapping[str, float]:
+        return told_numbers.of_dict(text)  # a step's line repeats what the Trainer logged last
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if USAGE.search(line) else None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import working_dir
+from entrypoint.job import told_numbers, working_dir
 from entrypoint.job.found_checkpoints import start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import AbsentPython, JobCommand, MemoryAdvice, NotHere, PlacedJob
@@ -146,6 +146,9 @@ class AnyVerl(AnyCommand):
 
     def step_pattern(self, settings: Settings) -> re.Pattern[str]:
         return settings.step_pattern or STEP_PATTERN
+
+    def metrics_in(self, text: str, groups: Mapping[str, float]) -> Mapping[str, float]:
+        return told_numbers.of_groups(groups) | told_numbers.of_dashed(text)
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if USAGE.search(line) else None

@@ -15,7 +15,7 @@ from contract.launch.launcher_flags import PYTHON, LaunchError, parse
 from contract.resources import NodeResources
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings
-from entrypoint.job import working_dir
+from entrypoint.job import told_numbers, working_dir
 from entrypoint.job.found_checkpoints import FoundCheckpoint, start_faults
 from entrypoint.job.job_end import JobEnd, Lacking
 from entrypoint.job.recipes.base import JobCommand, MemoryAdvice, NotHere, PlacedJob
@@ -107,6 +107,9 @@ class VerlSft(TorchRun):
 
     def step_pattern(self, settings: Settings) -> re.Pattern[str]:
         return settings.step_pattern or STEP_PATTERN
+
+    def metrics_in(self, text: str, groups: Mapping[str, float]) -> Mapping[str, float]:
+        return told_numbers.of_groups(groups) | told_numbers.of_dashed(text)
 
     def failure_in(self, line: str) -> FailureClass | None:
         return FailureClass.USAGE if verl.USAGE.search(line) else None
