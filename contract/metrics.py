@@ -75,6 +75,10 @@ class Chart:
     """Pattern of a metric that the run must have, too; else a later chart shows these."""
     is_each: bool = False
     """Its metrics may have any unit: those of one folder, else each alone, have a chart."""
+    better: Callable[[float, float], float] | None = None
+    """How the better of two values is found; None: neither is better."""
+    is_compared: bool = False
+    """Runs are compared by the last values of its metrics."""
     folder: str = ""
     """How the names of all its metrics begin, which the legend leaves out."""
 
@@ -138,21 +142,34 @@ CHARTS = (
         Group.LEARNING,
         r"train/(?:reward|reward_(?!std$|failed$).+|greedy_reward|acc|format)",
         first="train/reward",
+        better=max,
+        is_compared=True,
     ),
     Chart(
         "Held-out accuracy",
         Group.LEARNING,
         rf"eval/(?:(?!pass1$){NO_SHARE}[^/]+|.+/acc(?:/.+)?)",
         first="eval/accuracy",
+        better=max,
+        is_compared=True,
     ),
     Chart(
         "Held-out reward",
         Group.LEARNING,
         r"eval/(?:reward(?:_(?!std$).+)?|mean_reward|.+/reward(?:/.+)?)",
         first="eval/reward",
+        better=max,
+        is_compared=True,
     ),
-    Chart("Loss", Group.LEARNING, r"(?:train|eval)/loss"),
-    Chart("KL from the reference", Group.POLICY, r"train/kl", "nats", first="train/kl"),
+    Chart("Loss", Group.LEARNING, r"(?:train|eval)/loss", better=min, is_compared=True),
+    Chart(
+        "KL from the reference",
+        Group.POLICY,
+        r"train/kl",
+        "nats",
+        first="train/kl",
+        is_compared=True,
+    ),
     Chart("Entropy", Group.POLICY, r"train/entropy", "nats"),
     Chart("Policy loss", Group.POLICY, r"train/(?:policy_loss|kl_loss|policy_aux_loss)"),
     Chart("Clipped tokens", Group.POLICY, r"train/(?:ppo_clip_ratio|is_filter_ratio)", "share"),
@@ -175,6 +192,7 @@ CHARTS = (
         r"(?:train|eval)/response_length|train/(?:total|greedy)_length",
         "tokens",
         first="train/response_length",
+        is_compared=True,
     ),
     Chart("Truncated completions", Group.SAMPLES, r"(?:train|eval)/truncated", "share"),
     Chart(
@@ -203,17 +221,8 @@ GPU_CHARTS = (
     Chart("Memory of a GPU", Group.GPUS, r"memory/.+", "GB"),
 )
 
-COMPARED: Mapping[str, Callable[[float, float], float]] = {
-    "eval/reward": max,
-    "eval/accuracy": max,
-    "train/reward": max,
-    "eval/loss": min,
-    "train/loss": min,
-}
-"""Metrics by which runs are compared → how the better of two values is found.
-
-The main metric of a run is the first of them that it has.
-"""
+MAIN = ("eval/reward", "eval/accuracy", "train/reward", "eval/loss", "train/loss")
+"""The main metric of a run is the first of them that it has."""
 
 
 @cache

@@ -84,6 +84,7 @@ NEEDED: Mapping[tuple[str, str], Access] = {
     ("GET", "/v1/gpus"): Access.READ,
     ("GET", "/v1/samples"): Access.READ,
     ("GET", "/v1/runs"): Access.READ,
+    ("GET", "/v1/comparison"): Access.READ,
     ("GET", "/v1/logs"): Access.READ,
     ("GET", "/v1/logs/{name}"): Access.READ,
     ("GET", "/v1/jobs"): Access.READ,

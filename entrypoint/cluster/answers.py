@@ -37,6 +37,7 @@ class State(TypedDict):
     outcome: dict[str, Any] | None
     flags: dict[str, str]
     """Of the job that is shown, as they were given; "" has the words before them."""
+    has_samples: NotRequired[bool]
     nodes: NotRequired[list[dict[str, Any]]]
 
 
@@ -105,6 +106,14 @@ class Runs(TypedDict):
     runs: list[dict[str, Any]]
     count: int
     more: bool
+
+
+class Comparison(TypedDict):
+    """Each value and each flag has a cell for each run, in the order of `runs`."""
+
+    runs: list[dict[str, Any]]
+    values: list[dict[str, Any]]
+    flags: list[dict[str, Any]]
 
 
 class Accepted(TypedDict):

@@ -22,7 +22,7 @@ MOST_BYTES = 4096
 SOURCES = files("entrypoint.cluster") / "page"
 SIGN_IN = "sign_in.js"
 SCRIPTS = (
-    *(SIGN_IN, "view.js", "nodes.js", "events.js", "controls.js", "curves.js", "flags.js"),
+    *(SIGN_IN, "view.js", "nodes.js", "events.js", "controls.js", "curves.js", "comparison.js"),
     *("runs.js", "samples.js", "logs.js", "main.js"),
 )
 

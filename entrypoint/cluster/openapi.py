@@ -68,6 +68,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/gpus"): Operation({200: of.Series}, texts=POSITION),
     ("GET", "/v1/curves"): Operation({200: of.Series}, texts=POSITION | JOB, of_job=True),
     ("GET", "/v1/runs"): Operation({200: of.Runs}),
+    ("GET", "/v1/comparison"): Operation(
+        {200: of.Comparison, 400: of.Error}, texts=JOB, of_job=True
+    ),
     ("GET", "/v1/samples"): Operation({200: of.Samples}, texts=JOB, of_job=True),
     ("GET", "/v1/logs"): Operation({200: of.Logs}, texts=JOB, of_job=True),
     ("GET", "/v1/logs/{name}"): Operation(

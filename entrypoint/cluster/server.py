@@ -286,6 +286,7 @@ class ControlServer:
             "outcome": self._workers.outcome,
             "run": run_facts.read(files),
             "flags": run_facts.flags(files),
+            "has_samples": files.samples.exists(),
             "failover": lost_head.failover(self.jobs.run).as_dict(),
             "at": timestamp(),
         }

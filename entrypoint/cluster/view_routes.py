@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 from sse_starlette import EventSourceResponse
 from starlette.requests import Request
@@ -22,9 +24,10 @@ from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.serving import refused
-from entrypoint.run import log_files
+from entrypoint.run import comparison, log_files
 from entrypoint.run.curves import LINES, Best, Curves
 from entrypoint.run.flight_record import read_run, run_end
+from entrypoint.run.flight_record.record import NothingToReportError
 from entrypoint.run.run_list import RunList
 from entrypoint.run.storage_reads import StorageReads
 
@@ -68,6 +71,7 @@ class ViewRoutes:
             Route("/v1/gpus", self._gpus),
             Route("/v1/samples", self._samples),
             Route("/v1/runs", self._runs),
+            Route("/v1/comparison", self._comparison),
             Route("/v1/logs", self._logs),
             Route("/v1/logs/{name}", self._log),
         ]
@@ -85,14 +89,17 @@ class ViewRoutes:
         journal = self.runs.files_of(request).journal
         return EventSourceResponse(follow(journal, self.reads, self.closing, asked))
 
-    async def _rows(self, request: Request) -> Response:
-        run = self.runs.files_of(request)
-        path = run.metrics
-        curves = self._curves.get(path) or Curves(path)
-        self._curves[path] = curves
-        self._curves.move_to_end(path)
+    def _curves_of(self, run: RunFiles) -> Curves:
+        curves = self._curves.get(run.metrics) or Curves(run.metrics)
+        self._curves[run.metrics] = curves
+        self._curves.move_to_end(run.metrics)
         if len(self._curves) > MOST_CURVES:
             self._curves.popitem(last=False)
+        return curves
+
+    async def _rows(self, request: Request) -> Response:
+        run = self.runs.files_of(request)
+        curves = self._curves_of(run)
         after, version = request.query_params.get("after"), request.query_params.get("version", "")
         look = partial(_points, run, curves, _count(after) or 0, version)
         return JSONResponse(await self.reads.ask(look))
@@ -109,6 +116,16 @@ class ViewRoutes:
         """Answer with the rows of runs that are read by now, and the colours of their curves."""
         found = await self.reads.ask(lambda: self._list.rows(self.runs.listed()))
         return JSONResponse({**found, "colours": LINES})
+
+    async def _comparison(self, request: Request) -> Response:
+        """Answer with the runs of each `?job=` side by side; one that has not begun is left out."""
+        wanted = dict.fromkeys(request.query_params.getlist("job"))
+        if len(wanted) > comparison.MOST_RUNS:
+            return refused(400, f"{comparison.MOST_RUNS} runs at most are compared")
+        runs = [self.runs.files_of(_asking(request, job)) for job in wanted]
+        known = [(run, self._curves_of(run)) for run in runs]
+        look = partial(_side_by_side, [*wanted], known)
+        return JSONResponse(await self.reads.ask(look))
 
     async def _logs(self, request: Request) -> Response:
         names = await self.reads.ask(partial(log_files.names, self.runs.files_of(request).logs))
@@ -137,6 +154,22 @@ def _points(run: RunFiles, curves: Curves, after: int, version: str) -> dict[str
         return {**found, "version": now}
     points = read_run.told(run)
     return {**found, **points.rows(), "best": _best(points.best), "version": now}
+
+
+def _asking(request: Request, job: str) -> Request:
+    """Return a request that names this run alone."""
+    return Request({**request.scope, "query_string": urlencode({"job": job}).encode()})
+
+
+def _side_by_side(names: Sequence[str], known: Sequence[tuple[RunFiles, Curves]]) -> dict[str, Any]:
+    found = {}
+    for name, (run, curves) in zip(names, known, strict=True):
+        with suppress(NothingToReportError):
+            found[name] = comparison.read(run, curves)
+    answer = comparison.of([*found.values()])
+    for row, name in zip(answer["runs"], found, strict=True):
+        row["id"] = name
+    return answer
 
 
 def _best(best: Best | None) -> dict[str, Any] | None:

@@ -1,10 +1,12 @@
 """`rollcall report RUN`: the flight record of a run, or of a cluster's jobs, such as the stages of
-a pipeline; needs no head and no settings."""
+a pipeline; needs no head and no settings. `report RUN RUN` compares runs."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +17,12 @@ from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.named_run import GIVE_A_RUN
-from entrypoint.run import known_secrets, run_facts
+from entrypoint.run import comparison, known_secrets, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text
 from entrypoint.run.flight_record.read_run import Part
 from entrypoint.run.flight_record.record import NothingToReportError
+from entrypoint.run.shown_path import shown
 
 WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy")
 """What the end of a run adds to its record."""
@@ -27,19 +30,21 @@ WHY = ("cause", "place", "to_do", "resume", "log", "model", "best_policy")
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    run = RunFiles(options.run)
+    if len(options.runs) > 1:
+        return _compare(options)
+    run = RunFiles(options.runs[0])
     try:
         if not run.journal.is_file():
-            sentence = f"{run.root} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
+            sentence = f"{shown(run.root)} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
             return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
         secrets = known_secrets.of(run, os.environ)
         jobs = read_run.of_jobs(run, secrets)
         own = _own(run, secrets, needed=not jobs)
         if options.html:
-            shown = [*([own] if own else []), *jobs]
-            _write(options.html, html.page(run_facts.read(run)["name"], shown))
+            parts = [*([own] if own else []), *jobs]
+            _write(options.html, html.page(run_facts.read(run)["name"], parts))
     except NothingToReportError as error:
-        return fail(f"{run.root}: {error}", ExitCode.RUN_DIR, as_json=options.json)
+        return fail(f"{shown(run.root)}: {error}", ExitCode.RUN_DIR, as_json=options.json)
     except OSError as error:
         sentence = f"{error.filename}: {error.strerror}"
         return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
@@ -47,8 +52,34 @@ def main(arguments: Sequence[str]) -> int:
         rows = {"jobs": [_row(job) for job in jobs]} if jobs else {}
         print(json.dumps({**(_record(own) or {} if own else {}), **rows}))
     else:
-        page = [f"the page: {options.html}"] if options.html else []
+        page = [f"the page: {shown(options.html)}"] if options.html else []
         print("\n".join([*(_lines(own) if own else []), *_lines_of_jobs(jobs), *page]))
+    return ExitCode.FINISHED
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Print the runs side by side."""
+    if options.html or len(options.runs) > comparison.MOST_RUNS:
+        sentence = f"{comparison.MOST_RUNS} runs at most are compared"
+        if options.html:
+            sentence = "--html is of one run: leave it out, or give one RUN"
+        return fail(sentence, ExitCode.USAGE, as_json=options.json)
+    found = []
+    for path in options.runs:
+        run = RunFiles(path)
+        try:
+            if not run.journal.is_file():
+                sentence = f"{shown(path)} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
+                return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
+            found.append(comparison.read(run))
+        except NothingToReportError as error:
+            return fail(f"{shown(path)}: {error}", ExitCode.RUN_DIR, as_json=options.json)
+        except OSError as error:
+            sentence = f"{error.filename}: {error.strerror}"
+            return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
+    row = comparison.of(found)
+    width = shutil.get_terminal_size().columns
+    print(json.dumps(row) if options.json else "\n".join(comparison.lines(row, width)))
     return ExitCode.FINISHED
 
 
@@ -117,7 +148,13 @@ def _lines_of_jobs(jobs: Sequence[Part]) -> Iterator[str]:
 
 def parser() -> Parser:
     made = Parser("report", __doc__)
-    made.add_argument("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR")
+    made.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID; several are compared",
+    )
     made.add_argument("--json", action="store_true", help="one JSON object")
     made.add_argument(
         "--html", type=Path, metavar="FILE", help="also write one page with pictures there"

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
-from contract.metrics import CHARTS, COMPARED, Chart, chart_of, charts_of
+from contract.metrics import CHARTS, MAIN, Chart, chart_of, charts_of
 
 MOST_POINTS = 400
 """When there are more, each two become one."""
@@ -75,7 +76,7 @@ class Style(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best value of a run's main metric in one row."""
+    """The value of a metric in one row, such as its best one."""
 
     metric: str
     value: float
@@ -97,6 +98,16 @@ def _graded(row: Mapping[str, T]) -> dict[str, T]:
     return {REWARD: row[ACCURACY], **found} if ACCURACY in row else found
 
 
+class Measured(NamedTuple):
+    """What a run has measured of one metric."""
+
+    last: Best
+    best: Best | None
+    """None if no value is better than another."""
+    median: float
+    """Of the points."""
+
+
 Sums = dict[str, tuple[float, int]]
 """Name of a metric → its sum and its number of rows."""
 
@@ -111,11 +122,12 @@ class Points:
         self._is_graded = False
         """As `graded` says of a row."""
         self._best: dict[str, Best] = {}
+        self._last: dict[str, Best] = {}
 
     @property
     def best(self) -> Best | None:
         """The best value of the run's main metric in one row; None without such a metric."""
-        return next((self._best[name] for name in COMPARED if name in self._best), None)
+        return next((self._best[name] for name in MAIN if name in self._best), None)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a row that are drawn; a row without a step is left out."""
@@ -130,26 +142,50 @@ class Points:
             if chart_of(name) and stored_json.is_number(value)
         }
         _merge(self._points.setdefault(step // self.stride, {}), values)
-        for name in values.keys() & COMPARED.keys():
-            value, before = values[name][0], self._best.get(name)
-            is_better = before is None or COMPARED[name](before.value, value) != before.value
-            if is_better or (before and before.step == 0 and value == before.value):
-                self._best[name] = Best(name, value, step)
+        for name, (value, _) in values.items():
+            self._see(name, value, step)
         if len(self._points) > MOST_POINTS:
             self._halve()
+
+    def _see(self, name: str, value: float, step: int) -> None:
+        """Take a value for the last and the best one of its metric."""
+        if name not in self._last or self._last[name].step <= step:
+            self._last[name] = Best(name, value, step)
+        chart, before = chart_of(name), self._best.get(name)
+        if chart is None or chart.better is None:
+            return
+        is_better = before is None or chart.better(before.value, value) != before.value
+        if is_better or (before and before.step == 0 and value == before.value):
+            self._best[name] = Best(name, value, step)
+
+    def measured(self) -> dict[str, Measured]:
+        """Return the last, the best and the median value of each metric."""
+        names = {name for sums in self._points.values() for name in sums}
+        known = {
+            name: [
+                mean for sums in self._points.values() if (mean := _mean(sums, name)) is not None
+            ]
+            for name in names & self._last.keys()
+        }
+        return {
+            name: Measured(self._last[name], self._best.get(name), median(values))
+            for name, values in known.items()
+        }
 
     def _grade(self) -> None:
         """Rename what earlier rows called an accuracy, since all of their rewards were 0 or 1."""
         self._is_graded = True
         self._points = {place: _graded(sums) for place, sums in self._points.items()}
-        self._best = {
-            name: best._replace(metric=name) for name, best in _graded(self._best).items()
-        }
+        for known in (self._best, self._last):
+            renamed = [best._replace(metric=name) for name, best in _graded(known).items()]
+            known.clear()
+            known.update({best.metric: best for best in renamed})
 
     def go_back(self, step: int) -> None:
         """Drop the points after `step`; the point that has it stays."""
         last = step // self.stride
         self._points = {place: sums for place, sums in self._points.items() if place <= last}
+        self._last = {name: one for name, one in self._last.items() if one.step <= step}
 
     def rows(self, after: int = 0) -> dict[str, Any]:
         """Return the points from step `after` on: their last steps, and the series by name.
@@ -200,6 +236,11 @@ class Curves:
         """Return the best value of the main metric in the rows that were read."""
         with self._lock:
             return self._points.best
+
+    def measured(self) -> dict[str, Measured]:
+        """Return what the rows that were read say of each metric."""
+        with self._lock:
+            return self._points.measured()
 
     def _begin(self, file: int | None) -> None:
         self._file = file

@@ -33,6 +33,7 @@ def read(run: RunFiles, job: str | None = None) -> dict[str, Any]:
         "outcome": end and end.told(),
         "run": run_facts.read(run),
         "flags": run_facts.flags(run),
+        "has_samples": run.samples.exists(),
         "may_stop": False,
         "at": timestamp(),
     }

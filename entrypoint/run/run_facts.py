@@ -29,6 +29,11 @@ KNOWN_AS = {
 """Estimator → the algorithm for which it is known."""
 STAGES = {"sft": "SFT", "rm": "reward model", "dpo": "DPO"}
 """First word of a supervised stage → its name."""
+OF_TRL = {
+    **{"sft": "SFT", "dpo": "DPO", "grpo": "GRPO", "kto": "KTO", "rloo": "RLOO"},
+    "reward": "reward model",
+}
+"""Command of TRL → the name of what it does."""
 
 
 def read(run: RunFiles) -> dict[str, str]:
@@ -65,13 +70,16 @@ def _of_flags(row: Mapping[str, Any]) -> dict[str, str]:
     command = row.get("command")
     words = command if isinstance(command, list) and command else [""]
     estimator = _given(given, ALGORITHM_FLAGS)
-    if not estimator and row.get("recipe") == BUILTIN:
+    is_job = bool(given or words[0])  # a cluster that waits for jobs has none of its own
+    if is_job and not estimator and row.get("recipe") == BUILTIN:
         estimator = DEFAULT_ESTIMATOR
-    known = KNOWN_AS.get(estimator)
+    known, stages, first = KNOWN_AS.get(estimator), STAGES, words[0]
+    if Path(str(words[0])).name == "trl":
+        stages, first = OF_TRL, "".join(words[1:2])
     return {
         "model_path": _given(given, MODEL_FLAGS),
         "data": _given(given, DATA_FLAGS),
-        "algorithm": f"{known} ({estimator})" if known else estimator or STAGES.get(words[0], ""),
+        "algorithm": f"{known} ({estimator})" if known else estimator or stages.get(first, ""),
     }
 
 

@@ -156,6 +156,8 @@ def test_runs_over_each_other_have_a_table_of_the_flags_that_differ(
         expect(table).to_be_hidden()
         tab.get_by_label("Curves of high").check()
         expect(table.get_by_role("row")).to_have_count(4)
+        final = tab.get_by_role("region", name="Final values")
+        expect(final.get_by_role("row").filter(has_text="reward, last")).to_be_visible()
         names = [text.strip() for text in table.locator("thead th").all_inner_texts()[1:]]
         assert sorted(names) == ["high", "low"]
         shown = {
@@ -190,27 +192,6 @@ def test_the_same_flags_are_said_to_be_the_same(tab: Page, tmp_path: Path) -> No
             tab.get_by_label(f"Curves of {name}").check()
         expect(tab.get_by_text("None: these runs began with the same flags.")).to_be_visible()
         expect(tab.get_by_role("region", name="Flags that differ")).to_be_hidden()
-
-
-def test_a_flag_that_a_run_of_another_trainer_cannot_have_is_no_default(
-    tab: Page, tmp_path: Path
-) -> None:
-    run = reported_runs.tells_nothing(tmp_path / "a")
-    place = {"id": "a", "path": "/runs/a"}
-    of_verl = {"recipe": "verl", "flags": {"": "verl.trainer.main_ppo", "data.seed": "1"}} | place
-    flags: tuple[dict[str, str], ...] = ({"seed": "1"}, {"ema": ""})
-    others = [{"recipe": "builtin", "flags": given} | place for given in flags]
-    with KeptRunsServer(run.root) as server:
-        tab.goto(server.link)
-        expect(tab.locator("#name")).to_have_text("a")
-        rows = tab.evaluate("those => differing(those)", [of_verl, *others])
-    texts = {row["name"]: [value["text"] for value in row["values"]] for row in rows}
-    assert texts == {
-        "command": ["verl.trainer.main_ppo", "–", "–"],
-        "data.seed": ["1", "–", "–"],
-        "ema": ["–", "default", "no value"],
-        "seed": ["–", "1", "default"],
-    }
 
 
 def test_one_slider_smooths_all_curves_of_a_report(tab: Page, tmp_path: Path) -> None:

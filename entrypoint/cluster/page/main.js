@@ -126,7 +126,7 @@ function show(news) {
   by("facts").replaceChildren(...pairs(facts(news)));
   const given = Object.entries(news.flags ?? {}).map(([name, text]) => [name || "command", text]);
   by("flags").hidden = !given.length;
-  by("samples").hidden = by("samples-title").hidden = !maySample(news);
+  by("of-samples").hidden = !maySample(news);
   by("given").replaceChildren(...pairs(given));
   by("controls").hidden = !news.may_stop || Boolean(news.outcome || news.isLost);
   showFailedLog(news.outcome);
@@ -154,6 +154,7 @@ function showVerdict(news) {
   if (by("verdict").textContent !== sentence) by("verdict").textContent = sentence; // it is read aloud
   by("sentence").textContent = (news.outcome && ending()) || (news.isLost ? whatFollows(news) : news.sentence);
   const resume = isHeadLost(news) ? !news.isWorkerDue && !news.awaits_worker && resumption(entries) : news.outcome?.resume;
+  by("bring").hidden = !isWithoutJob(news) || Boolean(news.outcome) || isHeadLost(news);
   by("resume").hidden = !resume;
   by("resume").querySelector("code").textContent = resume || "";
   by("attention").hidden = !found.length;

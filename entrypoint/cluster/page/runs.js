@@ -107,15 +107,15 @@ function choose(id, isWanted) {
 
 /** Draw a chart for each metric, with one line for each run that is chosen. */
 async function refreshTogether() {
-  await refreshFlags(chosen.keys());
-  showFlags(runs.filter(run => chosen.has(run.id)));
+  const those = runs.filter(run => chosen.has(run.id));
   for (const id of chosen.keys()) {
     let points = pointsOf.get(id) ?? NONE;
     do pointsOf.set(id, points = await newer(points, id)); while (points.more);
   }
   by("runs-hint").textContent = chosen.size >= palette.length ? `${palette.length} runs at most: each has a colour of its own.` : "Choose runs to lay their curves over each other.";
   by("compared").hidden = !chosen.size; // a chart has the width of its place
-  together.show(overEachOther(runs.filter(run => chosen.has(run.id))));
+  together.show(overEachOther(those));
+  await refreshComparison(those);
 }
 
 /** Pure: the points of several runs at all their steps, and a chart of each metric. */
@@ -137,3 +137,4 @@ function overEachOther(those) {
 by("runs-filter").addEventListener("input", showRuns);
 by("runs-order").addEventListener("change", showRuns);
 remembered(by("differing"), "differing", true);
+remembered(by("final"), "final", true);

@@ -49,8 +49,8 @@ function headline(state) {
 /** Pure: whether the page shows a cluster that has no job now. */
 const isWithoutJob = ({takes_jobs, job}) => Boolean(takes_jobs) && !job;
 
-/** Pure: whether a run may have samples: a command that tells no steps has none. */
-const maySample = state => Boolean(state.progress) || state.tells_steps !== false && !isWithoutJob(state);
+/** Pure: whether a run has samples, or will have: only Rollcall's own trainer writes them. */
+const maySample = ({has_samples, outcome, run, ...state}) => has_samples || (run.recipe ?? "builtin") === "builtin" && !outcome && !isWithoutJob(state);
 
 /** Pure: whether nobody leads the run, though it has not ended. */
 const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost" || phase === "trainer_lost";
@@ -143,7 +143,7 @@ function stillTrains(progress, at) {
 }
 
 /** Pure: a colour and a sentence: whether the run is well, and what to do. */
-function verdict({outcome, phase, is_starting, is_live, isLost, isWorkerDue, isTaken, awaits_worker, progress, at}, found) {
+function verdict({outcome, phase, takes_jobs, job, is_starting, is_live, isLost, isWorkerDue, isTaken, awaits_worker, progress, at}, found) {
   const toDo = isWorkerDue || awaits_worker ? "Nothing to do yet: a worker takes the head's place."
     : isTaken ? "Ask rollcall status who leads the run now." : "Start the head again.";
   if (isLost) return ["bad", toDo];
@@ -157,6 +157,7 @@ function verdict({outcome, phase, is_starting, is_live, isLost, isWorkerDue, isT
   if (bad) return ["bad", `${count(bad, "thing")} to repair: see below.`];
   if (phase === "recovering") return ["warn", "It recovers by itself: nothing to do yet."];
   const trains = phase === "training";
+  if (!found.length && isWithoutJob({takes_jobs, job}) && phase.startsWith("waiting for a job")) return ["good", "The cluster is ready, and waits for jobs."];
   if (found.length) return ["warn", `${trains && !is_starting ? "Running. " : ""}${count(found.length, "warning")} below.`];
   return trains && !is_starting ? ["good", "All is well: nothing to do."] : ["busy", "No fault so far: nothing to do yet."];
 }
@@ -165,14 +166,14 @@ function verdict({outcome, phase, is_starting, is_live, isLost, isWorkerDue, isT
 const said = (node, check) => node.findings[check] ?? `the check ${check} did not pass: rollcall doctor says why`;
 
 /** Names and values as the rows of a list. */
-const pairs = rows => rows.map(([key, value]) => make("div", {className: String(value).length > LONG ? "long" : ""}, make("dt", {}, key), make("dd", {}, String(value))));
+const pairs = rows => rows.map(([key, value]) => make("div", {className: String(value).length > LONG ? "long" : ""}, make("dt", {}, key), make("dd", {}, ...breakable(value))));
 
 /** Pure: the best value of the run's main metric, and when; null without one. */
 const bestOf = best => best ? `${number(best.value)} ${best.title}, ${best.step ? `step ${best.step}` : "before training"}` : null;
 
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [["Run", nameOf(state)], ["Model", state.run.model], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
+  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", state.run.model], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
   rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", (!state.is_live || state.outcome) && state.run.created ? dated(state.run.created) : null]);
   const ended = state.outcome?.ended;
   if (ended) rows.push(["Ended", dated(ended)], ["Took", state.run.created ? duration(Math.max(0, Date.parse(ended) - Date.parse(state.run.created)) / 1000) : null]);

@@ -8,6 +8,9 @@ function make(kind, properties, ...children) {
   return made;
 }
 
+/** Pure: a text that may break after each slash, and that is copied as it is. */
+const breakable = text => String(text).split(/(?<=\/)/).flatMap((part, place) => place ? [document.createElement("wbr"), part] : [part]);
+
 const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
 const LEAST_PLAIN = 1e-3; // below it a number is written with an exponent
 const plain = value => (value || 0).toLocaleString([], {maximumSignificantDigits: 15}); // -0 is 0

@@ -125,7 +125,7 @@ def _one(part: Part, level: int) -> Iterator[Html]:
     """One run. `level`: of its headings."""
     title = f"h{level}"
     yield element("p", _chip(part.state), " ", part.sentence, class_="end")
-    for line in part.end.why() if part.end else ():
+    for line in part.end.why(as_shown=False) if part.end else ():
         label, _, text = line.partition(": ")
         yield element("p", element("b", f"{label}: "), element("span", text, class_="typed"))
     record = part.record

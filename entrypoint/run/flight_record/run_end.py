@@ -20,6 +20,7 @@ from entrypoint.run import run_attempts
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
 from entrypoint.run.flight_record.text import dated
+from entrypoint.run.shown_path import shown
 
 ENTRY = "job.json"
 """A submitted job's entry in the queue, in its run directory."""
@@ -67,9 +68,9 @@ class Ended:
             "place": self.place,
             "to_do": self.to_do,
             "resume": self.resume,
-            "log": self.log and str(self.log),
-            "model": self.model and str(self.model),
-            "best_policy": self.best and str(self.best),
+            "log": self.log and str(self.log.absolute()),
+            "model": self.model and str(self.model.absolute()),
+            "best_policy": self.best and str(self.best.absolute()),
             "outcome": told,
             "ended": self.at,
             "steps_kept": self.steps_kept,
@@ -106,7 +107,7 @@ class Ended:
     def places(self) -> Iterator[str]:
         """Yield where the trained model and the best policy are, if they are there."""
         known = {"model": self.model, "best policy after a step": self.best}
-        yield from (f"{name}: {path}" for name, path in known.items() if path)
+        yield from (f"{name}: {shown(path)}" for name, path in known.items() if path)
 
     def learned(self) -> Iterator[str]:
         """Yield the first and the last value of reward and held-out data, if they are known."""
@@ -125,12 +126,18 @@ class Ended:
         known = [float(value) for value in values if isinstance(value, int | float)]
         return known if len(known) == len(names) else []
 
-    def why(self) -> Iterator[str]:
-        """Yield cause, place, remedy, command and log, each if it is known."""
+    def why(self, *, as_shown: bool = True) -> Iterator[str]:
+        """Yield cause, place, remedy, command and log, each if it is known.
+
+        `as_shown`: paths as people read them here; else as they are, for a file.
+        """
         again = f"to start {'its head' if self.has_head else 'it'} again"
         first = {name: label for name, label in LABELS.items() if name != "log"}
         labels = {**first, "resume": again, "log": LABELS["log"]}
-        yield from why({name: getattr(self, name) for name in labels}, labels)
+        known = {name: getattr(self, name) for name in labels}
+        if as_shown:
+            known |= {name: shown(known[name]) for name in ("place", "log") if known[name]}
+        yield from why(known, labels)
 
 
 def why(known: Mapping[str, Any], labels: Mapping[str, str] = LABELS) -> Iterator[str]:

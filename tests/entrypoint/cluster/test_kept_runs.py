@@ -55,6 +55,12 @@ def test_each_run_of_a_directory_is_read_by_its_path_there(tmp_path: Path) -> No
         assert client.get("/v1/state?job=a/run").json()["run"]["recipe"] == "builtin"
         curves = client.get("/v1/curves?job=b").json()  # its steps are in the journal alone
         assert "train/loss" in curves["series"]
+        compared = client.get("/v1/comparison?job=b&job=a/run").json()
+        assert [row["id"] for row in compared["runs"]] == ["b", "a/run"]
+        assert {"loss, last", "reward, best"} <= {row["title"] for row in compared["values"]}
+        assert client.get("/v1/comparison?job=b&job=nosuch").status_code == 404
+        many = "&".join(f"job={number}" for number in range(9))
+        assert client.get(f"/v1/comparison?{many}").status_code == 400
         rest = client.get(f"/v1/curves?job=b&version={curves['version']}").json()
         assert rest["steps"] == []
         assert 'data-list="' in client.get("/").text

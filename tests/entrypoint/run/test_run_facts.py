@@ -62,7 +62,12 @@ def test_a_run_has_the_name_of_its_job_before_it_begins(
             ("", "/d/sft.jsonl", "SFT"),
         ),
         ({"recipe": "command", "command": ["python", "x.py"]}, ("", "", "")),
-        ({"recipe": "builtin", "command": 7, "flags": ["damaged"]}, ("", "", "PPO (gae)")),
+        ({"recipe": "builtin", "command": 7, "flags": ["damaged"]}, ("", "", "")),
+        ({"recipe": "builtin", "command": [], "flags": {}}, ("", "", "")),  # it waits for jobs
+        (
+            {"recipe": "trl", "command": ["/v/bin/trl", "grpo"], "flags": {"dataset_name": "/d"}},
+            ("", "/d", "GRPO"),
+        ),
     ],
 )
 def test_the_flags_say_model_data_and_algorithm(
