@@ -38,7 +38,7 @@ from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
 from trainer.checkpoint.replication import may_be_held
 from trainer.checkpoint.resume import _is_told
-from contract.json_lines import JsonLines
+from contract.metrics.json_lines import JsonLines
 
 def peak():
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

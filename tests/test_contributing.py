@@ -328,7 +328,7 @@ def test_a_metric_of_a_run(tree: Path) -> None:
             '        "policy_loss": _total(value),\n',
             '        "gain": _total(inputs.advantages) * inputs.metric_weight,\n',
         ),
-        "contract/metrics.py": after(
+        "contract/metrics/charts.py": after(
             "\nCHARTS = (\n",
             '    Chart("Gain of a token", Group.POLICY, r"train/gain", "points"),\n',
         ),

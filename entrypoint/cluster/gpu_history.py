@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.metrics import GPU_CHARTS
+from contract.metrics.charts import GPU_CHARTS
 from entrypoint.machine.gpus.use import GpuUse
 from entrypoint.run import curves
 

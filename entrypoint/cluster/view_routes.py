@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from contract.journal_file.lines import bounded
-from contract.metrics import title_of
+from contract.metrics.charts import title_of
 from contract.run_dir import RunFiles
 from entrypoint.cluster import browser
 from entrypoint.cluster.event_stream import Asked, follow

@@ -15,8 +15,8 @@ from typing import Any
 
 import regex
 
-from contract import metric_names
 from contract.launch.log_lines import FINISHED, PART
+from contract.metrics import names as metric_names
 from contract.progress import Phase, Progress
 from contract.run_dir import RunFiles
 from entrypoint.config.job_parsers import COUNTS, MEASURES

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from contract import lease, metric_names
+from contract import lease
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
-from contract.json_lines import JsonLines
+from contract.metrics import names as metric_names
+from contract.metrics.json_lines import JsonLines
 
 SOURCE, FROM_LOG = "source", "log"
 """Key and value that the rows have which were made from a log."""

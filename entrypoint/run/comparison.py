@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.durations import duration
 from contract.journal import read_events
-from contract.metrics import WHOLE_STEP, charts_of, title_of
+from contract.metrics.charts import WHOLE_STEP, charts_of, title_of
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts
 from entrypoint.run.curves import Best, Curves, Measured

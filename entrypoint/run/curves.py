@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from contract.files import stored_json
 from contract.files.plain_files import open_plain
-from contract.metrics import CHARTS, MAIN, Chart, chart_of, charts_of
+from contract.metrics.charts import CHARTS, MAIN, Chart, chart_of, charts_of
 
 MOST_POINTS = 400
 """When there are more, each two become one."""

@@ -20,7 +20,7 @@ from contract.files import stored_json
 from contract.files.plain_files import NotPlainError, open_plain
 from contract.journal import newest_finished
 from contract.journal_file.index import landmarks
-from contract.metrics import title_of
+from contract.metrics.charts import title_of
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.run import errors, lost_head, run_attempts, run_facts

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.exit_codes import ExitCode
-from contract.json_lines import JsonLines
 from contract.manifest import MANIFEST, fault_of, newest_checkpoint, write_manifest
+from contract.metrics.json_lines import JsonLines
 from contract.run_dir import RunFiles
 from tests.support.damage import damaged
 from tests.support.tiny_run import Tiny

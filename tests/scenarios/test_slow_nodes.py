@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from contract.json_lines import JsonLines
 from contract.launch.places import MOVED
 from contract.launch.rank_times import RankTime, as_row
+from contract.metrics.json_lines import JsonLines
 from entrypoint.cluster.client import RefusedError
 from entrypoint.cluster.slow_ranks import WINDOWS
 from entrypoint.job import slow_nodes

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from contract import json_lines
 from contract.durations import counted
 from contract.journal import attempt_number
 from contract.journal_file.index import landmarks
 from contract.launch import distribution
-from contract.metrics import CHARTS
+from contract.metrics import json_lines
+from contract.metrics.charts import CHARTS
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config, declared_flags

@@ -12,10 +12,10 @@ from statistics import fmean
 from contract import lease
 from contract.durations import counted
 from contract.journal import EXPORT, attempt_number, journal_writer
-from contract.json_lines import JsonLines
 from contract.launch import rank_times
 from contract.launch.rank_times import RankTime
 from contract.manifest import checkpoint_path, lineage_of, newest_checkpoint
+from contract.metrics.json_lines import JsonLines
 from contract.progress import Phase, PhaseFile, Progress, held_out
 from contract.redaction import redact, secret_texts
 from trainer.checkpoint.checkpointer import Saved

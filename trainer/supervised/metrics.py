@@ -9,9 +9,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from contract import lease, metric_names
+from contract import lease
 from contract.files import stored_json
-from contract.json_lines import JsonLines
+from contract.metrics import names as metric_names
+from contract.metrics.json_lines import JsonLines
 from trainer.metrics.sinks import MetricRow
 
 TOKENS = "num_tokens"

@@ -9,7 +9,7 @@ from importlib.resources import files
 from statistics import fmean
 
 from contract.durations import counted, duration, steps_kept
-from contract.metrics import WHOLE_STEP, Group, title_of
+from contract.metrics.charts import WHOLE_STEP, Group, title_of
 from entrypoint.run import curves, inline_code
 from entrypoint.run.curves import Best
 from entrypoint.run.flight_record import time_bars

@@ -11,7 +11,7 @@ from contract import lease
 from contract.durations import duration
 from contract.files import stored_json
 from contract.journal import read_events
-from contract.metrics import title_of
+from contract.metrics.charts import title_of
 from contract.redaction import redact
 from contract.run_dir import RunFiles
 from entrypoint.run import run_facts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contract.json_lines import JsonLines
 from contract.launch.rank_times import RankTime, as_row
+from contract.metrics.json_lines import JsonLines
 from entrypoint.cluster.slow_ranks import WINDOWS
 from entrypoint.job.straggler_watch import StragglerWatch
 

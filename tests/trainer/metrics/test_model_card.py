@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from contract.journal import journal_writer
-from contract.json_lines import JsonLines
+from contract.metrics.json_lines import JsonLines
 from tests.support.tiny_run import Tiny
 from trainer.checkpoint.writer import RunState
 from trainer.config.config import Config

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from contract.json_lines import JsonLines
+from contract.metrics.json_lines import JsonLines
 from contract.progress import Progress
 from tests.support.tiny_run import GRPO, Tiny, dying_at, events, metric_rows, train
 from trainer.checkpoint.checkpointer import Saved

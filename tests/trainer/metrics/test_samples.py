@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from contract.files.append import append_line
-from contract.json_lines import JsonLines
+from contract.metrics.json_lines import JsonLines
 from env.episodes.chat import TemplateChat
 from env.types import Prompt, Score
 from tests.support import environments

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from contract.metrics import CHARTS, MOST_SERIES, Group, chart_of, charts_of, title_of
+from contract.metrics.charts import CHARTS, MOST_SERIES, Group, chart_of, charts_of, title_of
 from entrypoint.run.curves import GREY, LINES, drawn
 
 PPO = [

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract import json_lines
-from contract.json_lines import JsonLines
+from contract.metrics import json_lines
+from contract.metrics.json_lines import JsonLines
 
 
 def row(step: int, **more: float) -> str:
