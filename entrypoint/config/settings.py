@@ -158,7 +158,7 @@ class Settings:
     )
     job: tuple[str, ...] = variable(
         "ROLLCALL_JOB",
-        "The job's arguments, quoted as in a shell; what follows the image's name does the same.",
+        "The job's arguments, quoted as in a shell; the same as words after the image's name.",
         parse=parse.arguments,
         default=(),
     )
@@ -184,7 +184,7 @@ class Settings:
         shown="the run directory's name",
     )
     check_code: bool = variable(
-        "ROLLCALL_CHECK_CODE", "0: `plan` and `up` do not try the user's code.", default=True
+        "ROLLCALL_CHECK_CODE", "0: `plan` and `up` do not test the user's code.", default=True
     )
     step_pattern: re.Pattern[str] | None = variable(
         "ROLLCALL_STEP_PATTERN",
@@ -368,28 +368,28 @@ class Settings:
     )
     read_key: Secret | None = variable(
         "ROLLCALL_READ_KEY",
-        "On the head: the [key](#http) that reads.",
+        "On the head: the [key](#http) that may read.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     operator_key: Secret | None = variable(
         "ROLLCALL_OPERATOR_KEY",
-        "On the head: the [key](#http) that also stops.",
+        "On the head: the [key](#http) that may also stop runs.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     submit_key: Secret | None = variable(
         "ROLLCALL_SUBMIT_KEY",
-        "On the head: the [key](#http) that also brings jobs.",
+        "On the head: the [key](#http) that may also submit jobs.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     takes_jobs: bool = variable(
         "ROLLCALL_SUBMIT",
-        "On the head: 0: no key brings a job to the control port, not even the token.",
+        "On the head: 0: nobody can submit jobs, not even with the token.",
         default=True,
     )
     tls: Tls = variable(
@@ -408,7 +408,7 @@ class Settings:
     )
     tls_ca: Path | None = variable(
         "ROLLCALL_TLS_CA",
-        "What has signed the nodes' certificates (PEM). A command needs this one alone.",
+        "The authority that signed the nodes' certificates (PEM). Commands need only this one.",
     )
     node_name: str = variable(
         "ROLLCALL_NODE_NAME",
@@ -447,7 +447,7 @@ class Settings:
     )
     ray_temp_dir: Path | None = variable(
         "ROLLCALL_RAY_TEMP_DIR",
-        "A directory of this user alone (mode 0700), made if missing, with Ray's files in `ray`.",
+        "A directory that only this user can read (mode 0700), with Ray's files in `ray`.",
         parse=parse.ray_temp_dir,
         shown="/tmp/rollcall-UID",
     )

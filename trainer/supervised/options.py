@@ -104,7 +104,7 @@ class StageTraining:
         at_least=1,
     )
     max_epochs: int = shared(Config, "max_epochs", help="passes over the data")
-    max_steps: int | None = shared(Config, "max_steps", help="stop after so many steps")
+    max_steps: int | None = shared(Config, "max_steps", help="stop after this many steps")
     seed: int = shared(Config, "seed", help="order of the data, and new weights")
     full_determinism: bool = shared(Config, "full_determinism")
     aux_loss_coef: float | None = Group.TRAIN.flag(
@@ -198,9 +198,7 @@ class StageSharding:
         unsupported="TRL's trainers have each sample on one GPU here; only 1 is right",
     )
     ring_head_stride: int = shared(Config, "ring_head_stride")
-    local_rank: int = shared(
-        Config, "local_rank", no_effect="ranks are told by torchrun's variables"
-    )
+    local_rank: int = shared(Config, "local_rank", no_effect="torchrun's variables set the ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
