@@ -18,7 +18,7 @@ from contract.options import ConfigError, Fault, ended
 from contract.redaction import MASK, redact
 from contract.resources import NodeResources
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.commands import arguments, node_shell, plan_layout
+from entrypoint.commands import arguments, node_shell, plan_layout, plan_verdict
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.recipes import RECIPES
@@ -42,6 +42,7 @@ KEYS = (
     "job",
     "code",
     "notes",
+    "steps",
     "layout",
     "run_dir",
     "storage",
@@ -53,6 +54,8 @@ KEYS = (
     "warnings",
     "faults",
 )
+NOT_FACTS = ("sources", "warnings", "faults", "layout", "code", "notes", "steps")
+"""Keys that are no line of their own."""
 NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
 )
@@ -111,6 +114,7 @@ def plan(
     if missing:
         return _row(warnings=[*warnings, NOT_WRITTEN], **given)
     given["notes"] = list(recipe.notes(settings)) or None
+    given["steps"] = dict(zip(("count", "why"), recipe.steps(settings), strict=True))
     tried = recipe.try_code(settings) if settings.check_code else recipes.TriedCode()
     given["code"] = list(tried.lines) or None
     warnings += tried.warnings
@@ -128,7 +132,7 @@ def plan(
     return _row(
         faults=_layout_faults(placed, other),
         layout=placed.layout,
-        warnings=[*warnings, *of_job],
+        warnings=[*warnings, *of_job, *plan_layout.short_of_memory(placed.layout)],
         **given,
     )
 
@@ -258,18 +262,21 @@ def _of_run_dir(settings: Settings) -> list[str]:
 
 
 def _waits(settings: Settings) -> str:
-    return "waits for rollcall submit" if settings.waits_for_jobs else ""
+    return plan_verdict.WAITS if settings.waits_for_jobs else ""
 
 
 def show(row: dict[str, Any], *, cost: bool) -> None:
-    """Print one fact a line, with what decided it; warnings and faults go to standard error."""
+    """Print one fact a line, with what decided it, and the verdict.
+
+    Warnings and faults go to standard error.
+    """
     if row["role"] is not None:
         lines = [
             (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
             for name in KEYS
-            if name not in ("sources", "warnings", "faults", "layout", "code", "notes")
-            and row[name] not in (None, "")
+            if name not in NOT_FACTS and row[name] not in (None, "")
         ]
+        lines += _steps(row["steps"])
         lines += [("tried", line, "") for line in row["code"] or ()]
         lines += [("note", line, "") for line in row["notes"] or ()]
         layout = row["layout"]
@@ -280,6 +287,15 @@ def show(row: dict[str, Any], *, cost: bool) -> None:
         print(f"warning: {warning}", file=sys.stderr)
     for fault in row["faults"]:
         print(Fault(*fault.values()), file=sys.stderr)
+    sys.stderr.flush()
+    print(f"{'verdict':<17} {plan_verdict.sentence(row)}", flush=True)
+
+
+def _steps(steps: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return the line of the steps; none if only the framework knows them."""
+    if steps is None or (steps["count"] is None and not steps["why"]):
+        return []
+    return [("steps", "unknown" if steps["count"] is None else str(steps["count"]), steps["why"])]
 
 
 def _text(value: Any) -> str:

@@ -47,6 +47,7 @@ def lines(layout: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     ]
     found += [_of_gpus(pool) for pool in layout["memory"] if _sum(pool["parts"] or {})[1]]
     found += _of_node(layout["host"]) if layout.get("host") else []
+    found += _of_cpus(layout["on_cpus"]) if layout.get("on_cpus") else []
     if chosen := layout["chosen"]:
         found += [("chosen", reason, "") for reason in chosen["reasons"]]
         found.append(("the same by flags", shlex.join(chosen["flags"]), ""))
@@ -59,9 +60,45 @@ def _of_gpus(pool: Mapping[str, Any]) -> tuple[str, str, str]:
     phase, parts = PHASES[pool["phase"]], pool["parts"]
     total, terms = _sum(parts)
     said = f"{', '.join(pool['roles'])}; {phase}: {terms}"
+    if pool["each"] == "CPU":
+        return "memory", f"{total} or more for each process", said
     if "engine" in pool["roles"]:
         said += "; engines fill their share of a larger one with cache"
-    return "memory", f"{total} or more on each {pool['each']}", said
+    has = _has(pool["memory_bytes"], "--gpu-memory 80GB")
+    return "memory", f"{total} or more on each GPU, {has}", said
+
+
+def _of_cpus(sums: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the line of the fullest node without GPUs; none for nothing."""
+    if not sums["need_bytes"]:
+        return []
+    need, has = _gib(sums["need_bytes"]), _has(sums["memory_bytes"], "--memory 64GB")
+    return [("node memory", f"{need} or more on {sums['node']}, {has}", "all processes together")]
+
+
+def _has(memory: int | None, flag: str) -> str:
+    return f"which has {_gib(memory)}" if memory else f"whose memory is not known: give {flag}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
+    """Return a sentence for each estimate that is above what the machines have."""
+    if layout is None:
+        return []
+    found = [
+        f"by the estimate, {', '.join(pool['roles'])} need {_gib(pool['peak_bytes'])} or more on "
+        f"each GPU, which has {_gib(pool['memory_bytes'])}"
+        for pool in layout["memory"]
+        if pool.get("memory_bytes") and (pool["peak_bytes"] or 0) > pool["memory_bytes"]
+    ]
+    node = layout.get("on_cpus")
+    if node and node["memory_bytes"] and node["need_bytes"] > node["memory_bytes"]:
+        need, has = _gib(node["need_bytes"]), _gib(node["memory_bytes"])
+        found.append(f"by the estimate, {node['node']} needs {need} or more, and has {has}")
+    return found
 
 
 def _of_node(host: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -72,7 +109,8 @@ def _of_node(host: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if not terms:
         return []
     others = [f"; {when} {less}: {its}" for when, (less, its) in sums.items() if its]
-    return [("node memory", f"{total} on {host['node']}", f"{larger}: {terms}{''.join(others)}")]
+    where = f"{total} on {host['node']}, {_has(host['memory_bytes'], '--memory 1000GB')}"
+    return [("node memory", where, f"{larger}: {terms}{''.join(others)}")]
 
 
 def _sum(parts: Mapping[str, int]) -> tuple[str, str]:

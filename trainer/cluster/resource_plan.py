@@ -86,8 +86,12 @@ def row(config: Config, offers: Sequence[NodeResources]) -> dict[str, Any]:
             for pool in found.layout.pools
             for group in pool.groups
         ],
-        "memory": [_memory(config, found, pool, unit) for pool in found.layout.pools],
+        "memory": [
+            _memory(config, found, pool, unit) | {"memory_bytes": _of_gpus(found, pool, offers)}
+            for pool in found.layout.pools
+        ],
         "host": host_memory.row(config, found, offers),
+        "on_cpus": _on_cpus(config, found, offers),
         "cost": _cost(config, found, offers),
         "kernels": kernels.sentence(config) if found.on_gpus else None,
         "shortfalls": list(found.shortfalls),
@@ -177,6 +181,31 @@ def _memory(config: Config, found: Assignment, pool: ResourcePool, unit: str) ->
         "phase": phase or None,
         "parts": parts or None,
     }
+
+
+def _of_gpus(found: Assignment, pool: ResourcePool, offers: Sequence[NodeResources]) -> int | None:
+    """Returns the memory of the smallest GPU on which the pool lies; None if unknown."""
+    on = set(found.nodes.get(pool.name, ())) if found.on_gpus else set()
+    sizes = [offer.gpu_memory for offer in offers if offer.name in on]
+    return min(sizes) if sizes and all(sizes) else None
+
+
+def _on_cpus(
+    config: Config, found: Assignment, offers: Sequence[NodeResources]
+) -> dict[str, Any] | None:
+    """Returns what all processes of the fullest node need; None on GPUs, or if unknown."""
+    if found.on_gpus or found.shortfalls:
+        return None
+    needs = dict.fromkeys((offer.name for offer in offers), 0)
+    for pool in found.layout.pools:
+        memory = memory_estimate.of_pool(config, found.layout, pool)
+        if memory is None:
+            return None
+        for name in found.nodes[pool.name]:
+            needs[name] += pool.per_node * memory.least
+    node = max(offers, key=lambda offer: needs[offer.name] / (offer.memory or 1))
+    need = needs[node.name]
+    return {"node": node.name, "need_bytes": need, "memory_bytes": node.memory or None}
 
 
 def _fullest(memory: PoolMemory) -> tuple[str, Mapping[str, int]]:

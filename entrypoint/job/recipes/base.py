@@ -216,6 +216,13 @@ class Recipe(ABC):
         """Return a sentence for each thing that the data decide, or that is not seen here."""
         return ()
 
+    def steps(self, settings: Settings) -> tuple[int | None, str]:
+        """Return the steps of the whole job and what they come from, before it starts.
+
+        None and why if they are not known; no reason if the framework alone knows them.
+        """
+        return None, ""
+
     def fitted(self, settings: Settings, nodes: Sequence[NodeResources]) -> Settings:
         """Return settings whose job fits these nodes, which are fewer than requested.
 

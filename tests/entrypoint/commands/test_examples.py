@@ -31,6 +31,11 @@ CLUSTERS = {
     "gsm8k-7b-three-nodes.yaml": "--nodes 3 --gpus 8 --gpu-memory 80GB",
 }
 
+WITH_STEPS = ("gsm8k-0.5b-one-gpu.yaml", "gsm8k-7b-eight-gpus.yaml", "gsm8k-7b-three-nodes.yaml")
+"""Those of which the page says the steps, in its order."""
+GSM8K_ROWS = 7473
+"""Rows of its training split."""
+
 
 @pytest.fixture(autouse=True)
 def cached_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +50,7 @@ def planned(words: str, *job: str) -> dict[str, Any]:
 
 def prompts(root: Path) -> str:
     path = root / "prompts.jsonl"
-    path.write_text(1024 * '{"prompt": "1+1=", "answer": "2"}\n')
+    path.write_text(GSM8K_ROWS * '{"prompt": "1+1=", "answer": "2"}\n')
     return str(path)
 
 
@@ -75,6 +80,9 @@ def test_an_example_uses_every_gpu_and_needs_what_the_page_says(name: str, tmp_p
     row = planned(CLUSTERS[name], *job)
     assert row["faults"] == []
     assert row["warnings"] == []
+    (counts,) = re.findall(r"^\| steps of the whole run \|(.*)\|$", PAGE.read_text(), re.M)
+    if name in WITH_STEPS:
+        assert counts.split("|")[WITH_STEPS.index(name)].strip() == str(row["steps"]["count"])
     layout = row["layout"]
     assert layout["idle"] is None
     (need,) = re.findall(r"a GPU needs (.*)", "\n".join(layout["chosen"]["reasons"]))[:1]
@@ -86,14 +94,21 @@ def test_the_page_gives_each_example_a_run_directory_of_its_own() -> None:
     assert named == ["/shared/runs/EXAMPLE", *2 * ["/shared/runs/three-nodes"]]
 
 
-def test_the_page_shows_what_the_plan_of_three_nodes_says(tmp_path: Path) -> None:
-    name, data = "gsm8k-7b-three-nodes.yaml", prompts(tmp_path)
-    job = ["--config", str(ROOT / "examples" / name), "--prompt_data", data, "--eval_dataset", data]
-    chosen = planned(CLUSTERS[name], *job)["layout"]["chosen"]
-    shown = re.findall(r"^chosen +(.*)$", PAGE.read_text(), re.M)
-    assert shown
+def test_the_page_shows_what_its_command_says_with_and_without_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PAGE.read_text()
+    (block,) = re.findall(r"^rollcall plan (--nodes 3 .*?)\n```", page, re.S | re.M)
+    words = shlex.split(block.replace("\\\n", " "))
+    (need,) = re.findall(r"The estimate is then (\S+ GiB)", page)
+    with_model = planned("", *words)["layout"]["chosen"]["reasons"]
+    assert f"by the estimate a GPU needs {need} of its 74.5 GiB" in with_model
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    chosen = planned("", *words)["layout"]["chosen"]
+    shown = re.findall(r"^chosen +(.*)$", page, re.M)
+    assert len(shown) == 3
     assert set(shown) <= set(chosen["reasons"])
-    (flags,) = re.findall(r"^the same by flags (.*) …$", PAGE.read_text(), re.M)
+    (flags,) = re.findall(r"^the same by flags (.*) …$", page, re.M)
     assert shlex.join(chosen["flags"]).startswith(flags)
 
 

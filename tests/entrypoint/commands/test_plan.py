@@ -195,7 +195,11 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert f"the same by flags {' '.join(words)}" in printed
     assert "layout: engine    24 x 1 on head (8), worker-1 (8), worker-2 (8)  (shares" in printed
     assert "chosen            the size of Qwen/Qwen2.5-7B is taken from its name" in printed
-    assert "GiB or more on each GPU  (policy, reference, critic, engine; most while" in printed
+    most = "which has 74.5 GiB  (policy, reference, critic, engine; most while"
+    assert f"GiB or more on each GPU, {most}" in printed
+    steps = "steps             1  (1 epoch of 1024 prompts, 1024 a step)"
+    assert steps in printed.splitlines()
+    assert printed.endswith("verdict           this command would run: 1 step on 3 nodes\n")
     assert adds_up(printed)
     again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
     assert again["layout"]["groups"] == layout["groups"]
@@ -252,7 +256,11 @@ def test_a_node_that_cannot_load_a_layout_by_flags_is_named_in_a_warning(
     assert enough["layout"]["host"]["need_bytes"] > 10**12
     plan.show(enough, cost=False)
     printed = capsys.readouterr().out
-    assert re.search(r"^node memory +\d+\.\d GiB on .*while it trains: moved off", printed, re.M)
+    assert re.search(
+        r"^node memory +\d+\.\d GiB on .*, which has 8381\.9 GiB .*while it trains: moved off",
+        printed,
+        re.M,
+    )
     assert adds_up(printed)
 
 
@@ -278,7 +286,71 @@ def test_a_job_that_cannot_run_is_a_fault(
     assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
     no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
     assert plan.main(no_program, False) == 64
-    assert "nosuchprogram is not a program" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "nosuchprogram is not a program" in printed.err
+    assert printed.out.endswith("verdict           this command would not start, for 1 fault\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        (["--rollout_batch_size", "128"], (8, "1 epoch of 1024 prompts, 128 a step")),
+        (["--num_episodes", "3", "--max_samples", "512"], (1, "3 epochs of 512 prompts, 1024")),
+        (["--max_steps", "7"], (7, "--max_steps")),
+        (["--num_episodes=9", "--max_steps=7"], (7, "1024 a step, at most 7")),
+    ],
+)
+def test_the_steps_of_the_run_are_said_with_what_they_come_from(
+    tmp_path: Path, flags: list[str], steps: tuple[int, str]
+) -> None:
+    given = job(tmp_path, *flags)
+    row = plan.plan(read_settings(cluster(1, 8, "80GB"), given))
+    assert row["steps"]["count"] == steps[0]
+    assert steps[1] in row["steps"]["why"]
+
+
+def test_an_estimate_above_what_the_machines_have_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--actor_num_gpus_per_node=1", "--colocate_all_models", "--vllm_num_engines=1"]
+    given = job(tmp_path, *sizes, "--zero_stage=2", model="Qwen/Qwen2.5-7B")
+    small, large = (plan.plan(read_settings(cluster(1, 1, n), given)) for n in ("24GB", "900GB"))
+    (said,) = [one for one in small["warnings"] if one.startswith("by the estimate, ")]
+    assert said.endswith("GiB or more on each GPU, which has 22.4 GiB")
+    assert not [one for one in large["warnings"] if one.startswith("by the estimate, ")]
+    on_cpus = job(tmp_path, model="Qwen/Qwen2.5-7B")
+    settings = read_settings({"EXPECTED_WORKERS": "0", "ROLLCALL_NUM_GPUS": "0"}, on_cpus)
+    plan.show(plan.plan(settings, PlannedNodes(memory=10**9)), cost=False)
+    printed = capsys.readouterr()
+    assert re.search(r"^memory +\d+\.\d GiB or more for each process  \(policy", printed.out, re.M)
+    node = r"^node memory +\d+\.\d GiB or more on .*, which has 0\.9 GiB  \(all processes together"
+    assert re.search(node, printed.out, re.M)
+    assert "GiB or more, and has 0.9 GiB" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (WORKER, "this node would join the head at abc123.runpod.internal"),
+        ({"ROLLCALL_WAIT_FOR_JOBS": "1"}, "this head would wait for 1 worker and for jobs"),
+        ({"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}, "would run on 2 nodes"),
+    ],
+)
+def test_the_last_line_is_the_verdict(
+    capsys: pytest.CaptureFixture[str], environ: dict[str, str], said: str
+) -> None:
+    assert plan.main(read_settings(environ), False) == 0
+    assert said in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_what_nobody_can_know_of_a_program_is_a_note_with_the_variables_that_say_it() -> None:
+    environ = {"ROLLCALL_RECIPE": "command", "ROLLCALL_JOB": "true"}
+    (note,) = plan.plan(read_settings(environ))["notes"]
+    names = ("ROLLCALL_STEP_PATTERN", "ROLLCALL_CHECKPOINTS", "ROLLCALL_RESUME_ARGS")
+    assert all(name in note for name in names)
+    (less,) = plan.plan(read_settings(environ | {names[0]: r"step (?P<step>\d+)"}))["notes"]
+    assert less.startswith("not known of this program: checkpoints and how it resumes. ")
+    assert names[0] not in less
 
 
 def test_a_cluster_that_waits_for_jobs_has_none_to_plan() -> None:
@@ -296,7 +368,9 @@ def test_what_a_plan_has_not_seen_and_what_contradicts_is_said(tmp_path: Path) -
     assert "--param_dtype fp32 has no effect: --bf16 contradicts it" in said
     assert "--prompt_data has 1 row, and a step takes 1024 prompts" in said
     hub = [*given[:2], "--prompt_data", "owner/rows", *given[4:]]
-    notes = " ".join(plan.plan(read_settings(cluster(1, 8, "80GB"), hub))["notes"] or ())
+    away = plan.plan(read_settings(cluster(1, 8, "80GB"), hub))
+    assert away["steps"] == {"count": None, "why": "the data are not on this machine"}
+    notes = " ".join(away["notes"] or ())
     assert "--prompt_data owner/rows: a data set of the hub, of which no row is checked" in notes
 
 

@@ -131,6 +131,11 @@ class Builtin(Recipe):
         config = self._planned(settings).config
         return [*config.notes, *unseen(config), *of_hub(config)]
 
+    def steps(self, settings: Settings) -> tuple[int | None, str]:
+        from trainer.config import planned_steps
+
+        return planned_steps.of(self._planned(settings).config)
+
     def _planned(self, settings: Settings) -> Parsed:
         """Return the job's configuration and faults. Data may be away if columns are assumed."""
         from trainer.config.data_columns import chosen

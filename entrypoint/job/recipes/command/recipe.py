@@ -78,6 +78,9 @@ class AnyCommand(Recipe):
     def warnings(self, settings: Settings) -> Sequence[str]:
         return _on_one_node(settings) if settings.expected_workers else ()
 
+    def notes(self, settings: Settings) -> Sequence[str]:
+        return untold(settings) if self.runs_any_program else ()
+
     def placed(self, settings: Settings, nodes: Sequence[NodeResources]) -> PlacedJob:
         return PlacedJob(
             settings=settings, warnings=_on_one_node(settings) if len(nodes) > 1 else ()
@@ -112,6 +115,28 @@ class AnyCommand(Recipe):
 
     def lacking_at_end(self, settings: Settings) -> Lacking:
         return of_given_steps
+
+
+def untold(settings: Settings) -> list[str]:
+    """Return a sentence on what nobody can know of such a program, and the variables that say it.
+
+    Its steps may also be in RUN/progress.json, which the program alone knows.
+    """
+    said = {
+        "steps": ("ROLLCALL_STEP_PATTERN", settings.step_pattern),
+        "checkpoints": ("ROLLCALL_CHECKPOINTS", settings.checkpoints),
+        "how it resumes": ("ROLLCALL_RESUME_ARGS", settings.resume_args),
+    }
+    missing = {what: name for what, (name, value) in said.items() if not value}
+    if not missing:
+        return []
+    lists = (_and(names) for names in (list(missing), list(missing.values())))
+    return ["not known of this program: {}. {} say it (docs/recipes/command.md)".format(*lists)]
+
+
+def _and(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _on_one_node(settings: Settings) -> tuple[str, ...]:

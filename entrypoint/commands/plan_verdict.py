@@ -1,0 +1,41 @@
+"""The last line of a plan: what the command would do, or that it would not start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contract.durations import counted
+from entrypoint.config.role import Worker
+
+WAITS = "waits for rollcall submit"
+"""Stands for the job of a head that waits for jobs."""
+NOT_WRITTEN = "an earlier stage has still to write what it reads"
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """Return the verdict of a plan's row."""
+    warnings = len(row["warnings"])
+    is_are = "is" if warnings == 1 else "are"
+    above = f"; {counted(warnings, 'warning')} {is_are} above" if warnings else ""
+    if row["faults"]:
+        return f"this command would not start, for {counted(len(row['faults']), 'fault')}{above}"
+    return f"{_would(row)}{above}"
+
+
+def _would(row: Mapping[str, Any]) -> str:
+    if row["role"] is None:
+        return "this node would look up its role when it starts"
+    if row["role"] == Worker.name:
+        return (
+            f"this node would join the head at {row['head_address'] or 'an address still unknown'}"
+        )
+    workers = counted(row["expected_workers"] or 0, "worker")
+    if row["job"] in (None, "", WAITS):
+        return f"this head would wait for {workers} and for jobs (rollcall submit)"
+    nodes = counted((row["expected_workers"] or 0) + 1, "node")
+    count, why = (row["steps"] or {"count": None, "why": NOT_WRITTEN}).values()
+    if count is not None:
+        return f"this command would run: {counted(count, 'step')} on {nodes}"
+    unknown = f"; its steps are not known: {why}" if why else ""
+    return f"this command would run on {nodes}{unknown}"
