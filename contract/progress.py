@@ -42,6 +42,8 @@ class Progress:
     """Newest held-out accuracy, 0 to 1; the held-out reward if no accuracy is known."""
     eval_before: float | None = None
     """Held-out accuracy before the first step."""
+    eval_is_reward: bool = False
+    """The held-out rewards were not all 0 or 1: `eval` is their mean, and no accuracy."""
     tokens_per_second: float = 0.0
     step_seconds: float = 0.0
     eta_seconds: float = 0.0
@@ -110,18 +112,20 @@ class RunResult:
             "reward_last": told.reward if told else None,
             "eval_before": told.eval_before if told else None,
             "eval_after": told.eval if told else None,
+            "eval_is_reward": bool(told and told.eval_is_reward),
             "wall_seconds": round(self.seconds, 1),
         }
         write_atomically(files.result, json.dumps(row, indent=1) + "\n")
 
 
-def held_out(value: float, *more: float) -> list[str]:
+def held_out(value: float, *more: float, is_reward: bool = False) -> list[str]:
     """Return what was measured on held-out data, and each value as text.
 
-    It is the accuracy, 0 to 1, or the reward of a function that tells no accuracy.
+    It is the accuracy, 0 to 1, or the reward of a function that tells no accuracy. `is_reward`:
+    it is known to be a reward; else the values say it.
     """
     values = (value, *more)
-    if all(0 <= one <= 1 for one in values):
+    if not is_reward and all(0 <= one <= 1 for one in values):
         return ["accuracy", *(f"{one:.1%}" for one in values)]
     return ["reward", *(f"{one:.3f}" for one in values)]
 
@@ -138,6 +142,7 @@ def _fitting(row: Mapping[str, Any]) -> dict[str, Any]:
 _FITS: Mapping[str, Callable[[object], bool]] = {
     "int": stored_json.is_count,
     "int | None": stored_json.is_count,
+    "bool": lambda value: isinstance(value, bool),
     "float": stored_json.is_number,
     "float | None": stored_json.is_number,
     "str": lambda value: isinstance(value, str),

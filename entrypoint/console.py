@@ -313,7 +313,7 @@ def _parts(progress: Progress) -> tuple[str, str]:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     if progress.eval is not None:
-        what, value = held_out(progress.eval)
+        what, value = held_out(progress.eval, is_reward=progress.eval_is_reward)
         share = f"{100 * progress.eval:.0f} %"
         parts.append(f"accuracy {share}" if what == "accuracy" else f"held-out {what} {value}")
     if progress.kl is not None:

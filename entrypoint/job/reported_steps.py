@@ -81,7 +81,7 @@ class ReportedSteps:
                 self.journal.write("step", sentence, step=step, steps=made, **told)
                 self._recorded, self._recorded_at = step, self.clock()
             if progress.eval is not None and progress.eval != self._accuracy:
-                what, value = held_out(progress.eval)
+                what, value = held_out(progress.eval, is_reward=progress.eval_is_reward)
                 sentence = f"Held-out {what} after step {step}: {value}."
                 self.journal.write("eval", sentence, step=step, accuracy=progress.eval)
             self._accuracy = progress.eval

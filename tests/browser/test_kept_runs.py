@@ -179,7 +179,7 @@ def test_what_no_user_chose_is_no_difference_of_two_runs(tab: Page, tmp_path: Pa
         tab.goto(server.link)
         for number in (1, 2):
             tab.get_by_label(f"Curves of demo-{number}").check()
-        expect(tab.locator("#flag-rows th")).to_have_text(["seed"])
+        expect(tab.locator("#flags-table tbody th")).to_have_text(["seed"])
 
 
 def test_the_list_leads_to_a_run_and_back(tab: Page, tmp_path: Path) -> None:

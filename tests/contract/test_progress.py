@@ -20,6 +20,10 @@ def test_a_held_out_reward_of_any_range_is_no_share() -> None:
     assert held_out(0.54, 1.0) == ["accuracy", "54.0%", "100.0%"]
     assert held_out(0.54, 3.5) == ["reward", "0.540", "3.500"]
     assert held_out(-1.324) == ["reward", "-1.324"]
+    assert held_out(0.54, is_reward=True) == ["reward", "0.540"]
+    told = Progress.of({"step": 1, "eval_is_reward": True})
+    damaged = Progress.of({"step": 1, "eval_is_reward": "no"})
+    assert (told and told.eval_is_reward, damaged and damaged.eval_is_reward) == (True, False)
 
 
 def test_a_phase_is_written_over_in_place_and_a_torn_one_is_none(tmp_path: Path) -> None:

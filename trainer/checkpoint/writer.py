@@ -40,6 +40,8 @@ class RunState:
     reward_first: float | None = None
     eval_before: float | None = None
     eval: float | None = None
+    eval_is_reward: bool = False
+    """An evaluation has found a reward that is neither 0 nor 1."""
     evaluated: int | None = None
     """The step of the newest evaluation."""
     best: float | None = None

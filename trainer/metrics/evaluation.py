@@ -23,6 +23,8 @@ class Evaluation:
     """Mean tokens of a completion."""
     truncated: float
     """Share of completions that reached the length limit, 0 to 1."""
+    is_graded: bool = False
+    """Not all of the completions have 0 or 1: their mean is a reward, and no share is right."""
 
     @classmethod
     def of(cls, samples: Sequence[Sample], k: int) -> Evaluation:
@@ -36,11 +38,16 @@ class Evaluation:
             k=k,
             response_length=float(np.mean([s.completion.length for s in samples])),
             truncated=float(np.mean([not s.completion.finished for s in samples])),
+            is_graded=any(value not in (0, 1) for accuracies in scored for value in accuracies),
         )
 
     def row(self) -> dict[str, float]:
-        """Returns the logged metrics. `accuracy` is another name of pass@1."""
-        return {
+        """Returns the logged metrics. `accuracy` is another name of pass@1.
+
+        A graded mean also has its right name.
+        """
+        graded = {"eval/reward": self.pass1} if self.is_graded else {}
+        return graded | {
             "eval/accuracy": self.pass1,
             "eval/pass1": self.pass1,
             f"eval/pass{self.k}": self.passk,

@@ -55,7 +55,7 @@ def facts_of(config: Config, state: RunState) -> Facts:
 def card(facts: Facts, environ: Mapping[str, str]) -> str:
     """Return the card. Secrets are masked, and paths of this machine are left out."""
     config, state = facts.config, facts.state
-    base = _shown(config.pretrain)
+    base, columns = _shown(config.pretrain), _columns(state)
     name = config.hub_model_id.partition("/")[2]
     parts = [
         "---",
@@ -70,7 +70,7 @@ def card(facts: Facts, environ: Mapping[str, str]) -> str:
         *_table(("result", "value"), _results(facts)),
         "## Curve",
         "",
-        *_table(("step", *CURVE), _curve(facts.rows)),
+        *_table(("step", *columns), _curve(facts.rows, [*columns.values()])),
         "## Flags",
         "",
         "Flags that differ from their defaults.",
@@ -97,13 +97,14 @@ def _front(config: Config) -> Iterator[str]:
 
 def _results(facts: Facts) -> Iterator[tuple[str, str]]:
     state = facts.state
+    held_out = "held-out reward" if state.eval_is_reward else "held-out accuracy"
     yield "steps", str(state.step)
     yield "completions trained on", str(state.samples)
     for label, value in (
         ("mean reward of the first step", state.reward_first),
         ("mean reward of the last step", state.reward),
-        ("held-out accuracy before", state.eval_before),
-        ("held-out accuracy after", state.eval),
+        (f"{held_out} before", state.eval_before),
+        (f"{held_out} after", state.eval),
         ("best held-out value after a step", state.best),
     ):
         if value is not None:
@@ -116,13 +117,19 @@ def _results(facts: Facts) -> Iterator[tuple[str, str]]:
         yield f"failures: {failure}", str(count)
 
 
-def _curve(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+def _columns(state: RunState) -> dict[str, str]:
+    """Return the curve's columns: a graded reward of held-out data, or an accuracy."""
+    absent = "eval/accuracy" if state.eval_is_reward else "eval/reward"
+    return {label: name for label, name in CURVE.items() if name != absent}
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield the steps, with their numbers."""
     steps: dict[int, dict[str, Any]] = {}
     for row in rows:
         steps.setdefault(row["step"], {}).update(row)
     for step, row in sorted(steps.items()):
-        values = (row.get(name) for name in CURVE.values())
+        values = (row.get(name) for name in names)
         yield str(step), *("" if value is None else f"{value:.4g}" for value in values)
 
 

@@ -153,11 +153,13 @@ class Recorder:
         row = evaluation.row()
         self._lines.replace(step, row, "eval/accuracy")
         self.outputs.log(step, row)
-        what, mean, best = held_out(evaluation.pass1, evaluation.passk)
+        is_reward = evaluation.is_graded
+        what, mean, best = held_out(evaluation.pass1, evaluation.passk, is_reward=is_reward)
         sentence = f"Held-out {what} after step {step}: {mean}"
         if evaluation.k > 1:
             sentence += f", of the best of {evaluation.k} {best}"
-        self._event("eval", f"{sentence}.", step=step, accuracy=evaluation.pass1)
+        details = {"accuracy": evaluation.pass1, **({"is_reward": True} if is_reward else {})}
+        self._event("eval", f"{sentence}.", step=step, **details)
         self._heartbeat(step, "eval")
         self.outputs.callbacks.evaluation(
             EvaluationEnd(step=step, accuracy=evaluation.pass1, metrics=row)
@@ -226,6 +228,7 @@ class Recorder:
             kl=self._last.kl,
             eval=state.eval,
             eval_before=state.eval_before,
+            eval_is_reward=state.eval_is_reward,
             tokens_per_second=self._last.tokens / self._last.seconds,
             step_seconds=self._last.seconds,
             eta_seconds=fmean(self._step_seconds) * (self.total_steps - state.step),

@@ -15,7 +15,8 @@ from trainer.rollout.generate import Generator
 from trainer.training.inputs import TrainingInputs
 from trainer.workers.groups import WorkerGroups
 
-SAME = {"eval/pass1": "eval/accuracy"}
+ACCURACY = "eval/accuracy"
+SAME = {"eval/pass1": ACCURACY}
 """Two names of one metric: the second is that of the lists of runs."""
 
 
@@ -48,9 +49,17 @@ class Evaluator:
 
     def record(self, run: RunState, evaluation: Evaluation) -> RunState:
         """Log the evaluation, and export the policy if it is the best. Returns the new state."""
+        is_graded = evaluation.is_graded or run.eval_is_reward
+        evaluation = replace(evaluation, is_graded=is_graded)
         self.recorder.evaluated(run.step, evaluation)
         before = evaluation.pass1 if run.step == 0 else run.eval_before
-        run = replace(run, eval=evaluation.pass1, eval_before=before, evaluated=run.step)
+        run = replace(
+            run,
+            eval=evaluation.pass1,
+            eval_before=before,
+            eval_is_reward=is_graded,
+            evaluated=run.step,
+        )
         run = self._keep_the_best(run, evaluation)
         self.recorder.progress(run)
         return run
@@ -68,7 +77,10 @@ class Evaluator:
         if isnan(value) or (best is not None and value <= best):
             return run
         retention.keep_best(self.config, self.workers.policy, run.step)
-        self.recorder.best(run.step, SAME.get(key, key), value, first)
+        name = SAME.get(key, key)
+        if evaluation.is_graded and name == ACCURACY:
+            name = "eval/reward"
+        self.recorder.best(run.step, name, value, first)
         return replace(run, best=value, best_before=first, best_of=measured)
 
     def _measured(self, key: str) -> str:

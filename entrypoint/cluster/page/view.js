@@ -16,7 +16,7 @@ function duration(seconds) {
 }
 
 /** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
-const heldOut = value => value == null || value >= 0 && value <= 1
+const heldOut = (value, isReward) => value == null || !isReward && value >= 0 && value <= 1
   ? ["Held-out accuracy", value == null ? null : percent(value)] : ["Held-out reward", number(value)];
 const percent = value => `${(100 * value).toFixed(1)} %`;
 
@@ -50,7 +50,7 @@ function headline(state) {
 const isWithoutJob = ({takes_jobs, job}) => Boolean(takes_jobs) && !job;
 
 /** Pure: whether a run has samples, or will have: only Rollcall's own trainer writes them. */
-const maySample = ({has_samples, outcome, run, ...state}) => has_samples || (run.recipe ?? "builtin") === "builtin" && !outcome && !isWithoutJob(state);
+const maySample = ({has_samples, outcome, run, ...state}) => has_samples || state.tells_steps !== false && (run.recipe ?? "builtin") === "builtin" && !outcome && !isWithoutJob(state);
 
 /** Pure: whether nobody leads the run, though it has not ended. */
 const isHeadLost = ({isLost, phase}) => Boolean(isLost) || phase === "head_lost" || phase === "trainer_lost";
@@ -186,7 +186,7 @@ function facts(state) {
     ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
     ["Reward", p.reward == null ? null : number(p.reward)],
     ["Loss", p.loss == null ? null : number(p.loss)],
-    heldOut(p.eval),
+    heldOut(p.eval, p.eval_is_reward),
     ["KL", p.kl == null ? null : number(p.kl)],
     ["Tokens/s", goesOn && p.tokens_per_second ? Math.round(p.tokens_per_second) : null],
     ["Step time", goesOn && p.step_seconds ? p.step_seconds < 100 ? `${p.step_seconds.toFixed(1)} s` : duration(p.step_seconds) : null],

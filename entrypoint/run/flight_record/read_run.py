@@ -270,5 +270,6 @@ def _told(events: Iterable[Row]) -> Points:
             known = {name: details[key] for key, name in TOLD.items() if key in details}
             points.add({"step": details["step"], **known})
         elif kind == "eval" and "step" in details and "accuracy" in details:
-            points.add({"step": details["step"], "eval/accuracy": details["accuracy"]})
+            name = "eval/reward" if details.get("is_reward") is True else "eval/accuracy"
+            points.add({"step": details["step"], name: details["accuracy"]})
     return points

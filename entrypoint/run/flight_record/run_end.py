@@ -115,7 +115,8 @@ class Ended:
         if rewards := self._numbers("reward_first", "reward_last"):
             told.append(f"reward {' → '.join(f'{value:.3f}' for value in rewards)}")
         if measured := self._numbers("eval_before", "eval_after"):
-            what, *texts = held_out(*measured)
+            is_reward = self.result.get("eval_is_reward") is True
+            what, *texts = held_out(*measured, is_reward=is_reward)
             told.append(f"held-out {what} {' → '.join(texts)}")
         if told:
             yield ", ".join(told)
