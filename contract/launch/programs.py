@@ -13,6 +13,8 @@ class Program(StrEnum):
     OWN_PACKAGES = "rollcall.own_packages"
     """Runs another program with Rollcall's packages, whatever modules of their names there are."""
     NODE_REPORT = "entrypoint.node.existing_ray.node_report"
+    DEMO_NODES = "entrypoint.commands.demo_nodes"
+    """Ends the nodes of a demo that was killed."""
     INTERRUPTIBLE = "entrypoint.processes.interruptible"
     """Runs another program so that Ctrl-C ends it as it ends others."""
 

@@ -11,13 +11,12 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ import psutil
 
 from contract.durations import counted, duration
 from contract.exit_codes import ExitCode
-from contract.files import private_dir
 from contract.launch.programs import Program
 from contract.options import ParseError
 from contract.progress import Progress
@@ -35,10 +33,19 @@ from contract.run_dir import RunFiles
 from entrypoint import console
 from entrypoint.commands import demo_plot
 from entrypoint.commands.arguments import NAME_OF_RUN, Parser, run_name
+from entrypoint.commands.demo_nodes import (
+    STOP_SECONDS,
+    DemoNode,
+    Keeper,
+    end_all,
+    end_with_make,
+    log_format,
+    of_node,
+)
 from entrypoint.config import parsers
 from entrypoint.config.read import STARTED_BY, read_settings
 from entrypoint.net.port_block import PortBlock
-from entrypoint.processes.process import Process, end, find_marked, kill
+from entrypoint.processes.process import Process, identity, kill
 from entrypoint.processes.programs import as_typed, program
 from entrypoint.run import errors
 
@@ -47,7 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollcall.demo")
 
-STOP_SECONDS = 8.0
 BUSY_SECONDS = 10.0
 """Seconds after which a log has another line about what is being made."""
 CRASH_DRIVER_AT = 0.3
@@ -123,10 +129,16 @@ class Layout:
         env = self.node(number)
         return f"{env['ROLLCALL_NODE_NAME']}@{env['ROLLCALL_RAY_TEMP_DIR']}"
 
+    def started(self, number: int, pid: int) -> DemoNode:
+        """Return node `number`, whose process is `pid`."""
+        ray_home = self.node(number)["ROLLCALL_RAY_TEMP_DIR"]
+        return DemoNode(pid, identity(pid), self.mark(number), ray_home)
+
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    console.set_up(read_settings({**_log_format(), "ROLLCALL_NODE_NAME": "demo"}))
+    console.set_up(read_settings({**log_format(), "ROLLCALL_NODE_NAME": "demo"}))
+    end_with_make()
     root = (options.dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
         ports = PortBlock(PORTS)
@@ -267,25 +279,38 @@ def job_flags(layout: Layout, seed: int, steps: int = STEPS) -> list[str]:
 def _run(layout: Layout, options: argparse.Namespace) -> int:
     job = job_flags(layout, options.seed, options.steps)
     log.info("to ask from another terminal: export %s; %s status", layout.asking, as_typed())
-    nodes = [_start(layout, 0, job, again(layout, options))]
-    try:
-        nodes += [_start(layout, number, job) for number in range(1, WORKERS + 1)]
-        if options.crash:
-            crash = threading.Thread(target=_crash, args=(layout, nodes, job), daemon=True)
-            crash.start()
-        code = nodes[0].wait() or 0
-        for node in nodes[1:]:
-            node.wait(STOP_SECONDS)
-    except KeyboardInterrupt:
-        log.warning("the demo is stopped. To go on: %s", again(layout, options))
-        raise
-    finally:
-        _stop(layout, nodes)
+    with Keeper(again(layout, options)) as keeper:
+        code = _run_nodes(layout, options, job, keeper)
     if code == ExitCode.FINISHED:
         _report(layout)
     elif code == KILLED:
         log.error("the head was killed, so the demo ends. To go on: %s", again(layout, options))
     return code
+
+
+def _run_nodes(layout: Layout, options: argparse.Namespace, job: list[str], keeper: Keeper) -> int:
+    """Start all nodes, wait for the head's end, and end all; return the head's exit code."""
+    nodes: list[Process] = []
+
+    def start(number: int) -> Process:
+        node = _start(layout, number, job, "" if number else again(layout, options))
+        keeper.learn(layout.started(number, node.pid))
+        return node
+
+    try:
+        nodes.extend(start(number) for number in range(1 + WORKERS))
+        if options.crash:
+            crash = threading.Thread(target=_crash, args=(layout, nodes, start), daemon=True)
+            crash.start()
+        code = nodes[0].wait() or 0
+        for node in nodes[1:]:
+            node.wait(STOP_SECONDS)
+        return code
+    except KeyboardInterrupt:
+        log.warning("the demo is stopped. To go on: %s", again(layout, options))
+        raise
+    finally:
+        end_all(layout.started(number, node.pid) for number, node in enumerate(nodes))
 
 
 def again(layout: Layout, options: argparse.Namespace) -> str:
@@ -324,27 +349,22 @@ def inherited() -> dict[str, str]:
     """Return this environment without the variables of another cluster."""
     ours = ("ROLLCALL_", "RAY_", "HEAD_POD_ID", "EXPECTED_WORKERS", "RUNPOD_", "SLURM_", "DSTACK_")
     others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return others | _log_format()
+    return others | log_format()
 
 
-def _log_format() -> dict[str, str]:
-    """Return ROLLCALL_LOG if it is set: it belongs to the terminal, not to another cluster."""
-    return {name: os.environ[name] for name in ("ROLLCALL_LOG",) if name in os.environ}
-
-
-def _crash(layout: Layout, nodes: list[Process], job: list[str]) -> None:
+def _crash(layout: Layout, nodes: list[Process], start: Callable[[int], Process]) -> None:
     """Kill the training driver; later kill a worker with all its processes and restart it."""
     _wait_for_share(layout, CRASH_DRIVER_AT)
-    drivers = [p for p in _on_node(layout, 0) if "trainer" in _words(p)]
+    drivers = [p for p in of_node(layout.mark(0)) if "trainer" in _words(p)]
     log.warning("CRASH: SIGKILL to the training driver (%d processes)", len(drivers))
     kill(drivers)
     _wait_for_share(layout, CRASH_WORKER_AT)
     log.warning("CRASH: SIGKILL to worker-2 with everything on it")
-    kill([psutil.Process(nodes[2].pid), *_on_node(layout, 2)])
+    kill([psutil.Process(nodes[2].pid), *of_node(layout.mark(2))])
     nodes[2].wait()
     time.sleep(2)
     log.warning("worker-2 is started again, as a container platform would")
-    nodes[2] = _start(layout, 2, job)
+    nodes[2] = start(2)
 
 
 def _wait_for_share(layout: Layout, share: float) -> None:
@@ -355,26 +375,11 @@ def _wait_for_share(layout: Layout, share: float) -> None:
         time.sleep(0.2)
 
 
-def _on_node(layout: Layout, number: int) -> list[psutil.Process]:
-    mark = layout.mark(number)
-    return [*find_marked(mark), *find_marked(f"{mark}/service")]
-
-
 def _words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-def _stop(layout: Layout, nodes: Sequence[Process]) -> None:
-    """Send SIGTERM to every node, then kill what is left."""
-    running = [psutil.Process(node.pid) for node in nodes if node.running]
-    end(running, grace=STOP_SECONDS)
-    for number in range(len(nodes)):
-        kill(_on_node(layout, number))
-        shutil.rmtree(layout.node(number)["ROLLCALL_RAY_TEMP_DIR"], ignore_errors=True)
-        shutil.rmtree(private_dir.of_node(layout.mark(number)), ignore_errors=True)
 
 
 def _report(layout: Layout) -> None:

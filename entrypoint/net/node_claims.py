@@ -43,13 +43,17 @@ def of(node: str, first: int, last: int) -> Claim:
 
 def others(own: Claim, proc: Path = Path("/proc")) -> list[Claim]:
     """Return the claims of other nodes that overlap a node's own."""
+    return [one for one in all_claims(proc) if one.node != own.node and one.overlaps(own)]
+
+
+def all_claims(proc: Path = Path("/proc")) -> list[Claim]:
+    """Return the claims of all nodes; none if the kernel does not show them."""
     try:
         lines = (proc / "net" / "unix").read_text(errors="replace").splitlines()
     except OSError:
         return []
-    found = [
+    return [
         Claim(int(match["first"]), int(match["last"]), match["node"])
         for match in map(CLAIM.search, lines)
         if match
     ]
-    return [one for one in found if one.node != own.node and one.overlaps(own)]

@@ -2,8 +2,9 @@
 
 The reservation is a lock, not a bound port: the server itself binds later. A lock is an abstract
 Unix socket. The kernel frees it with its process, and counts it, as it does ports, by network
-namespace. Only processes that reserve here respect it. The ports lie below Linux's default
-range for connections and for servers that ask for any port, so that others seldom take them.
+namespace. Only processes that reserve here respect it. The worker ports of a node that runs here
+count as taken, though most are free at any moment. All lie below Linux's default range for
+connections and for servers that ask for any port, so that others seldom take them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import socket
 from collections.abc import Iterable, Sequence
 
+from entrypoint.net import node_claims
 from entrypoint.net.sockets import NO_IPV6, is_ipv6
 
 FIRST, END = 20_000, 32_750
@@ -29,13 +31,17 @@ class PortBlock:
     def __init__(self, count: int = 1) -> None:
         """Raises OSError if this machine has no `count` successive free ports."""
         length = -(-count // SLOT_PORTS) * SLOT_PORTS
+        claims = node_claims.all_claims()
         for first in _candidates(length):
+            if any(one.first < first + length and first <= one.last for one in claims):
+                continue
             self._locks = _locked(range(first, first + length, SLOT_PORTS))
             if self._locks and all(why_not(port) is None for port in range(first, first + count)):
                 self.first = first
                 return
             self.close()
-        raise OSError(f"no {count} successive free ports between {FIRST} and {END - 1}")
+        ports = f"no {count} successive free ports between {FIRST} and {END - 1}"
+        raise OSError(f"{ports}: end another demo or node on this machine")
 
     def __enter__(self) -> int:
         return self.first

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from contract.journal import append_event
@@ -70,6 +71,46 @@ def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
         assert program.wait(60) == 130
     assert (first["node"], first["level"]) == ("demo", "INFO")
     assert first["message"].startswith("making sums")
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from entrypoint.commands.demo_nodes import DemoNode, Keeper
+from entrypoint.processes.process import Process, identity
+
+with Keeper("rollcall demo --dir x") as keeper:
+    code = "import time; time.sleep(60)"
+    words, log = [sys.executable, "-c", code], Path(sys.argv[1] + ".log")
+    node = Process("node", words, env=dict(os.environ), log_to=log)
+    keeper.learn(DemoNode(node.pid, identity(node.pid), f"a@{sys.argv[1]}", sys.argv[1]))
+    print(node.pid, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_nodes_of_a_demo_end_if_it_is_killed(tmp_path: Path, is_killed: bool) -> None:
+    home = tmp_path / "ray"
+    home.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        node = psutil.Process(int(program.stdout.readline()))
+        if is_killed:
+            program.kill()
+        said, _ = program.communicate(None if is_killed else "\n", timeout=60)
+    is_over = not node.is_running() or node.status() == psutil.STATUS_ZOMBIE
+    assert is_over == is_killed
+    assert home.exists() != is_killed
+    told = "the demo was killed, and its nodes are stopped. To go on: rollcall demo --dir x"
+    assert (told in said) == is_killed
+    if not is_killed:
+        node.kill()
 
 
 def test_the_demos_end_is_one_json_object(

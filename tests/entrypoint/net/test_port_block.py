@@ -14,7 +14,7 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.commands import demo
-from entrypoint.net import port_block
+from entrypoint.net import node_claims, port_block
 from entrypoint.net.port_block import SLOT_PORTS, PortBlock
 
 HOLDER = """
@@ -80,6 +80,15 @@ def test_a_port_on_which_anybody_listens_is_passed_over(
             PortBlock(SLOT_PORTS + 1)
 
 
+def test_the_worker_ports_of_a_node_that_runs_are_passed_over(first: int) -> None:
+    claim = node_claims.of("another", first + SLOT_PORTS - 1, first + SLOT_PORTS - 1).hold()
+    assert claim is not None
+    with claim, PortBlock() as one:
+        assert one == first + SLOT_PORTS
+    with PortBlock() as _, PortBlock() as _:
+        pass
+
+
 def test_two_demos_at_once_use_different_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,4 +111,4 @@ def test_a_demo_without_ports_says_so_in_one_line(
 ) -> None:
     assert demo.main(["--dir", str(tmp_path)]) == ExitCode.RETRY
     (said,) = capsys.readouterr().out.splitlines()
-    assert said.endswith(f"no 1000 successive free ports between {first} and {first + 99}")
+    assert f"no 1000 successive free ports between {first} and {first + 99}: end another" in said
