@@ -296,6 +296,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.commands import (
         arguments,
         events,
+        found_run,
         jobs,
         logs,
         named_run,
@@ -322,6 +323,13 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
             if is_taken and not is_named:
                 node_shell.refuse_guess(call.command, environ)
                 print(node_shell.about(environ), file=sys.stderr)
+            elif (
+                not (is_taken or is_named or call.command in node_shell.CHANGES)
+                and (found := found_run.instead_of(environ)) is not None
+            ):
+                environ = node_shell.of_run(environ, found)
+                if call.command == "open" and not options.path:
+                    options.path = found
     except node_shell.UnnamedRunError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:

@@ -22,7 +22,9 @@ from contract.options import ConfigError
 from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import Parser, fail, version
+from entrypoint.commands.found_run import run_of
 from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.uses import Use
@@ -37,7 +39,10 @@ SHOWN = ("CUDA_", "HF_", "HIP_", "RAY_", "ROCR_", "ROLLCALL_", "VLLM_", *COLLECT
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
-    run = RunFiles(options.run)
+    try:
+        run = RunFiles(options.run or run_of(os.environ))
+    except UnnamedRunError as error:
+        return fail(str(error), ExitCode.USAGE, as_json=options.json)
     name = f"rollcall-{run.root.resolve().name}"
     out = options.out or Path(f"{name}.tar.gz")
     if why := _no_run(run):
@@ -73,7 +78,8 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> Parser:
     made = Parser("bundle", __doc__)
     add = made.add_argument
-    add("run", type=Path, metavar="RUN", help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID of a job")
+    what = "its ROLLCALL_RUN_DIR, or RUN/jobs/ID of a job; none: as for other commands"
+    add("run", type=Path, nargs="?", metavar="RUN", help=what)
     add("--out", type=Path, metavar="FILE", help="the archive: a new .tar.gz (default: here)")
     add("--json", action="store_true", help="one JSON object")
     return made

@@ -79,6 +79,11 @@ def _nodes(proc: Path) -> dict[str, dict[str, str]]:
     return {pid: node for pid, node in found.items() if node}
 
 
+def run_of(node: Mapping[str, str]) -> Path:
+    """Return the directory of the run that a node's variables name."""
+    return Path(_run_of(node))
+
+
 def about(node: Mapping[str, str]) -> str:
     """Return of which run a command tells that was given no setting. `node`: its variables."""
     return (

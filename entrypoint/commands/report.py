@@ -16,7 +16,9 @@ from contract.exit_codes import ExitCode
 from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
+from entrypoint.commands.found_run import run_of
 from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.run import comparison, known_secrets, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
 from entrypoint.run.flight_record import html, read_run, text
@@ -32,7 +34,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
     if len(options.runs) > 1:
         return _compare(options)
-    run = RunFiles(options.runs[0])
+    try:
+        run = RunFiles(options.runs[0] if options.runs else run_of(os.environ))
+    except UnnamedRunError as error:
+        return fail(str(error), ExitCode.USAGE, as_json=options.json)
     try:
         if not run.journal.is_file():
             sentence = f"{shown(run.root)} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
@@ -151,9 +156,10 @@ def parser() -> Parser:
     made.add_argument(
         "runs",
         type=Path,
-        nargs="+",
+        nargs="*",
         metavar="RUN",
-        help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID; several are compared",
+        help="its ROLLCALL_RUN_DIR, or RUN/jobs/ID; several are compared; none: as for other "
+        "commands",
     )
     made.add_argument("--json", action="store_true", help="one JSON object")
     made.add_argument(

@@ -120,7 +120,6 @@ def test_a_flag_of_the_node_that_becomes_the_jobs_names_the_nearest_of_the_node(
         ("open --kye", "did you mean --key?"),
         ("stop job-1 job-2", "unknown argument job-2"),
         ("report --hmtl x run", "did you mean --html?"),
-        ("report", "the following arguments are required: RUN"),
         ("demo --stpes 3", "did you mean --steps?"),
         ("doctor --jsno", "doctor does not take --jsno; it takes --json"),
         ("plan --nodes none", "--nodes none is not a number, as in --nodes 8"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +17,9 @@ import pytest
 from contract.exit_codes import RESUMES, ExitCode
 from contract.progress import Progress
 from contract.run_dir import RunFiles
+from entrypoint import __main__ as entrypoint
 from entrypoint.cluster.server import ControlServer
-from entrypoint.commands import logs, remote, report
+from entrypoint.commands import logs, node_shell, remote, report
 from entrypoint.commands.arguments import parse
 from entrypoint.commands.head_client import NoAnswerError
 from entrypoint.config.read import read_settings
@@ -144,6 +148,41 @@ def test_a_run_that_failed_before_its_first_attempt_names_the_heads_log(
     row = status_row(run, capsys)
     assert row["to_do"].startswith("Start it again with the same run directory.")
     assert row["log"] == str(run.logs / "head.log")
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "events", "wait", "report", "bundle"])
+def test_without_a_word_and_a_setting_the_newest_run_here_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ROLLCALL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(node_shell, "_nodes", lambda _: {})
+    monkeypatch.setattr(sys, "argv", ["rollcall", command])
+    none = "no RUN is given, and there is none in ./run or ./runs: give the run's directory"
+    wrong = none if command in ("report", "bundle") else "ROLLCALL_RUN_DIR"
+    assert entrypoint.main() != ExitCode.FINISHED
+    assert wrong in capfd.readouterr().err
+    lived(RunFiles(tmp_path / "runs" / "one" / "run"), FINISHED)
+    assert entrypoint.main() == ExitCode.FINISHED
+    said = capfd.readouterr().err
+    assert said.startswith("No RUN is given: this is runs/one/run, the only run in ./runs\n")
+    newer = RunFiles(tmp_path / "run")
+    lived(newer, FINISHED)
+    ahead = time.time() + 60
+    os.utime(newer.journal, (ahead, ahead))
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    assert entrypoint.main() == ExitCode.FINISHED
+    said = capfd.readouterr().err
+    assert said.startswith(
+        "No RUN is given: this is run, the newest of 2 runs in ./run and ./runs\n"
+    )
+    monkeypatch.setenv("ROLLCALL_RUN_DIR", str(tmp_path / "runs" / "one" / "run"))
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    assert entrypoint.main() == ExitCode.FINISHED
+    assert "newest" not in capfd.readouterr().err
 
 
 def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
