@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,8 @@ from entrypoint.run.flight_record.text import dated
 Say = Callable[[Mapping[str, Any]], Iterable[str]]
 """Turns an answer of the head into lines."""
 STOPS = "the head will save, stop and exit 143"
+MOST_NAMED = 8
+"""Nodes of one warning that are named."""
 WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 HOLD_SECONDS = QUESTION_SECONDS + 3
@@ -262,10 +264,21 @@ def _warnings(state: Mapping[str, Any]) -> Iterator[str]:
     for node, why in state.get("refused", {}).items():
         yield f"{node} was refused: {why}"
     yield from state.get("differences", ())
-    yield from (f"{o['node']}: {o['part']}: {o['evidence']}" for o in state.get("health", ()))
+    said: dict[str, dict[str, None]] = {}
+    """Warning → the nodes that have it, in their order."""
+    for one in state.get("health", ()):
+        said.setdefault(f"{one['part']}: {one['evidence']}", {})[one["node"]] = None
     for node in filter(None, [state.get("head_node"), *state["nodes"]]):
         for check in node["warnings"]:
-            yield f"{node['node']}: {node['findings'].get(check) or f'{check}: rollcall doctor'}"
+            finding = node["findings"].get(check) or f"{check}: rollcall doctor"
+            said.setdefault(finding, {})[node["node"]] = None
+    yield from (f"{_several(list(nodes))}: {finding}" for finding, nodes in said.items())
+
+
+def _several(nodes: Sequence[str]) -> str:
+    """Return the names of nodes; of many, how many there are and the first of them."""
+    shown = ", ".join(nodes[:MOST_NAMED])
+    return f"{len(nodes)} nodes ({shown}, …)" if len(nodes) > MOST_NAMED else shown
 
 
 def job_sentences(row: Mapping[str, Any]) -> Iterator[str]:

@@ -117,8 +117,9 @@ def test_status_says_the_attempt_its_failures_the_last_checkpoint_and_the_warnin
         source = EventSource(attempt=number)
         append_event(head.run.journal, kind, f"{kind}!", details, source=source)
     finding = {"gpu.clock": "900 MHz: look at its cooling"}
-    slow = replace(node_info("gpu-1"), warnings=("gpu.clock",), findings=finding, joined=True)
-    head.control._registry.check_in(slow, "")
+    for name in ("gpu-1", "gpu-2"):
+        slow = replace(node_info(name), warnings=("gpu.clock",), findings=finding, joined=True)
+        head.control._registry.check_in(slow, "")
     head.control.phase = HeadPhase.TRAINING
     url = f"http://127.0.0.1:{head.port}"
     settings = read_settings({"ROLLCALL_URL": url, "ROLLCALL_TOKEN": READ_KEY})
@@ -126,7 +127,7 @@ def test_status_says_the_attempt_its_failures_the_last_checkpoint_and_the_warnin
     said = capsys.readouterr().out.splitlines()
     assert "attempt 2: starting, no step yet, 1 failure so far, checkpoint of step 4" in said
     assert "step 5/9" in said
-    assert "warning: gpu-1: 900 MHz: look at its cooling" in said
+    assert "warning: gpu-1, gpu-2: 900 MHz: look at its cooling" in said
 
 
 def test_status_says_for_how_long_a_command_runs_that_tells_no_steps(
