@@ -6,10 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from contract import lease
+from contract.durations import duration
 from contract.exit_codes import ExitCode
 from contract.run_dir import RunFiles
 from entrypoint.cluster.client import (
@@ -45,6 +48,8 @@ from entrypoint.processes.inbox import (
 )
 from entrypoint.processes.services import Services
 from entrypoint.run import token as run_token
+from entrypoint.run.lease import SILENCE_SECONDS, look
+from entrypoint.run.lost_head import failover, what_follows
 from entrypoint.run.tls import files as tls_files
 
 log = logging.getLogger(__name__)
@@ -269,4 +274,14 @@ class Membership:
         except wait.GaveUpError as error:
             source = _head(settings).source
             remedy = f"check {source}, and that the head runs and can be reached from here"
-            raise wait.GaveUpError(f"{error}: {remedy}") from None
+            raise wait.GaveUpError(f"{error}: {remedy}{self._lost_head()}") from None
+
+    def _lost_head(self) -> str:
+        """Return what the run directory tells of a head that was killed; "" if of none."""
+        run = RunFiles(self.settings.run_dir)
+        with suppress(OSError):
+            silent, is_over = lease.silence(run.leases), look(run.leases)[1].get("over")
+            if silent is not None and silent > SILENCE_SECONDS and not is_over:
+                follows = what_follows(failover(run), silent)
+                return f". The head of {run.root} was last there {duration(silent)} ago: {follows}"
+        return ""

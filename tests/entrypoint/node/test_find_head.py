@@ -94,6 +94,16 @@ def test_where_its_name_has_no_answer_the_next_head_is_where_its_lease_says(
     silent.set()
 
 
+def test_a_worker_that_is_new_goes_at_once_to_the_worker_that_leads_now(tmp_path: Path) -> None:
+    place = HeadLocator("127.0.0.6", tmp_path / ".leases")
+    place.leases.mkdir()
+    (place.leases / "1").write_text('{"address": "127.0.0.6", "beat": 3}')  # it was killed
+    assert place.find() == ["127.0.0.6"]
+    with Lease(place.leases, address="127.0.0.7", was_worker=True):
+        assert place.find() == ["127.0.0.7"]
+        assert not place.is_at("127.0.0.6")
+
+
 def test_before_it_was_found_once_a_lease_may_be_of_a_head_long_gone(
     tmp_path: Path, silent: threading.Event
 ) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.cluster import client
 from entrypoint.cluster.client import RefusedError
@@ -32,6 +37,7 @@ from entrypoint.processes.inbox import (
     StopAsked,
 )
 from entrypoint.processes.services import Services
+from entrypoint.run.lost_head import Failover
 from tests.support.control import TOKEN, VERSIONS, Head
 from tests.support.waiting import eventually
 
@@ -91,6 +97,38 @@ def test_a_ray_that_ends_now_and_then_is_started_again_each_time(
 ) -> None:
     endings = [RayEnded(1)] * (2 * TRIES)
     assert kept(monkeypatch, *endings, HeadSaid("finished", 0), steady=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"host": "node-7"}, "was last there 3 min 20 s ago: no worker takes its place, as no"),
+        ({"host": "node-7", "over": True}, "can be reached from here"),
+    ],
+)
+def test_a_worker_that_gives_up_says_what_the_run_directory_tells_of_its_head(
+    tmp_path: Path, closed_port: int, row: dict[str, object], said: str
+) -> None:
+    run = RunFiles(tmp_path)
+    run.leases.mkdir()
+    (run.leases / "1").write_text(json.dumps(row))
+    long_ago = time.time() - 200
+    os.utime(run.leases / "1", (long_ago, long_ago))
+    failover = Failover.of_head(120.0, "").as_dict()
+    append_event(run.journal, "start", "this is the head", {"failover": failover})
+    environ = {
+        "RAY_WORKER": "1",
+        "ROLLCALL_HEAD_ADDRESS": "127.0.0.6",
+        "ROLLCALL_CONTROL_PORT": str(closed_port),
+        "ROLLCALL_HEAD_TIMEOUT": "0.2s",
+        "ROLLCALL_RUN_DIR": str(tmp_path),
+    }
+    settings = read_settings(environ)
+    services = Services(settings, is_head=False, env={}, tell=print)
+    with pytest.raises(wait.GaveUpError) as caught:
+        Membership(settings, {}, TOKEN, Inbox(), services)._join_once()
+    assert re.search(said.replace("20 s", r"2\d s"), str(caught.value))
+    assert ("was last there" in str(caught.value)) != bool(row.get("over"))
 
 
 def test_a_worker_that_waits_for_its_head_follows_the_heads_name_to_another_address(
