@@ -70,4 +70,10 @@ def test_a_head_without_a_job_says_how_to_submit_one(head: Head, tab: Page) -> N
     head.control.phase = HeadPhase.AWAITING_JOB
     opened(head, tab)
     expect(tab.locator("#state")).to_have_text("Waiting for a job (rollcall submit)")
+    expect(tab.locator("#verdict")).to_have_text("The cluster is ready, and waits for jobs.")
+    expect(tab.locator("#bring")).to_contain_text("rollcall submit -- COMMAND")
+    expect(tab.locator("#of-samples")).to_be_hidden()
+    expect(tab.locator("#facts")).not_to_contain_text("PPO")
+    models = [{"model": name, "model_path": f"/m/{name}"} for name in ("hf", "Qwen")]
+    assert tab.evaluate("those => those.map(modelOf)", models) == ["/m/hf", "Qwen"]
     expect(tab.locator("#run-rows tr")).to_have_count(1)

@@ -171,9 +171,14 @@ const pairs = rows => rows.map(([key, value]) => make("div", {className: String(
 /** Pure: the best value of the run's main metric, and when; null without one. */
 const bestOf = best => best ? `${number(best.value)} ${best.title}, ${best.step ? `step ${best.step}` : "before training"}` : null;
 
+const NO_NAME = /^(?:model|hf|final|best|latest|export.*|checkpoint.*|global_step.*|[0-9a-f]{40})$/;
+
+/** Pure: the model's name; its path if the last part of that names no model. */
+const modelOf = ({model, model_path}) => NO_NAME.test(model ?? "") ? model_path || model : model;
+
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
-  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", state.run.model], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
+  const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", modelOf(state.run)], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
   rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", (!state.is_live || state.outcome) && state.run.created ? dated(state.run.created) : null]);
   const ended = state.outcome?.ended;
   if (ended) rows.push(["Ended", dated(ended)], ["Took", state.run.created ? duration(Math.max(0, Date.parse(ended) - Date.parse(state.run.created)) / 1000) : null]);
