@@ -35,6 +35,8 @@ STARTERS: Mapping[str, tuple[str, ...]] = {
 }
 """Programs and builtins that start the command behind them, and their flags with a value. What they
 change has no effect on a job."""
+AS_MEANT = ("env", "exec", "command")
+"""Those whose whole effect a job has: their variables, or none."""
 SHELLS = ("bash", "sh", "dash", "zsh")
 CONTINUED = re.compile(r"\\?\s*\n\s*|\\")
 """A word that is the end of a line, as in a manifest that no shell reads."""
@@ -69,10 +71,11 @@ def unwrapped(words: Sequence[str]) -> Unwrapped:
         wrapper, behind = _wrapper(rest)
         if not wrapper:
             break
-        if PurePath(wrapper[0]).name == RAYS_CLIENT[0]:  # its variables are not the job's
+        name = PurePath(wrapper[0]).name
+        if name == RAYS_CLIENT[0]:  # its variables are not the job's
             before += [f"{name}={value}" for name, value in variables.items()]
             variables = {}
-        before += wrapper
+        before += [] if name in AS_MEANT and len(wrapper) == 1 else wrapper
         more, rest = variables_before(behind)
         variables |= more
     return Unwrapped(variables, rest, (*before, *dropped))

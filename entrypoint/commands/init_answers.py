@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.options import did_you_mean, ended
+from contract.options import MISTYPED, did_you_mean, ended, nearest
 from entrypoint.commands.init_platforms import (
     COMPOSE,
     KUBERNETES,
@@ -19,11 +19,15 @@ from entrypoint.commands.init_platforms import (
     RUNPOD,
 )
 
+FILES = ("--model", "--data", "--reward")
+"""Flags whose answers may name files."""
 OWN = "own"
 """The reward that is written for the run."""
 ROW_FILES = (".jsonl", ".json", ".parquet")
 NO_MODELS = (*ROW_FILES, ".csv", ".txt", ".py", ".yaml", ".yml")
 """Ends of names that are a file's, and no model's."""
+MISTYPED_FILE = 0.9
+"""difflib's ratio from which a file's name, with its end, counts as a mistyped one."""
 NUMBERS = {"--nodes": (1, 10_000), "--gpus": (0, 64)}
 """Flag → the least and the greatest number."""
 SPELLINGS = {
@@ -64,6 +68,23 @@ class Place:
         return next((path for path in paths if path.exists()), None)
 
     @property
+    def near(self) -> str:
+        """Return the name that is most like it where it would lie; "" if none is."""
+        path = Path(self.name)
+        for base in (self._run, Path.cwd()):
+            there = _entries((base / path).parent)
+            of_kind = {one.stem: one.name for one in there if one.suffix == path.suffix}
+            whole = nearest(path.name, [one.name for one in there], cutoff=MISTYPED_FILE)
+            if near := whole or of_kind.get(nearest(path.stem, of_kind, cutoff=MISTYPED), ""):
+                return str(path.with_name(near))
+        return ""
+
+    @property
+    def could_be_here(self) -> bool:
+        """Return whether the directory in which it would lie is here."""
+        return (self._run / self.name).parent.is_dir()
+
+    @property
     def spelled(self) -> str:
         """Return how run.yaml names it: by its whole path, if the run's directory lacks it."""
         away = self.path not in (None, Path(os.path.normpath(self._run / self.name)))
@@ -78,6 +99,13 @@ class Place:
     @property
     def _run(self) -> Path:
         return self.directory.absolute()
+
+
+def _entries(directory: Path) -> Sequence[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +250,39 @@ def model(name: str, directory: Path) -> Place | None:
     return None
 
 
+def _place(flag: str, value: str, directory: Path) -> Place | None:
+    """Return where the file lies that an answer names; None if it names none.
+
+    Raises AnswerError.
+    """
+    if flag == "--data":
+        found = data(value, directory)
+        return found.place if found.is_file else None
+    return model(value, directory) if flag == "--model" else reward_file(value, directory)
+
+
+def _refuse_absent(place: Place | None, flag: str, *, is_run_here: bool) -> None:
+    """Raise AnswerError for what is not there, and is like another name, or could be nowhere else.
+
+    `is_run_here`: the run is started here, and not by a platform whose nodes may have it.
+    """
+    if place is None or place.path is not None:
+        return
+    if near := place.near:
+        raise AnswerError(f"{flag} {place.name}: no such file or directory. Did you mean {near}?")
+    if is_run_here and place.could_be_here:
+        made = "; `rollcall prepare arithmetic --out .` makes one" if flag == "--data" else ""
+        raise AnswerError(
+            f"{flag} {place.name}: no such file or directory. Give one that is there{made}"
+        )
+
+
 def check(flag: str, value: str, directory: Path) -> None:
     """Raise AnswerError if an answer to the question of a flag is not possible."""
     if not value.isprintable():
         raise AnswerError(f"{flag} {value!r}: it has a line break or another control character")
-    if flag == "--model":
-        model(value, directory)
-    elif flag == "--data":
-        data(value, directory)
-    elif flag == "--reward":
-        reward_file(value, directory)
+    if flag in FILES:
+        _refuse_absent(_place(flag, value, directory), flag, is_run_here=False)
     elif flag == "--platform":
         if value not in PLATFORMS:
             of = f"it is one of {', '.join(PLATFORMS)}"
@@ -248,6 +299,9 @@ def check(flag: str, value: str, directory: Path) -> None:
 def check_together(options: argparse.Namespace) -> None:
     """Raise AnswerError for an answer that has no effect beside the others, or contradicts them."""
     platform, name = options.platform, options.name
+    for flag in FILES:
+        place = _place(flag, getattr(options, flag[2:]), options.dir)
+        _refuse_absent(place, flag, is_run_here=platform == NO_PLATFORM)
     if platform == NO_PLATFORM:
         for flag, given in (("--image", options.image), ("--shared", options.shared)):
             if given is not None:

@@ -25,13 +25,14 @@ from typing import Any, NoReturn
 
 from contract.exit_codes import ExitCode
 from contract.launch.shell_wrapping import SHELLS
-from contract.options import MISTYPED, did_you_mean
+from contract.options import MISTYPED, did_you_mean, nearest
 from trainer.config.translate import command as commands
 from trainer.config.translate.bash.open_text import is_open, pieces
 from trainer.config.translate.bash.scope import Place
 from trainer.config.translate.bash.syntax import BYTES
 from trainer.config.translate.command import TRAINERS, Command, TranslateError
 from trainer.config.translate.config_file import with_file
+from trainer.config.translate.python_script import with_script
 from trainer.config.translate.rows import UNSET
 from trainer.config.translate.translation import Translation, flag_words, plain, translated
 
@@ -67,15 +68,15 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     own, command = _parted(words)
-    if _runs_script(own):
-        own = own[1:]
+    if not command:
+        own = _with_arguments(own)
     elif _runs_script(command):
         own += [command[1], *(f"--argument={word}" for word in command[2:])]
         command = []
     options = _parser().parse_args(own)
     try:
         found = _command(options, command)
-        made = translated(with_file(found))
+        made = translated(with_script(with_file(found)))
     except TranslateError as error:
         return _fail(str(error), options)
     except (OSError, UnicodeDecodeError) as error:
@@ -119,6 +120,29 @@ def _foreign(words: Sequence[str]) -> int | None:
             return place
         place += 1 if equals or name not in WITH_VALUE else 2
     return None
+
+
+def _with_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments of `translate`, to which those of the script are added.
+
+    Behind the script, a word is the script's unless it is like a flag of `translate`.
+    """
+    first = _foreign(words)
+    if first is None or words[first] == "-":
+        return list(words)
+    place = first + (2 if _runs_script(words[first:]) else 1)
+    own = [*words[:first], words[place - 1]]
+    given: list[str] = []
+    while place < len(words):
+        name, equals, _ = words[place].partition("=")
+        if name[:1] == "-" and nearest(name, OWN, cutoff=MISTYPED):
+            end = place + (1 if equals or name not in WITH_VALUE else 2)
+            own += words[place:end]
+            place = end
+        else:
+            given.append(f"--argument={words[place]}")
+            place += 1
+    return own + given
 
 
 def _runs_script(words: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from contract.launch.command_lines import ASSIGNMENT, OPENRLHF_PPO, OPENRLHF_STAGE
 from trainer.config.config import Config
 from trainer.config.read_flags import aliases
-from trainer.config.translate import shell
+from trainer.config.translate import python_script, shell
 from trainer.config.translate.rows import UNSET
 
 OPENRLHF, VERL, TRL = "openrlhf", "verl", "trl"
@@ -167,12 +167,18 @@ def _program_in(words: Sequence[str]) -> tuple[str, int] | None:
                 return trainer, place
         if PurePath(word).name == "trl" and words[place + 1 : place + 2] == ["grpo"]:
             return TRL, place + 1
+    for place, word in enumerate(words):
+        if word.endswith(".py") and python_script.is_grpo(word, _flags(words[place + 1 :])[0]):
+            return TRL, place
     return None
 
 
 def _command(words: list[str], wanted: str, *, bare: bool = True) -> Command | None:
     """Return the command; None if it is not a trainer's. `bare`: flags alone may be a command."""
     found = _program_in(words)
+    scripts = [place for place, word in enumerate(words) if word.endswith(".py")]
+    if found is None and wanted == TRL and scripts:
+        found = TRL, scripts[0]
     if found is None:
         trainer = wanted or (_of_flags(words) if bare else "")
         if not trainer or not bare:
@@ -245,6 +251,12 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
     named = next(iter([*others, *inner]), "")
+    scripts = [word for words in commands for word in words if word.endswith(".py")]
+    if scripts and not named:
+        return (
+            f"{scripts[0]}: neither its flags nor its text have what TRL's GRPO has. Run it as it "
+            "is (docs/recipes/torchrun.md); if it is one all the same, add --from trl"
+        )
     if stage := OPENRLHF_STAGE.search(named):
         return (
             f"{named} is not a command of PPO or GRPO: give its flags as they are to "

@@ -38,6 +38,8 @@ from trainer.config.translate.verl_conversions import MEGATRON
 
 ELLIPSES = ("...", "…", "etc.")
 HYDRA = re.compile(r"--config-(?P<what>path|name|dir)=(?P<value>.*)")
+OF_EVERY_SHELL = ("HOME", "LOGNAME", "PWD", "USER")
+"""Variables that a shell has set already."""
 AS_WITHOUT = "the same as without it"
 RUN = "/checkpoints"
 """A run directory for the check of a translation; the entrypoint gives the right one."""
@@ -114,7 +116,8 @@ def translated(command: Command) -> Translation:
     made.needed += [_needed(name, why) for name, why in command.missing.items()]
     made.warnings += command.notes
     _leave_out_without_effect(made)
-    open_ = {needs_variable(word) for word in made.words} - {"", *command.missing}
+    named = {needs_variable(word) for word in made.words}
+    open_ = named - {"", *OF_EVERY_SHELL, *command.missing}
     if open_:
         made.first.append(
             f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
@@ -146,7 +149,10 @@ def _of_hydra(what: str, value: str) -> Iterator[str]:
 def _of_scripts(command: Command) -> Iterator[str]:
     """Yield what the flags of a TRL script do not tell."""
     if command.program.endswith(".py"):
-        yield f"{command.program}: what the script sets by itself is not seen"
+        yield (
+            f"{command.program}: of what the script sets by itself, only constants in calls of "
+            "GRPOConfig and GRPOTrainer are seen"
+        )
     yield "prompts: add --apply_chat_template if they are messages"
     if not {"num_processes", "nproc_per_node", "num_gpus"} & {*command.launcher, *command.given}:
         yield "processes: none are named, so batches are those of one; add --num_processes"

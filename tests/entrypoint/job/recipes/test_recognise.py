@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from contract.launch.shell_wrapping import unwrapped
 from entrypoint.config.read import read_settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.recognise import recipe_of, settings_for
@@ -91,6 +92,25 @@ def test_a_guides_command_has_its_own_recipe(file: str) -> None:
 def test_a_command_line_of_a_trainer_is_known(job: str, recipe: str) -> None:
     assert recipe_of(job.split()) == recipe
     assert recipe_of(job.split(), "command") == "command", "ROLLCALL_RECIPE says otherwise"
+
+
+@pytest.mark.parametrize(
+    ("job", "dropped"),
+    [
+        ("env X=1 torchrun train.py", ""),
+        ("exec env X=1 Y=2 torchrun train.py", ""),
+        ("command torchrun train.py", ""),
+        ("env X=1 nohup torchrun train.py", "nohup"),
+        ("nice -n 5 env X=1 torchrun train.py", "nice -n 5"),
+    ],
+)
+def test_a_wrapper_whose_whole_effect_the_job_has_is_not_said_to_have_none(
+    job: str, dropped: str
+) -> None:
+    found = unwrapped(job.split())
+    assert " ".join(found.dropped) == dropped
+    assert found.command == ["torchrun", "train.py"]
+    assert found.variables.get("X") == ("1" if "X=1" in job else None)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,54 @@ run_name: null
 env: {TOKENIZERS_PARALLELISM: "false"}
 num_processes: 4
 """
+
+
+SCRIPT = """\
+import trl
+from trl import GRPOTrainer
+args = trl.GRPOConfig(learning_rate=2e-6, num_generations=4, bf16=True, max_steps=2 * 3, seed=None)
+GRPOTrainer(model="m/m", args=args, reward_funcs=lambda completions: 1.0).train()
+"""
+
+
+def test_the_constants_of_a_script_of_trl_s_trainer_are_read_and_typed_flags_count_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    typed = ["--learning_rate", "3e-6", "--dataset_name", "o/d"]
+    code, out, err = run(capsys, "python", str(script), *typed)
+    made = flags(out)
+    assert code == 1, err
+    assert made["--actor_learning_rate"] == ["3e-6"]
+    assert made["--n_samples_per_prompt"] == ["4"]
+    assert made["--pretrain"] == ["m/m"]
+    assert "--max_steps" not in made
+    assert f"{script}: of what the script sets by itself, only constants" in err
+    script.write_text("print()\n")
+    code, out, err = run(capsys, "python", str(script), *typed)
+    assert (code, out) == (64, "")
+    assert f"{script}: neither its flags nor its text have what TRL's GRPO has" in err
+    assert run(capsys, "--from", "trl", "--", "python", str(script), *typed)[0] == 1
+    (of_grpo,) = [run(capsys, "python", "away.py", *typed, "--num_generations", "4")]
+    assert flags(of_grpo[1])["--n_samples_per_prompt"] == ["4"]
+
+
+@pytest.mark.parametrize(
+    "words", [["bash", "{}", "m/m", "4"], ["{}", "m/m", "4"], ["--json", "sh", "{}", "m/m", "4"]]
+)
+def test_words_behind_a_script_are_its_arguments(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("trl grpo --model_name_or_path $1 --num_generations $2\n")
+    _, out, _ = run(capsys, *(word.format(script) for word in words))
+    found = json.loads(out)["flags"] if "--json" in words else out.split()
+    assert found[found.index("--pretrain") + 1] == "m/m"
+    assert found[found.index("--n_samples_per_prompt") + 1] == "4"
+    code, _, err = run(capsys, str(script), "--jsn")
+    assert code == 64
+    assert "did you mean --json?" in err
 
 
 def test_trl_s_config_file_is_read_and_typed_flags_count_more(

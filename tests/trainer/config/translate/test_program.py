@@ -317,7 +317,7 @@ def test_a_launcher_before_trl_s_script_gives_the_layout(
     assert made["--actor_num_gpus_per_node"] == ["8"]
     assert made["--zero_stage"] == ["3"]
     assert made["--ring_attn_size"] == ["4"]
-    assert "train_grpo.py: what the script sets by itself is not seen" in err
+    assert "train_grpo.py: of what the script sets by itself, only constants" in err
     assert code == 1  # the data and the reward are in the script
 
 
