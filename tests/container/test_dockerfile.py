@@ -155,8 +155,7 @@ def test_the_page_on_extending_the_image_names_the_locked_versions() -> None:
     named = f"torch {verl['torch']}, vLLM {verl['vllm']} and transformers {verl['transformers']}"
     assert named in page
     assert f'"ray[default]=={main["ray"]}"' in page
-    assert f"TRL {main['trl']} is in every image" in page
-    assert f"OpenRLHF {main['openrlhf']} is in the main environment" in page
+    assert f"| image | TRL {main['trl']} | OpenRLHF {main['openrlhf']} |" in page
     assert locked("rocm")["openrlhf"] == main["openrlhf"]
     assert locked("cpu")["trl"] == locked("rocm")["trl"] == main["trl"]
     deepspeed = locked("cuda-build")["deepspeed"]

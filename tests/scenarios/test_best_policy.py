@@ -69,7 +69,7 @@ def test_if_the_model_before_training_is_best_the_journal_says_so(
     train(config, reward)
     told = [event["sentence"] for event in read_events(config.files.journal)]
     assert [one for one in told if "best" in one] == [
-        "The model before training is the best so far: eval/accuracy 0.900. After a step, that of "
+        "The model before training is the best so far: eval/reward 0.900. After a step, that of "
         f"step {step} is the best: {value:.3f}."
         for step, value in ((1, 0.1), (2, 0.3))
     ]

@@ -120,7 +120,7 @@ def test_a_reader_cannot_have_a_whole_journal_read_at_once(
 
 def test_the_state_names_run_head_and_what_its_reader_may(head: Head) -> None:
     row = {"run_id": "a1", "recipe": "builtin", "model": "tiny"}
-    head.run.run.write_text(json.dumps(row))
+    head.run.run.write_text(json.dumps(row | {"command": ["--pretrain", "tiny"]}))
     state = head.get("/v1/state").json()
     facts = {"name": head.run.root.name, "id": "a1", "recipe": "builtin", "model": "tiny"}
     assert state["run"] == {**facts, "run_dir": str(head.run.root), "algorithm": "PPO (gae)"}

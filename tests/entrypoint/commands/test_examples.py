@@ -80,7 +80,7 @@ def test_an_example_uses_every_gpu_and_needs_what_the_page_says(name: str, tmp_p
     row = planned(CLUSTERS[name], *job)
     assert row["faults"] == []
     assert row["warnings"] == []
-    (counts,) = re.findall(r"^\| steps of the whole run \|(.*)\|$", PAGE.read_text(), re.M)
+    (counts,) = re.findall(r"^\| steps of the run \|(.*)\|$", PAGE.read_text(), re.M)
     if name in WITH_STEPS:
         assert counts.split("|")[WITH_STEPS.index(name)].strip() == str(row["steps"]["count"])
     layout = row["layout"]
