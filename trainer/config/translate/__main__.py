@@ -39,8 +39,8 @@ from trainer.config.translate.translation import Translation, flag_words, plain,
 PROG = "rollcall translate"
 LOST = 1
 EXIT = """exit codes:
-  0   every flag has a counterpart, or needs none
-  1   something is lost, or still to be given: standard error says what
+  0   every flag has a counterpart, or needs none; what was not seen is optional
+  1   something has no counterpart, or is still to give: standard error says what
   64  there is no such command, or a wrong argument"""
 WIDTH = 96
 WITH_VALUE = ("--from", "--set", "--argument", "--number")
@@ -240,7 +240,7 @@ def _tell(made: Translation) -> None:
     for title, lines in (
         ("has no counterpart", made.lost),
         ("still to give", made.needed),
-        (f"defaults of {made.trainer} that differ here", defaults),
+        (f"added: defaults of {made.trainer} that differ here", defaults),
         ("set before it runs", made.first),
         ("not seen here; give what applies", made.unseen),
         ("warnings", made.warnings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -251,11 +252,13 @@ def _why_none(commands: Sequence[Sequence[str]]) -> str:
             "it as it is (docs/recipes/verl.md), or give the keys of main_ppo alone after --"
         )
     named = next(iter([*others, *inner]), "")
-    scripts = [word for words in commands for word in words if word.endswith(".py")]
+    scripts = [(word, words) for words in commands for word in words if word.endswith(".py")]
     if scripts and not named:
+        script, words = scripts[0]
+        typed = shlex.join(words).replace(UNSET, "$")
         return (
-            f"{scripts[0]}: neither its flags nor its text have what TRL's GRPO has. Run it as it "
-            "is (docs/recipes/torchrun.md); if it is one all the same, add --from trl"
+            f"{script}: neither its flags nor its text have what TRL's GRPO has. It runs as it is: "
+            f"`rollcall up {typed}` (docs/from-trl.md). If it is GRPO all the same, add --from trl"
         )
     if stage := OPENRLHF_STAGE.search(named):
         return (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Self
 
 NOTHING = ("", "null", "None")
 """Values that stand for no value."""
@@ -53,6 +54,19 @@ def absent(why: str) -> Unsaid:
 
 def needless(why: str) -> Unsaid:
     return Unsaid(why, lost=False)
+
+
+class Remarked(str):
+    """The value of our flag, with a sentence on what it changes."""
+
+    __slots__ = ("remark",)
+
+    remark: str
+
+    def __new__(cls, value: str, remark: str) -> Self:
+        made = super().__new__(cls, value)
+        made.remark = remark
+        return made
 
 
 Answer = str | Unsaid

@@ -11,19 +11,19 @@ from contract.options import FALSE as FALSE_WORDS
 from contract.options import MISTYPED, ConfigError, MissingFile, did_you_mean, nearest
 from contract.options import TRUE as TRUE_WORDS
 from contract.redaction import redact
-from trainer.config import layout
 from trainer.config import values as kinds
 from trainer.config.config import Config
 from trainer.config.no_effect import NO_EFFECT
 from trainer.config.parse import DESCRIPTION, PROG, parse, read
 from trainer.config.read_flags import aliases
 from trainer.config.schema import Declared, by_group, flags_of
-from trainer.config.translate import openrlhf
+from trainer.config.translate import nodes, openrlhf
 from trainer.config.translate.command import OPENRLHF, TRL, VERL, Command, TranslateError
 from trainer.config.translate.rows import (
     NOTHING,
     TRUE,
     UNSET,
+    Remarked,
     Row,
     Table,
     Unsaid,
@@ -123,7 +123,11 @@ def translated(command: Command) -> Translation:
             f"{', '.join(sorted(open_))}: must be set in the shell that runs the command, or give "
             f"the value, as in --set {min(open_)}=…"
         )
-    _count_nodes(made)
+    workers = nodes.workers([plain(word) for word in made.words])
+    if isinstance(workers, str):
+        made.first.append(workers)
+    elif not nodes.is_open(command):
+        made.environment["EXPECTED_WORKERS"] = str(workers)
     _check(made)
     made.lost = [*dict.fromkeys(made.lost)]
     return made
@@ -156,20 +160,6 @@ def _of_scripts(command: Command) -> Iterator[str]:
     yield "prompts: add --apply_chat_template if they are messages"
     if not {"num_processes", "nproc_per_node", "num_gpus"} & {*command.launcher, *command.given}:
         yield "processes: none are named, so batches are those of one; add --num_processes"
-
-
-def _count_nodes(made: Translation) -> None:
-    """Say how many workers the head waits for, or how many GPUs the roles need."""
-    reading = read(Config, [plain(word) for word in made.words], PROG, DESCRIPTION)
-    config = layout.settled(reading.config, reading.given)
-    if config.colocate_all_models:
-        if config.actor_num_nodes > 1:
-            made.environment["EXPECTED_WORKERS"] = str(config.actor_num_nodes - 1)
-    else:
-        made.first.append(
-            f"the roles need {layout.of(config).slots} GPUs: EXPECTED_WORKERS is the number of "
-            "their nodes without the head"
-        )
 
 
 def plain(text: str) -> str:
@@ -264,6 +254,8 @@ def _say(made: Translation, row: Row, value: str, settings: Values, *, is_given:
         if _is_off(row.ours, texts):
             return
         made.flags[row.ours] = texts
+        if isinstance(answer, Remarked):
+            made.warnings.append(f"{row.theirs}={plain(value)}: {answer.remark}")
         if not is_given:
             made.by_default.add(row.ours)
     elif before != texts and is_given:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer.config.translate import policy_losses as losses
 from trainer.config.translate import verl_conversions as by
+from trainer.config.translate import verl_rewards as rewards
 from trainer.config.translate.rows import (
     TRUE,
     Answer,
@@ -28,7 +29,7 @@ TESTS = f"{ROLLOUT}.val_kwargs"
 OWN_REWARD = "as FILE.py:NAME, the name from the key name; the function runs as it is"
 KEYS: list[Row] = [
     Row("data.train_files", "prompt_data", by=by.data_sets),
-    Row("data.train_files", "remote_rm_url", by=by.reward,
+    Row("data.train_files", "remote_rm_url", by=rewards.reward,
         note="the reward, which verl takes from each row's data_source: by the path's name; "
         "dapo, aime: math-verify"),
     Row("data.val_files", "eval_dataset", by=by.data_sets),
@@ -141,16 +142,24 @@ KEYS: list[Row] = [
     Row("critic.grad_clip", "critic_max_norm", by=number, default="1.0"),
     by.critic_as_policy("ppo_mini_batch_size"),
     by.critic_as_policy("ppo_epochs"),
-    *(Row(f"{key}.path", "remote_rm_url", by=by.own_reward, note=OWN_REWARD)
-      for key in by.OWN_REWARD),
-    Row("reward_model.model.path", "reward_pretrain", by=by.model_path),
-    Row("reward.reward_model.model_path", "reward_pretrain", by=by.model_path),
-    *by.overlong_penalty("reward_model.reward_kwargs.overlong_buffer_cfg"),
-    *by.overlong_penalty("reward.reward_kwargs.overlong_buffer_cfg"),
-    *by.overlong_penalty("reward_model.overlong_buffer"),
-    Row("reward.reward_manager.name", by=by.reward_manager, default="naive",
+    *(Row(f"{key}.path", "remote_rm_url", by=rewards.own_reward, note=OWN_REWARD)
+      for key in rewards.OWN_REWARD),
+    Row("custom_reward_function.name", "remote_rm_url", by=rewards.own_name, old=True,
+        note="with the key path"),
+    Row("reward.custom_reward_function.name", "remote_rm_url", by=rewards.own_name,
+        default="compute_score", note="with the key path"),
+    Row("reward_model.model.path", "reward_pretrain", by=rewards.model_path),
+    Row("reward.reward_model.model_path", "reward_pretrain", by=rewards.model_path),
+    Row("reward_model.enable", "reward_pretrain", by=rewards.model_switch, old=True,
+        note="with the model's path"),
+    Row("reward.reward_model.enable", "reward_pretrain", by=rewards.model_switch,
+        default="False", note="with the model's path"),
+    *rewards.overlong_penalty("reward_model.reward_kwargs.overlong_buffer_cfg"),
+    *rewards.overlong_penalty("reward.reward_kwargs.overlong_buffer_cfg"),
+    *rewards.overlong_penalty("reward_model.overlong_buffer"),
+    Row("reward.reward_manager.name", by=rewards.reward_manager, default="naive",
         note="--remote_rm_url is the reward"),
-    Row("reward_model.reward_manager", by=by.reward_manager, old=True,
+    Row("reward_model.reward_manager", by=rewards.reward_manager, old=True,
         note="--remote_rm_url is the reward"),
     Row("algorithm.adv_estimator", "advantage_estimator", by=by.estimator, default="gae",
         note="grpo: group_norm; reinforce_plus_plus: reinforce; gpg, grpo_passk and the "
@@ -244,8 +253,7 @@ NEEDLESS = [
         f"{ROLLOUT}.response_length {ROLLOUT}.calculate_log_probs {ROLLOUT}.do_sample "
         f"{ACTOR}.data_loader_seed {ROLLOUT}.seed "
         f"reward.num_workers "
-        "reward.custom_reward_function.name custom_reward_function.name reward_model.enable "
-        "reward.reward_model.enable reward_model.num_workers "
+        "reward_model.num_workers "
         "reward_model.reward_loop_* ",
         AS_HERE,
         lost=False,
@@ -308,7 +316,7 @@ ABSENT = [
     ),
     *several("reward.reward_manager.*", "--remote_rm_url is the reward"),
     *several(
-        " ".join(f"{key}.reward_kwargs.*" for key in by.OWN_REWARD),
+        " ".join(f"{key}.reward_kwargs.*" for key in rewards.OWN_REWARD),
         "write the value into the function, as its parameter's default",
         old=True,
     ),

@@ -49,6 +49,7 @@ def test_the_constants_of_a_script_of_trl_s_trainer_are_read_and_typed_flags_cou
     code, out, err = run(capsys, "python", str(script), *typed)
     assert (code, out) == (64, "")
     assert f"{script}: neither its flags nor its text have what TRL's GRPO has" in err
+    assert f"`rollcall up python {script} --learning_rate 3e-6 --dataset_name o/d`" in err
     assert run(capsys, "--from", "trl", "--", "python", str(script), *typed)[0] == 1
     (of_grpo,) = [run(capsys, "python", "away.py", *typed, "--num_generations", "4")]
     assert flags(of_grpo[1])["--n_samples_per_prompt"] == ["4"]
@@ -176,10 +177,44 @@ def test_dapo_s_data_have_no_boxes_and_its_reward_is_minus_1_or_1(
     given = {"enable": "True", "len": "128", "penalty_factor": "1.0"}
     words = [f"reward_model.overlong_buffer.{name}={value}" for name, value in given.items()]
     command = [*VERL.split(), MODEL, f"data.train_files={files}", *words]
-    _, out, _ = run(capsys, "--", *[word for word in command if "gsm8k.parquet" not in word])
+    _, out, err = run(capsys, "--", *[word for word in command if "gsm8k.parquet" not in word])
     made = flags(out)
     assert made.get("--remote_rm_url") == (reward and [reward])
     assert made["--overlong_penalty_factor"] == [factor]
+    assert (f"the reward is {reward}, by the path's name" in err) == (reward is not None)
+    assert ("overlong_buffer.penalty_factor=1.0: it is 0.5 here" in err) == (factor == "0.5")
+
+
+def test_keys_that_are_a_part_of_the_reward_are_not_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = ["custom_reward_function.path=my.py", "custom_reward_function.name=score"]
+    model = ["reward_model.enable=True", "reward_model.model.path=m/rm"]
+    for words, flag in ((own, "--remote_rm_url my.py:score"), (model, "--reward_pretrain m/rm")):
+        for given in (words, words[::-1]):
+            _, out, err = run(capsys, "--", *VERL.split(), MODEL, *given)
+            assert flag in out
+            assert "reward_function" not in err
+            assert "reward_model.enable" not in err
+    code, _, err = run(capsys, "--", *VERL.split(), MODEL, model[0])
+    assert (code, "reward_model.enable=True: give the reward model's path" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        ([*VERL.split(), MODEL, "trainer.nnodes=16"], "15"),
+        ([*VERL.split(), MODEL, "trainer.nnodes=$NODES"], None),
+        (["trl", "grpo", "--model_name_or_path", "m", "--num_processes", "4"], "0"),
+        (["python3", "-m", "openrlhf.cli.train_ppo_ray", "--colocate_all_models"], "0"),
+    ],
+)
+def test_the_command_says_how_many_workers_the_head_waits_for(
+    capsys: pytest.CaptureFixture[str], words: list[str], workers: str | None
+) -> None:
+    _, out, _ = run(capsys, "--", *words)
+    begin = "" if workers is None else f"EXPECTED_WORKERS={workers} "
+    assert out.startswith(f"{begin}rollcall up -- ")
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ def translate(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, lis
 def test_a_command_after_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--", *VERL.split(), MODEL)
     assert (code, "has no counterpart" in err) == (0, False)
-    assert out.startswith("rollcall up -- --pretrain Qwen/Qwen2.5-0.5B --remote_rm_url gsm8k")
+    assert out.startswith(
+        "EXPECTED_WORKERS=0 rollcall up -- --pretrain Qwen/Qwen2.5-0.5B --remote_rm_url gsm8k"
+    )
     assert flags(out)["--num_episodes"] == ["30"]
-    assert "defaults of verl 0.9 that differ here" in err
+    assert "added: defaults of verl 0.9 that differ here" in err
 
 
 @pytest.mark.parametrize("own", [[], ["--from", "verl"], ["--json"]])
@@ -164,7 +166,7 @@ def test_val_only_without_the_evaluation_before_it_trains_as_there(
 ) -> None:
     words = ["+trainer.val_only=true", "trainer.val_before_train=False"]
     _, out, _ = run(capsys, "--", *SEARCH_R1.split(), *words)
-    assert out.startswith("rollcall up")
+    assert out.startswith("EXPECTED_WORKERS=0 rollcall up")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ def test_the_help_says_the_exit_codes_and_the_command_is_rollcalls() -> None:
         text=True,
         check=True,
     )
-    assert "1   something is lost, or still to be given" in done.stdout
+    assert "1   something has no counterpart, or is still to give" in done.stdout
     done = subprocess.run(
         [rollcall, "translate", "-"],
         input=f"{VERL} {MODEL}",
@@ -416,7 +418,7 @@ def test_the_help_says_the_exit_codes_and_the_command_is_rollcalls() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("rollcall up -- --pretrain")
+    assert done.stdout.startswith("EXPECTED_WORKERS=0 rollcall up -- --pretrain")
 
 
 def test_several_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
