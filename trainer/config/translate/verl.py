@@ -323,9 +323,8 @@ ABSENT = [
     *several(f"{ROLLOUT}.val_kwargs.top_k", "all tokens may be sampled", default="-1"),
     *several(f"{ROLLOUT}.val_kwargs.top_p", "evaluation has only a temperature", default="1.0"),
     *several("data.gen_batch_size", "filtering draws as many prompts as are missing", lost=False),
-    *several(
-        "algorithm.filter_groups.*", "filtering draws until a step is full, without a limit"
-    ),
+    *several("algorithm.filter_groups.*",
+             "filtering ends the run after ten times a step's prompts were replaced"),
     *several(
         f"data.tokenizer {MODEL}.tokenizer_path", "the tokenizer is that of --pretrain", lost=True
     ),
