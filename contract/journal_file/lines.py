@@ -180,6 +180,7 @@ DETAILS: Mapping[str, Fits] = {
     "failure": _is_text,
     "evidence": _is_text,
     "place": _is_text,
+    "service": _is_text,
     "lost": _is_text,
     "resume": _is_text,
     "outcome": _is_text,

@@ -35,7 +35,7 @@ from entrypoint.machine.gpus import discover
 from entrypoint.net import wait
 from entrypoint.processes.inbox import Inbox, RayFailedError, UnfitRayError
 from entrypoint.run import errors
-from entrypoint.run.failure_classes import FailureClass
+from entrypoint.run.failure_classes import FailureClass, service_of
 from entrypoint.run.flight_record import run_end
 from entrypoint.run.restore import OtherRunError
 from entrypoint.run.run_attempts import TELLS_STEPS
@@ -277,6 +277,7 @@ class Supervisor:
                 lost_nodes=list(result.lost_nodes),
                 evidence=reason.sentence,
                 place=reason.place,
+                service=service_of(failure, reason.sentence),
             )
         found = classes.find_evidence(result, failure)
         node = (found.node or self._worker_at(found.address)) if found else None

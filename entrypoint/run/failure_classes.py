@@ -6,13 +6,14 @@ tests/data/failures has a line that a program really printed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from contract.exit_codes import CORRECT, RESUMES, STORAGE, ExitCode
-from contract.launch.log_lines import CORRUPTION, KILLED_RANK
+from contract.launch.log_lines import CORRUPTION, KILLED_RANK, NOT_IN_CACHE
 
 
 class FailureClass(StrEnum):
@@ -195,7 +196,7 @@ FAILURES: Mapping[FailureClass, Failure] = {
         evidence="exit code 69, the model hub unreachable",
         answer="wait for the service, then resume",
         reason="a service did not answer",
-        remedy=f"Look at the service and its log. {RESUMES}",
+        remedy=f"Look at the service that the cause names, and its log. {RESUMES}",
         driver_code=ExitCode.UNREACHABLE,
         is_cause=True,
         patterns=(
@@ -296,8 +297,23 @@ FAILURES: Mapping[FailureClass, Failure] = {
 }
 """UNKNOWN has patterns that name what died, not why."""
 
+HUB = "hub"
+"""The service that a failure's event names if models and data sets come from it."""
+OF_HUB = re.compile(
+    rf"{NOT_IN_CACHE}|LocalEntryNotFoundError|We couldn't connect to 'http|//huggingface\.co/"
+)
+"""Evidence of SERVICE that tells of the hub."""
+REMEDY_OF_HUB = (
+    "Run `hf download NAME` where there is a network, with HF_HOME on storage that all nodes see. "
+    f"Or set HF_ENDPOINT to a mirror of the hub, or give a local path. {RESUMES}"
+)
 REMEDIES: Mapping[str, str] = {str(name): row.remedy for name, row in FAILURES.items()}
 """Class of the failure that has ended the run → what to do."""
+
+
+def service_of(failure: FailureClass, evidence: str) -> str:
+    """Return which service did not answer, if it is known; else ""."""
+    return HUB if failure is FailureClass.SERVICE and OF_HUB.search(evidence) else ""
 
 
 def evidence_of(details: Mapping[str, Any], sentence: str) -> str:

@@ -21,6 +21,9 @@ log = logging.getLogger("rollcall")
 MOST_SAID = 1000
 """Events whose sentences this head has logged, the newest: a look at the journal is due sooner."""
 
+LONG_FAILURE, SHOWN_AGAIN = 160, 80
+"""Characters from which the console shows a failure that comes again in part, and how many."""
+
 WARNING_KINDS = frozenset(
     {
         *(
@@ -59,6 +62,8 @@ class Journal:
         self.attempt: int | None = None
         self._said: deque[tuple[int | None, str, str]] = deque(maxlen=MOST_SAID)
         """Attempt, kind and sentence of events that are logged and were not read again."""
+        self._failure: Mapping[str, Any] | None = None
+        """The event of the last failure that is logged."""
 
     def record(self, kind: str, sentence: str, /, **details: Any) -> None:
         """Append the event and log its sentence.
@@ -75,13 +80,30 @@ class Journal:
         self.write(kind, sentence, **details)
 
     def say(self, event: Mapping[str, Any]) -> None:
-        """Log the sentence of an event."""
+        """Log the sentence of an event.
+
+        A long failure that comes again is shown in part; a failed end with its last failure.
+        """
         kind, details = event["kind"], event["details"]
         level = logging.WARNING if kind in WARNING_KINDS else logging.INFO
         if kind == "outcome" and details.get("outcome") == "failed":
             level = logging.ERROR
         fields = {"event": kind, "attempt": event["attempt"], "details": details}
-        log.log(level, "%s", event["sentence"], extra=fields)
+        log.log(level, "%s", self._shown(event), extra=fields)
+        if kind == "failure":
+            self._failure = event
+
+    def _shown(self, event: Mapping[str, Any]) -> str:
+        sentence, before = str(event["sentence"]), self._failure
+        if before is None:
+            return sentence
+        if event["kind"] == "failure":
+            again = sentence == before["sentence"] and len(sentence) > LONG_FAILURE
+            return f"{sentence[:SHOWN_AGAIN].rstrip()}… (as before)" if again else sentence
+        if event["kind"] != "outcome" or event["details"].get("outcome") != "failed":
+            return sentence
+        failure = before["details"].get("failure", "")
+        return f"{sentence}. The last failure: {before['sentence'].removeprefix(f'{failure}: ')}"
 
     def lacks_on_console(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event that was read is of this attempt, and `record` has not said it.

@@ -180,8 +180,9 @@ def read(run: RunFiles) -> Ended | None:
     told = steps if stored_json.is_count(steps := result.get("steps")) else 0
     outcome = str(last["details"]["outcome"])
     of = str(failure["details"]["failure"]) if failure else None
+    service = str(failure["details"].get("service", "")) if failure else ""
     code = last["details"].get("exit_code")
-    to_do = remedy(outcome, code if isinstance(code, int) else None, of)
+    to_do = remedy(outcome, code if isinstance(code, int) else None, of, service)
     if _is_job_that_is_over(run):
         to_do = to_do.replace(RESUMES, OVER)
     ended = Ended(

@@ -29,7 +29,12 @@ from entrypoint.job.recipes import base as recipes
 from entrypoint.job.run_context import RunContext
 from entrypoint.job.supervisor import Outcome
 from entrypoint.processes.inbox import Inbox
-from entrypoint.run.failure_classes import REMEDIES, FailureClass
+from entrypoint.run.failure_classes import (
+    REMEDIES,
+    REMEDY_OF_HUB,
+    FailureClass,
+    service_of,
+)
 from entrypoint.run.journal import Journal
 from tests.support.control import TOKEN, Head
 
@@ -135,6 +140,26 @@ def test_status_and_report_begin_with_outcome_cause_remedy_and_log(
         assert row["place"] == "/job/data.py:12"
         assert row["to_do"] == REMEDIES["unknown"]
         assert row["log"] == str(run.logs / "attempt-2.log")
+
+
+@pytest.mark.parametrize(
+    ("said", "to_do"),
+    [
+        ("owner/model is not a directory here and not whole in the cache /c", REMEDY_OF_HUB),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load", REMEDY_OF_HUB),
+        ("the reward server http://h:5000 does not answer", REMEDIES["service"]),
+    ],
+)
+def test_the_remedy_of_a_service_is_that_of_the_one_which_did_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str, to_do: str
+) -> None:
+    run = RunFiles(tmp_path)
+    journal = Journal(run.journal, "head")
+    journal.record("attempt", "attempt 1 starts")
+    about = {"failure": "service", "service": service_of(FailureClass.SERVICE, said)}
+    journal.record("failure", f"service: {said}", **about)
+    journal.record("outcome", "giving up", outcome="failed", exit_code=70)
+    assert status_row(run, capsys)["to_do"] == to_do
 
 
 def test_a_run_that_failed_before_its_first_attempt_names_the_heads_log(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from contract.options import ConfigError
+from entrypoint.run import failure_classes
+from entrypoint.run.failure_classes import FailureClass
 from tests.support.hub_server import Hub
 from tests.support.tiny_run import Tiny, to_argv
 from trainer.models import hub
@@ -126,6 +128,7 @@ def test_offline_is_one_sentence_with_what_to_do(tmp_path: Path) -> None:
         "HubUnreachableError owner/model is not a directory here and not whole in"
     )
     assert "HF_HUB_OFFLINE is set" in line
+    assert failure_classes.service_of(FailureClass.SERVICE, line) == failure_classes.HUB
     assert "`hf download owner/model`" in line
 
 
