@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contract.durations import counted
 from env.types import RewardRequest, Score, brief, finite, no_number
 
 LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
@@ -99,7 +100,7 @@ def read_answer(answer: object, count: int) -> list[Score]:
             f"no list of rewards in {given}: each completion needs a number in a list"
         )
     if len(rewards) != count:
-        raise AnswerError(f"{len(rewards)} rewards for {count} completions")
+        raise AnswerError(f"{counted(len(rewards), 'reward')} for {counted(count, 'completion')}")
     metrics = _metrics(fields, count)
     errors = fields.get("errors")
     errors = errors if isinstance(errors, list) and len(errors) == count else [None] * count

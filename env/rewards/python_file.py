@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,8 +67,11 @@ def load_callable(path: Path, name: str, parameters: str) -> Callable[..., Any]:
 def _callable_of(module: object, path: Path, name: str, parameters: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
+        names = callables_in(module)
+        as_in = (difflib.get_close_matches(name, names, n=1) or names)[:1]
         raise RewardFileError(
-            f"{path}: defines no function {name}{parameters}: {offered(name, module)}"
+            f"{path}: defines no function {name}{parameters}: {offered(name, module)}",
+            remedy=f"Name the one that scores, as in {path}:{as_in[0]}" if as_in else "",
         )
     if isinstance(function, type):
         try:

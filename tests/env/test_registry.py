@@ -99,7 +99,7 @@ def test_a_file_may_return_lists_arrays_and_dictionaries(tmp_path: Path, returne
     [
         ("raise KeyError('x')", "raised KeyError: 'x'"),
         ("raise SystemExit(0)", "raised SystemExit: 0"),
-        ("return [1.0]", "1 rewards for 2 completions"),
+        ("return [1.0]", "1 reward for 2 completions"),
         ("return 'ok'", "no list of rewards"),
     ],
 )

@@ -100,7 +100,8 @@ def try_rewards(config: Config, prompts: Sequence[Prompt]) -> Iterator[Found]:
             reward = reward_function(spec)
         except RewardSpecError as error:
             trouble = unloaded(flag, error, error.raised)
-            yield replace(trouble, problem=shown(error.problem), remedy=error.remedy)
+            problem = shown(_of_file(flag, error.problem))
+            yield replace(trouble, problem=problem, remedy=error.remedy)
             continue
         if not prompts:
             problem = f"it was loaded and not run: no row of {config.prompt_data} is on this disk"
@@ -133,10 +134,21 @@ def try_combination(config: Config) -> Iterator[Trouble]:
 def unloaded(flag: str, error: Exception, raised: Raised | None) -> Trouble:
     """Return why a user's code cannot be loaded."""
     away = raised is not None and raised.cause is Cause.OUTAGE
-    file, python, _ = flag.partition(" ")[2].partition(".py")
     place = raised.place if raised else ""
-    trouble = Trouble(flag, shown(str(error)), place or file + python, refuses=not away)
+    problem = shown(_of_file(flag, str(error)))
+    trouble = Trouble(flag, problem, place or _file_in(flag), refuses=not away)
     return _of_machine(trouble, raised) if raised else trouble
+
+
+def _file_in(flag: str) -> str:
+    """Return the file of code that a flag's value names; "" if it names none."""
+    file, python, _ = flag.partition(" ")[2].partition(".py")
+    return file + python
+
+
+def _of_file(flag: str, problem: str) -> str:
+    """Return a problem without its file, which the flag before it names."""
+    return problem.removeprefix(f"{Path(_file_in(flag))}: ")
 
 
 def failed(flag: str, raised: Raised, when: str) -> Trouble:

@@ -316,7 +316,8 @@ def _value(one: Declared, given: Given) -> tuple[Any, Fault | None]:
     try:
         value = values.convert(one.kind, [one.about.synonyms.get(text, text) for text in texts])
     except ValueError:
-        wrong = f"must be {values.described(one.kind)}"
+        wanted = values.described(one.kind, one.about)
+        wrong = f"must be {wanted}" if any(texts) else f"needs a value: {wanted}"
         return None, Fault(given.label, shown, wrong, _remedy(one.about))
     if problem := one.about.problem(value):
         return None, Fault(given.label, shown, problem, _remedy(one.about))

@@ -190,6 +190,8 @@ def read_file(path: Path, known: Mapping[str, object]) -> tuple[list[Given], lis
     except OSError as error:
         problem, remedy = f"cannot be read: {error.strerror}", "Give a file that this machine sees"
         return [], [MissingFile("--config", str(path), problem, remedy)]
+    except yaml_text.NotYamlError as error:
+        return [], [_fault(path, str(error), "Correct it")]
     except ValueError as error:
         return [], [_fault(path, f"is broken: {' '.join(str(error).split())}", "Correct it")]
     if isinstance(content, dict) and STAGES in content and STAGES not in known:

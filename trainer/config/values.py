@@ -10,9 +10,10 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
 from contract.files import stored_json
-from contract.options import boolean, plain
+from contract.options import Bounds, boolean, plain
 
 MANY = 1_000_000
+ANY = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class _Kind(NamedTuple):
 
 KINDS: Mapping[Any, _Kind] = {
     bool: _Kind("", "true or false", boolean),
-    int: _Kind("INT", "a whole number up to 2^53", whole_number),
+    int: _Kind("INT", "a whole number", whole_number),
     float: _Kind("NUMBER", "a number", float),
     Path: _Kind("PATH", "a path", lambda text: Path(text).absolute()),
     PurePath: _Kind("PATH", "a path", PurePath),
@@ -122,9 +123,13 @@ def word(kind: Any) -> str:
     return _kind(kind).word
 
 
-def described(kind: Any) -> str:
-    """Return the type for a sentence that begins with "must be"."""
+def described(kind: Any, bounds: Bounds = ANY) -> str:
+    """Return the type for a sentence that begins with "must be"; of an integer, with its bounds."""
     kind = plain(kind)
+    if kind is int:
+        least = "up" if bounds.at_least is None else f"from {bounds.at_least:.9g}"
+        greatest = "2^53" if bounds.at_most is None else f"{bounds.at_most:.9g}"
+        return f"{_kind(kind).described} {least} to {greatest}"
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
         many = "numbers" if part in (int, float) else "texts"

@@ -239,6 +239,6 @@ def test_a_reward_function_gets_texts_and_columns(tmp_path: Path) -> None:
     assert not second.ok  # None is not a zero
     weighted = reward_function([f"{path}:later:0.5", f"{path}:later"])(asked)
     assert [score.reward for score in weighted] == [3.0, 3.0]
-    assert "1 rewards for 2" in reward_function(f"{path}:short")(asked)[0].error
+    assert "1 reward for 2" in reward_function(f"{path}:short")(asked)[0].error
     with pytest.raises(RewardSpecError, match="defines no function wrong"):
         reward_function(f"{path}:wrong")

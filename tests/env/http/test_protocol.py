@@ -94,7 +94,7 @@ def test_answers_of_other_servers_are_read() -> None:
         ("busy", "no list of rewards in 'busy'"),
         (None, "no list of rewards"),
         ({"rewards": 1.0}, "no list of rewards"),
-        ({"rewards": [1.0]}, "1 rewards for 2 completions"),
+        ({"rewards": [1.0]}, "1 reward for 2 completions"),
         ({"rewards": [1.0, 2.0, 3.0]}, "3 rewards for 2"),
         ({"rewards": [1.0, float("nan")]}, "nan is not a finite number"),
         ({"rewards": [1.0, "2"]}, r"'2' is a text \(str\): give a number, such as 1.0"),

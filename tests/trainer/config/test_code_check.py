@@ -124,7 +124,7 @@ def test_the_rows_answer_and_nonsense_are_scored(
     [
         ("label_of_another", "def label_of_another", "needs `label`, and is called with `answer`"),
         ("adds", "len(c) + a", "TypeError: unsupported operand"),
-        ("one_for_all", "def one_for_all", "in one call, .* it fails: 1 rewards for 4 completions"),
+        ("one_for_all", "def one_for_all", "in one call, .* it fails: 1 reward for 4 completions"),
         (
             "no_kwargs",
             "def no_kwargs",
@@ -155,7 +155,8 @@ def test_what_would_fail_in_the_run_is_a_fault_with_the_users_line(
 def test_a_wrong_name_is_a_fault(tiny: Tiny, file: Path, run_dir: Path) -> None:
     (fault,) = tried(config_of(tiny, run_dir, f"{file}:nosuch")).faults
     assert "defines no function nosuch(completions, **columns)" in fault
-    assert f"Correct {file}" in fault
+    assert re.search(f"Name the one that scores, as in {file}:\\w+$", fault)
+    assert fault.count(str(file)) == 2, "once in the flag, once in the remedy"
 
 
 def test_a_file_without_a_name_is_answered_with_the_names_in_it(
@@ -165,6 +166,8 @@ def test_a_file_without_a_name_is_answered_with_the_names_in_it(
     own.write_text("def good(completions, **kwargs): ...\n\ndef other(): ...\n")
     (fault,) = tried(config_of(tiny, run_dir, str(own))).faults
     assert fault.endswith(f"it defines good, other. Name the one that scores, as in {own}:good")
+    (fault,) = tried(config_of(tiny, run_dir, f"{own}:othr")).faults
+    assert fault.endswith(f"did you mean other? Name the one that scores, as in {own}:other")
 
 
 @pytest.mark.parametrize(

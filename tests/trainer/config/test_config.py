@@ -57,10 +57,10 @@ def test_a_flag_without_its_value_is_a_fault_beside_all_others() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(["--gamma", "--adam_betas", "0.9", "--actor.eps_clpi", "3", "--seed"])
     said = str(caught.value)
-    assert "--gamma: must be a number" in said
+    assert "--gamma: needs a value: a number" in said
     assert "--adam_betas: must be 2 numbers (given: 0.9)" in said
     assert "--actor.eps_clpi: unknown flag. Did you mean --actor.eps_clip?" in said
-    assert "--seed: must be a whole number" in said
+    assert "--seed: needs a value: a whole number from 0 to 2^53" in said
     assert "--run_dir: is required" in said
 
 
@@ -68,7 +68,7 @@ def test_a_number_that_json_does_not_hold_and_an_object_that_is_too_deep_are_fau
     with pytest.raises(ConfigError) as caught:
         parse(["--max_steps", "1" + "0" * 20, "--environment_args", "[" * 3000])
     said = str(caught.value)
-    assert "--max_steps: must be a whole number up to 2^53" in said
+    assert "--max_steps: must be a whole number from 1 to 2^53" in said
     assert "--environment_args: must be a JSON object" in said
 
 

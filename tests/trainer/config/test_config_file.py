@@ -34,7 +34,7 @@ def written(folder: Path, name: str, text: str) -> Path:
         ("a.toml", "bf16 = 3", "a.toml: bf16: must be true or false (given: 3)"),
         ("a.toml", "load_in_4bit = true", "a.toml: load_in_4bit: is not supported"),
         ("a.toml", "gamma = = 1", "a.toml). Correct it"),
-        ("a.yaml", "gamma: [", "a.yaml). Correct it"),
+        ("a.yaml", "gamma: [", "--config: is not YAML in line 1 (given: "),
         ("a.yaml", "gamma: 1\nlambd: 1\ngamma: 0.9", "the key gamma is there twice"),
         ("a.yaml", "actor: {adam: {lr: 1, lr: 2}}", "the key lr is there twice"),
         ("a.yaml", "- gamma", "holds no keys"),

@@ -162,7 +162,7 @@ class PreferenceFlags:
     learning_rate: float | None = Group.PREFERENCES.flag(
         None,
         "peak of the one model",
-        unsupported="PPO has two: give --actor_learning_rate and --critic_learning_rate",
+        unsupported="Give --actor_learning_rate; with a critic, also --critic_learning_rate",
     )
     chosen_key: str = Group.PREFERENCES.flag(
         "",
