@@ -127,9 +127,9 @@ def described(kind: Any, bounds: Bounds = ANY) -> str:
     """Return the type for a sentence that begins with "must be"; of an integer, with its bounds."""
     kind = plain(kind)
     if kind is int:
-        least = "up" if bounds.at_least is None else f"from {bounds.at_least:.9g}"
-        greatest = "2^53" if bounds.at_most is None else f"{bounds.at_most:.9g}"
-        return f"{_kind(kind).described} {least} to {greatest}"
+        begin = "up" if bounds.at_least is None else f"from {bounds.at_least:.9g}"
+        end = "2^53" if bounds.at_most is None else f"{bounds.at_most:.9g}"
+        return f"{_kind(kind).described} {begin} to {end}"
     if typing.get_origin(kind) is tuple:
         part, least, most = _parts(kind)
         many = "numbers" if part in (int, float) else "texts"
