@@ -20,7 +20,7 @@ from contract.options import MISTYPED, ParseError, did_you_mean, nearest
 from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
 from entrypoint.commands.examples import shown
-from entrypoint.commands.named_run import GIVE_A_RUN, not_a_run, run_at, with_run
+from entrypoint.commands.named_run import lack, not_a_run, run_at, with_run
 from entrypoint.config import parsers
 from entrypoint.job.recipes.base import UnknownFlag
 
@@ -229,8 +229,7 @@ def run(text: str) -> Path:
     """Return a run's directory. Raises ArgumentTypeError."""
     if found := run_at(text):
         return found
-    problem = not_a_run(text) or f"{text} is not a run: {GIVE_A_RUN}"
-    raise argparse.ArgumentTypeError(problem)
+    raise argparse.ArgumentTypeError(lack(text))
 
 
 def path_or_job(text: str) -> Path | str:

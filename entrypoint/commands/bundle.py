@@ -23,7 +23,7 @@ from contract.redaction import MASK, SECRET_NAME, redact
 from contract.run_dir import RunFiles
 from entrypoint.commands.arguments import Parser, fail, version
 from entrypoint.commands.found_run import run_of
-from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.named_run import lack
 from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
@@ -45,8 +45,12 @@ def main(arguments: Sequence[str]) -> int:
         return fail(str(error), ExitCode.USAGE, as_json=options.json)
     name = f"rollcall-{run.root.resolve().name}"
     out = options.out or Path(f"{name}.tar.gz")
-    if why := _no_run(run):
-        return fail(why, ExitCode.RUN_DIR, as_json=options.json)
+    try:
+        is_run = run.journal.is_file() or run.run.is_file()
+    except OSError as error:
+        return fail(errors.describe(error), ExitCode.RUN_DIR, as_json=options.json)
+    if not is_run:
+        return fail(lack(str(run.root)), ExitCode.USAGE, as_json=options.json)
     if not out.name.endswith(ENDINGS):
         sentence = f"--out {out} has another ending: give a name that ends in .tar.gz"
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
@@ -83,22 +87,6 @@ def parser() -> Parser:
     add("--out", type=Path, metavar="FILE", help="the archive: a new .tar.gz (default: here)")
     add("--json", action="store_true", help="one JSON object")
     return made
-
-
-def _no_run(run: RunFiles) -> str:
-    """Return why there is no run; "" if there is one."""
-    try:
-        if not run.root.exists():
-            return f"{run.root} does not exist: {GIVE_A_RUN}"
-        if not run.root.is_dir():
-            return f"{run.root} is not a directory: {GIVE_A_RUN}"
-        has_files = run.journal.is_file() or run.run.is_file()
-    except OSError as error:
-        return errors.describe(error)
-    if not has_files:
-        lacks = f"it has neither {run.journal.name} nor {run.run.name}"
-        return f"{run.root} is not a run: {lacks}; {GIVE_A_RUN}"
-    return ""
 
 
 def _with_node(found: Gathered, environ: Mapping[str, str]) -> Gathered:

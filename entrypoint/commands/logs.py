@@ -17,7 +17,7 @@ from contract.files import stored_json
 from contract.options import did_you_mean
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_queue_protocol import which_job
-from entrypoint.commands.head_client import AwayError, NoAnswerError, ask, patiently
+from entrypoint.commands.head_client import AwayError, NoAnswerError, NoRunError, ask, patiently
 from entrypoint.commands.log_part import Fold, Part, without_rays
 from entrypoint.commands.remote import end_of_run, job_path
 from entrypoint.config.settings import Settings
@@ -239,6 +239,8 @@ def _find_head(settings: Settings) -> None:
     """Raises NoAnswerError: with 73 if there is neither a run here nor a head."""
     try:
         ask(settings, "GET", "/v1/logs")
+    except NoRunError as error:
+        raise NoAnswerError(str(error), ExitCode.RUN_DIR) from None
     except NoAnswerError as error:
         no_token = run_token.for_client(settings) is None
         if settings.url or not (no_token or isinstance(error, AwayError)):

@@ -25,13 +25,14 @@ def run_at(text: str) -> Path | None:
 
 def not_a_run(text: str) -> str:
     """Return why a path is no run, and what to do; "" for a run, and for a word that is no path."""
-    return "" if run_at(text) or not PATH.fullmatch(text) else _lack(text)
+    return "" if run_at(text) or not PATH.fullmatch(text) else lack(text)
 
 
-def _lack(text: str) -> str:
+def lack(text: str) -> str:
+    """Return what a path without a run lacks, and what to do; every command says it so."""
     try:
         if _is_directory(text):
-            return f"no run is in {text}: it has no {RunFiles(Path()).journal.name}; {GIVE_A_RUN}"
+            return f"{text} is not a run: it has no {RunFiles(Path()).journal.name}; {GIVE_A_RUN}"
         there = "is not a directory" if Path(text).exists() else "does not exist"
     except (OSError, ValueError):
         there = "cannot be looked at by this user"
@@ -45,7 +46,7 @@ def directory_without_run(options: argparse.Namespace) -> str:
     """
     names = getattr(options, "names", None) or [getattr(options, "job", None)]
     word = names[0]
-    return _lack(word) if isinstance(word, str) and _is_directory(word) else ""
+    return lack(word) if isinstance(word, str) and _is_directory(word) else ""
 
 
 def _is_directory(text: str) -> bool:

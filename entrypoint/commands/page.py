@@ -22,7 +22,7 @@ from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
 from entrypoint.commands.head_client import NoAnswerError, ask, keys_of
 from entrypoint.commands.logs import LogsHere, source_of
-from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.named_run import lack
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING
@@ -82,6 +82,8 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
     from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
 
     path: Path = options.path
+    if not path.is_dir():
+        raise NoAnswerError(lack(str(path)), ExitCode.USAGE)
     os.scandir(path).close()  # raises OSError if it cannot be read
     run = RunFiles(path)
     if run.journal.exists():
@@ -90,11 +92,8 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
             print(f"{path} has a head that lives: this is its page", file=sys.stderr)
             return _open_head(own, options)
     elif not run_list.find(path):
-        sentence = (
-            f"{path} is not a run and has none: no directory in it, down to {run_list.DEEPEST} "
-            f"folders, has a {run.journal.name}; {GIVE_A_RUN}, or a directory above it"
-        )
-        raise NoAnswerError(sentence, ExitCode.RUN_DIR)
+        below = f"No directory in it, down to {run_list.DEEPEST} folders, has one either"
+        raise NoAnswerError(f"{lack(str(path))}. {below}", ExitCode.USAGE)
     try:
         server = KeptRunsServer(path, options.port)
     except OSError as error:

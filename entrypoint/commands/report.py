@@ -17,7 +17,7 @@ from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.found_run import run_of
-from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.named_run import lack
 from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.run import comparison, known_secrets, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return fail(str(error), ExitCode.USAGE, as_json=options.json)
     try:
         if not run.journal.is_file():
-            sentence = f"{shown(run.root)} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
-            return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
+            return fail(lack(str(run.root)), ExitCode.USAGE, as_json=options.json)
         secrets = known_secrets.of(run, os.environ)
         jobs = read_run.of_jobs(run, secrets)
         own = _own(run, secrets, needed=not jobs)
@@ -74,8 +73,7 @@ def _compare(options: argparse.Namespace) -> int:
         run = RunFiles(path)
         try:
             if not run.journal.is_file():
-                sentence = f"{shown(path)} is not a run: it has no {run.journal.name}; {GIVE_A_RUN}"
-                return fail(sentence, ExitCode.RUN_DIR, as_json=options.json)
+                return fail(lack(str(path)), ExitCode.USAGE, as_json=options.json)
             found.append(comparison.read(run))
         except NothingToReportError as error:
             return fail(f"{shown(path)}: {error}", ExitCode.RUN_DIR, as_json=options.json)

@@ -14,7 +14,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.access import TOKEN
 from entrypoint.commands.arguments import addresses
 from entrypoint.commands.head_client import NoAnswerError, ask
-from entrypoint.commands.named_run import GIVE_A_RUN
+from entrypoint.commands.named_run import GIVE_A_RUN, lack
 from entrypoint.config import parsers
 from entrypoint.config.settings import Settings
 
@@ -55,7 +55,7 @@ def _of_run(settings: Settings, run: str | None) -> Settings:
         path = Path(run).absolute()
         if RunFiles(path).journal.exists():
             return replace(settings, run_dir=path)
-        raise NoAnswerError(f"{path} is not a run: {GIVE_A_RUN}", ExitCode.RUN_DIR)
+        raise NoAnswerError(lack(run), ExitCode.USAGE)
     try:
         return replace(settings, urls=tuple(addresses(run).split(",")))
     except argparse.ArgumentTypeError as error:

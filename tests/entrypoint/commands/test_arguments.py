@@ -150,8 +150,8 @@ def test_wrong_words_exit_with_64_and_say_what_would_be_right(
     ("word", "said"),
     [
         ("/no/such", "/no/such does not exist: give the run's directory"),
-        ("./empty", "no run is in ./empty: it has no journal.jsonl; give the run's directory"),
-        (".", "no run is in .: it has no journal.jsonl"),
+        ("./empty", "./empty is not a run: it has no journal.jsonl; give the run's directory"),
+        (".", ". is not a run: it has no journal.jsonl"),
         ("./file", "./file is not a directory"),
         ("./" + 300 * "x", "cannot be looked at by this user"),
     ],
@@ -183,7 +183,7 @@ def test_a_path_without_a_run_is_a_wrong_word_whatever_run_the_settings_name(
         ("wait --timeout 1s", 77),
         ("open", 77),
         ("list", 77),
-        ("report RUN", 73),
+        ("report RUN", 64),
         ("doctor", 64),
     ],
 )

@@ -216,9 +216,9 @@ def test_an_archive_that_exists_stays_as_it_is(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("nothing", "--out", "x.tar.gz"), 73, "nothing does not exist: give the run's directory"),
-        ((".", "--out", "x.tar.gz"), 73, "neither journal.jsonl nor run.json; give the run"),
-        (("file", "--out", "x.tar.gz"), 73, "file is not a directory"),
+        (("nothing", "--out", "x.tar.gz"), 64, "nothing does not exist: give the run's directory"),
+        ((".", "--out", "x.tar.gz"), 64, "is not a run: it has no journal.jsonl; give the run"),
+        (("file", "--out", "x.tar.gz"), 64, "file is not a directory"),
         (("run", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
         (("run", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
     ],

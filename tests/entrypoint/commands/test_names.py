@@ -111,5 +111,5 @@ def test_a_path_comes_before_a_job_of_its_name(
 ) -> None:
     (tmp_path / "job-1").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert entrypoint._ask(cli.parse(["open", "job-1"]), {}) == 73
-    assert "job-1 is not a run and has none" in capsys.readouterr().err
+    assert entrypoint._ask(cli.parse(["open", "job-1"]), {}) == 64
+    assert "job-1 is not a run: it has no journal.jsonl" in capsys.readouterr().err

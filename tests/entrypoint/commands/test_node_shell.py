@@ -143,7 +143,7 @@ def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
         (tmp_path / name).mkdir()
     assert entry._ask(cli.parse([command, "empty"]), LOGIN) == 64
     said = capsys.readouterr().err
-    assert "no run is in empty: it has no journal.jsonl; give the run's directory" in said
+    assert "empty is not a run: it has no journal.jsonl; give the run's directory" in said
     assert "For a job, a node or a log of this name, set ROLLCALL_RUN_DIR" in said
     assert entry._ask(cli.parse(["logs", "reward"]), LOGIN) == 0
 

@@ -32,9 +32,9 @@ def opened(*words: str, **env: str) -> int:
 @pytest.mark.parametrize(
     ("name", "code", "why"),
     [
-        ("nosuch", 73, "nosuch"),
-        ("file", 73, "Not a directory"),
-        ("empty", 73, "is not a run and has none: no directory in it, down to 4 folders"),
+        ("nosuch", 64, "nosuch does not exist: give the run's directory"),
+        ("file", 64, "file is not a directory"),
+        ("empty", 64, "is not a run: it has no journal.jsonl; give the run's directory"),
     ],
 )
 def test_a_path_without_runs_is_an_error(
@@ -55,8 +55,8 @@ def test_nodes_of_other_runs_that_live_here_are_not_asked(
         raise node_shell.UnnamedRunError
 
     monkeypatch.setattr(node_shell, "with_node", several)
-    assert opened(str(tmp_path)) == 73
-    assert f"{tmp_path} is not a run and has none" in capsys.readouterr().err
+    assert opened(str(tmp_path)) == 64
+    assert f"{tmp_path} is not a run: " in capsys.readouterr().err
 
 
 def test_a_directory_of_another_user_is_an_error(tmp_path: Path) -> None:

@@ -194,12 +194,18 @@ def test_no_token_names_the_directory_that_was_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     absent = tmp_path / "absent"
+    no_run = f"no run is found: {absent} is not there. Set ROLLCALL_RUN_DIR to the run's directory"
     for directory, why in (
-        (absent, f"{absent} is not there. Set ROLLCALL_RUN_DIR to the run's directory"),
-        (tmp_path, f"no head has begun a run in {tmp_path} yet"),
+        (absent, no_run),
+        (tmp_path, f"no token: no head has begun a run in {tmp_path} yet"),
     ):
         assert rollcall({"ROLLCALL_RUN_DIR": str(directory), "RAY_WORKER": "0"}, "status") == 77
-        assert f"no token: {why}" in capsys.readouterr().err
+        assert why in capsys.readouterr().err
+    elsewhere = {"ROLLCALL_RUN_DIR": str(absent), "ROLLCALL_HEAD_ADDRESS": "10.0.0.7"}
+    assert rollcall(elsewhere, "status") == 77
+    assert f"no token: {absent} is not there" in capsys.readouterr().err
+    assert rollcall({"ROLLCALL_RUN_DIR": str(absent), "RAY_WORKER": "0"}, "logs") == 73
+    assert capsys.readouterr().err.count("no run") == 1
     RunFiles(tmp_path).unfit.parent.mkdir(exist_ok=True)
     RunFiles(tmp_path).unfit.write_text("the head gn1 does not start: host.ports: 6379 is taken")
     assert rollcall({"ROLLCALL_RUN_DIR": str(tmp_path), "RAY_WORKER": "0"}, "status") == 77

@@ -120,7 +120,7 @@ def test_a_graded_reward_is_called_a_reward_also_where_all_of_one_evaluation_wer
     [
         (["a", "b", "--html", "x"], ExitCode.USAGE, "--html is of one run"),
         ([*"abcdefghi"], ExitCode.USAGE, "8 runs at most"),
-        (["a", "nothing"], ExitCode.RUN_DIR, "nothing is not a run"),
+        (["a", "nothing"], ExitCode.USAGE, "nothing does not exist: give the run's directory"),
         (["a", "cluster"], ExitCode.RUN_DIR, "cluster: it has submitted jobs alone: give one"),
     ],
 )

@@ -243,7 +243,8 @@ def test_a_torn_last_line_is_passed_over_and_the_next_event_is_whole(tmp_path: P
 def test_no_run_and_a_run_without_events_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report_command.main([str(tmp_path / "none")]) == ExitCode.RUN_DIR
+    (tmp_path / "none").mkdir()
+    assert report_command.main([str(tmp_path / "none")]) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert "is not a run: it has no journal.jsonl; give the run's directory" in said
     run = journal(tmp_path / "run", [])
