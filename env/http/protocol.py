@@ -17,7 +17,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract.durations import counted
 from env.types import RewardRequest, Score, brief, finite, no_number
 
 LEGACY_METRICS = {"format_rewards": "format", "acc_rewards": "acc"}
@@ -100,11 +99,15 @@ def read_answer(answer: object, count: int) -> list[Score]:
             f"no list of rewards in {given}: each completion needs a number in a list"
         )
     if len(rewards) != count:
-        raise AnswerError(f"{counted(len(rewards), 'reward')} for {counted(count, 'completion')}")
+        raise AnswerError(f"{_counted(len(rewards), 'reward')} for {_counted(count, 'completion')}")
     metrics = _metrics(fields, count)
     errors = fields.get("errors")
     errors = errors if isinstance(errors, list) and len(errors) == count else [None] * count
     return [_score(*item) for item in zip(rewards, metrics, errors, strict=True)]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _score(reward: object, metrics: Mapping[str, float], error: object) -> Score:
