@@ -317,7 +317,7 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         if options.run_dir:
             environ = node_shell.of_run(environ, options.run_dir)
         elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
-            environ, own = node_shell.with_node(environ), environ
+            environ, own = node_shell.with_node(environ, address=options.address or ""), environ
             is_taken = environ is not own
             is_guessed = is_taken and not node_shell.is_only_run(environ)
             if is_taken and not is_named:
@@ -334,6 +334,8 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
     if options.address:
         environ = {**environ, "ROLLCALL_URL": options.address}
+    elif not is_guessed:
+        environ = node_shell.of_named_run(environ)
     answers = {
         "submit": jobs.submit,
         "pipeline": pipeline.pipeline,

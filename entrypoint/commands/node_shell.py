@@ -6,6 +6,7 @@ on, an SSH server does not.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +21,8 @@ FIRST = "1"
 TAKE_OVER = """while IFS= read -r -d '' word; do export "$word"; done < /proc/1/environ"""
 ELSEWHERE = ("ROLLCALL_URL", "ROLLCALL_HEAD_ADDRESS")
 """Variables that say where a head is, whatever its run."""
+PORT = re.compile(r":(\d+)/?$")
+"""At the end of an address."""
 SHOWN = 4
 """Names in the warning."""
 
@@ -32,15 +35,21 @@ class UnnamedRunError(Exception):
     """The shell names no run, and the command must not guess it; the message names what lives."""
 
 
-def with_node(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str]:
+def with_node(
+    environ: Mapping[str, str], proc: Path = PROC, address: str = ""
+) -> Mapping[str, str]:
     """Return `environ` with the variables of the node that lives here, or of the first process.
 
-    A shell that has a setting of its own is left as it is. Raises UnnamedRunError.
+    Of nodes of several runs, the port in `address` names one. A shell that has a setting of its own
+    is left as it is. Raises UnnamedRunError.
     """
     if _settings_in(environ):
         return environ
     nodes = list(_nodes(proc).values())
     runs = sorted({_run_of(node) for node in nodes})
+    if len(runs) > 1 and (port := PORT.search(address)):
+        nodes = [node for node in nodes if node.get("ROLLCALL_CONTROL_PORT") == port[1]]
+        runs = sorted({_run_of(node) for node in nodes})
     if len(runs) > 1:
         raise UnnamedRunError(
             f"nodes of {len(runs)} runs live on this machine: name one by "
@@ -61,14 +70,28 @@ def of_run(environ: Mapping[str, str], run_dir: Path, proc: Path = PROC) -> Mapp
 
     What `environ` says of where another head may be is left out.
     """
-    nodes = _nodes(proc)
-    own: Mapping[str, str] = {}
-    for pid in sorted(nodes, key=lambda pid: nodes[pid].get("RAY_WORKER", "0"), reverse=True):
-        path = proc / pid / "cwd" / _run_of(nodes[pid])
-        if path.resolve() == run_dir.resolve():
-            own = nodes[pid]  # the head's last
     kept = {name: text for name, text in environ.items() if name not in ELSEWHERE}
-    return {**kept, **own, "ROLLCALL_RUN_DIR": str(run_dir)}
+    return {**kept, **_node_in(run_dir, proc), "ROLLCALL_RUN_DIR": str(run_dir)}
+
+
+def of_named_run(environ: Mapping[str, str], proc: Path = PROC) -> Mapping[str, str]:
+    """Return `environ` with what it lacks of its run's node that lives here, such as a port.
+
+    A shell that names no run directory, or says where the head is, is left as it is.
+    """
+    run_dir = environ.get("ROLLCALL_RUN_DIR", "").strip()
+    if not run_dir or any(environ.get(name, "").strip() for name in ELSEWHERE):
+        return environ
+    return {**_node_in(Path(run_dir), proc), **environ}
+
+
+def _node_in(run_dir: Path, proc: Path) -> Mapping[str, str]:
+    """Return the variables of the node of that run that lives here, the head's first."""
+    nodes = _nodes(proc)
+    for pid in sorted(nodes, key=lambda pid: nodes[pid].get("RAY_WORKER", "0")):
+        if (proc / pid / "cwd" / _run_of(nodes[pid])).resolve() == run_dir.resolve():
+            return nodes[pid]
+    return {}
 
 
 def _nodes(proc: Path) -> dict[str, dict[str, str]]:

@@ -144,11 +144,12 @@ def _differing(runs: Sequence[Compared]) -> list[dict[str, Any]]:
     own = _own_places(runs)
     found = []
     for name in names:
+        raw = [run.flags.get(name) for run in telling]
         given = [
-            _without_place(run.flags[name], own[run.path]) if name in run.flags else None
-            for run in telling
+            None if text is None else _value(_without_place(text, own[run.path]))
+            for run, text in zip(telling, raw, strict=True)
         ]
-        if len(set(given)) > 1:
+        if len(set(raw)) > 1 and len(set(given)) > 1:
             recipes = {run.recipe for run in telling if name in run.flags}
             cells = [_flag(run, name, recipes) for run in runs]
             found.append({"name": name or "command", "cells": cells})
@@ -171,6 +172,14 @@ def _own_places(runs: Sequence[Compared]) -> dict[Path, str]:
         below = path.relative_to(common).parts
         found[path] = str(common / below[0]) if below else str(path)
     return found
+
+
+def _value(text: str) -> str | float:
+    """Return a number for its texts: `3e-4` is `0.0003`."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _without_place(text: str, own: str) -> str:

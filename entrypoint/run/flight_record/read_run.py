@@ -95,7 +95,7 @@ class Part:
             yield f"best value: {told}, after step {best.step}"
             if self.last and self.last.step > best.step:
                 yield f"last value: {self.last.value:.4g}, after step {self.last.step}"
-        elif self.curves["steps"][-1]:
+        elif self.last and self.last.step:
             yield f"the model before training was best: {told}. Training made it worse"
 
 

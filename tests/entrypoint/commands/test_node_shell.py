@@ -89,6 +89,16 @@ def test_nodes_of_two_runs_are_named_and_neither_is_asked(
         node_shell.with_node(LOGIN, proc)
 
 
+def test_of_two_runs_an_address_names_the_one_that_listens_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"ROLLCALL_RUN_DIR": "/w/other", "ROLLCALL_CONTROL_PORT": "9267"}
+    proc = machine(tmp_path, monkeypatch, {}, HEAD, other)
+    for address in ("127.0.0.2:9267", "http://127.0.0.2:9267/"):
+        assert node_shell.with_node(LOGIN, proc, address).items() >= other.items()
+    assert node_shell.with_node(LOGIN, proc, "127.0.0.2:5") == LOGIN
+
+
 def test_a_node_without_a_run_directory_of_its_own_is_named_by_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,3 +224,20 @@ def test_a_runs_directory_names_its_own_node_among_several_and_no_head_elsewhere
     assert node_shell.of_run(LOGIN, Path("/w/ended"), proc) == LOGIN | {
         "ROLLCALL_RUN_DIR": "/w/ended"
     }
+
+
+def test_a_shell_that_names_the_run_alone_asks_where_its_node_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"ROLLCALL_RUN_DIR": "/w/own", "ROLLCALL_CONTROL_PORT": "9267"}
+    worker = own | {"RAY_WORKER": "1", "ROLLCALL_CONTROL_PORT": "9268"}
+    proc = machine(tmp_path, monkeypatch, {}, worker, own, {"ROLLCALL_RUN_DIR": "/w/other"})
+    named = LOGIN | {"ROLLCALL_RUN_DIR": "/w/own"}
+    assert node_shell.of_named_run(named, proc) == named | {"ROLLCALL_CONTROL_PORT": "9267"}
+    for given in (
+        {"ROLLCALL_CONTROL_PORT": "5"},
+        {"ROLLCALL_URL": "http://far:8267"},
+        {"ROLLCALL_RUN_DIR": "/w/ended"},
+    ):
+        assert node_shell.of_named_run(named | given, proc) == named | given
+    assert node_shell.of_named_run(LOGIN, proc) == LOGIN

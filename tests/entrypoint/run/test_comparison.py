@@ -50,6 +50,12 @@ def test_a_flag_that_a_run_of_another_trainer_cannot_have_is_no_default() -> Non
     }
     places = [of_flags(name, "builtin", {"out": f"/runs/{name}/out"}) for name in "bc"]
     assert comparison.of(places)["flags"] == [], "the place of a run is no difference"
+    rates = ("3e-4", "0.0003")
+    same = [
+        of_flags(name, "builtin", {"data": "/runs/b/data.jsonl", "lr": rate})
+        for name, rate in zip("bc", rates, strict=True)
+    ]
+    assert comparison.of(same)["flags"] == [], "c was trained on the data of b"
 
 
 def run_of(root: Path, *rows: Mapping[str, float], lr: str = "1e-6") -> Path:

@@ -226,3 +226,6 @@ def test_the_best_value_says_whether_it_is_of_the_model_before_training(tmp_path
         "the model before training was best: held-out accuracy 0.4. Training made it worse"
     ]
     assert told["same"] == ["best value: held-out accuracy 0.4, after step 1"]
+    rows = [{"step": 0, "eval/accuracy": 0.4}, {"step": 4, "train/loss": 1.0}]
+    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert not [*read_run.of_run(run).best_told()], "no model after a step was evaluated"
