@@ -17,8 +17,6 @@ STEP = re.compile(
 FINISHED = "rollcall: finished"
 """Rank 0's script has run to its end: exit code 0 alone does not say it."""
 
-NOT_IN_CACHE = "not whole in the cache"
-"""In the sentence of a trainer that lacks a file of the hub, which does not answer."""
 CORRUPTION = "silent data corruption on this node"
 """A rank prints it whose bits are wrong: Ray adds the node's address to the line."""
 

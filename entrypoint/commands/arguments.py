@@ -29,8 +29,8 @@ RUN = "or the directory of a run"
 NAMES = "a node, a log such as attempt-1, or a job's id; none: all, with -f the job's output. "
 NAMES += "A run's directory may come first"
 NAME_OF_RUN = "the run's name on its page, in the report and in lists"
-EPILOG = """Settings come from the environment; `rollcall plan` shows them. `docs/reference.md` has
-every command, variable and exit code."""
+EPILOG = """Settings come from the environment; `rollcall plan` shows them. The project's
+docs/reference.md has every command, variable and exit code."""
 
 
 class _Version(argparse.Action):
@@ -90,8 +90,8 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{value} is unknown: {instead}")
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(fail(f"{self.prog}: {message}", ExitCode.USAGE, as_json=self._as_json))
+        code = fail(f"{self.prog}: {message}", ExitCode.USAGE, as_json=self._as_json)
+        self.exit(code, f"see `{self.prog} --help`\n")
 
     @property
     def flags(self) -> list[str]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from contract.exit_codes import CORRECT, RESUMES, STORAGE, ExitCode
-from contract.launch.log_lines import CORRUPTION, KILLED_RANK, NOT_IN_CACHE
+from contract.launch.log_lines import CORRUPTION, KILLED_RANK
 
 
 class FailureClass(StrEnum):
@@ -300,9 +300,9 @@ FAILURES: Mapping[FailureClass, Failure] = {
 HUB = "hub"
 """The service that a failure's event names if models and data sets come from it."""
 OF_HUB = re.compile(
-    rf"{NOT_IN_CACHE}|LocalEntryNotFoundError|We couldn't connect to 'http|//huggingface\.co/"
+    r"not whole in the cache|LocalEntryNotFoundError|We couldn't connect to 'http|//huggingface\.co/"
 )
-"""Evidence of SERVICE that tells of the hub."""
+"""Evidence of SERVICE that tells of the hub: first the sentence of trainer/models/hub.py."""
 REMEDY_OF_HUB = (
     "Run `hf download NAME` where there is a network, with HF_HOME on storage that all nodes see. "
     f"Or set HF_ENDPOINT to a mirror of the hub, or give a local path. {RESUMES}"

@@ -100,7 +100,8 @@ class Journal:
         if event["kind"] == "failure":
             again = sentence == before["sentence"] and len(sentence) > LONG_FAILURE
             return f"{sentence[:SHOWN_AGAIN].rstrip()}… (as before)" if again else sentence
-        if event["kind"] != "outcome" or event["details"].get("outcome") != "failed":
+        is_failed_end = event["kind"] == "outcome" and event["details"].get("outcome") == "failed"
+        if not is_failed_end or event["attempt"] != before["attempt"]:
             return sentence
         failure = before["details"].get("failure", "")
         return f"{sentence}. The last failure: {before['sentence'].removeprefix(f'{failure}: ')}"

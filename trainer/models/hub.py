@@ -16,7 +16,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 from contract.files.os_errors import with_errno
-from contract.launch.log_lines import NOT_IN_CACHE
 from env.model_code import MORE_THAN_TENSORS
 from trainer.config.data_sets import TRAIN
 from trainer.types import TrainingError, UnfitModelError
@@ -122,7 +121,7 @@ def _offline(name: str, kind: str) -> str:
     why = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} does not answer"
     option = " --repo-type dataset" if kind == "dataset" else ""
     return (
-        f"{name} is not a directory here and {NOT_IN_CACHE} {constants.HF_HUB_CACHE}, and "
+        f"{name} is not a directory here and not whole in the cache {constants.HF_HUB_CACHE}, and "
         f"{why}: give a directory that all nodes see, or run `hf download{option} {name}` on each "
         "node where there is a network"
     )

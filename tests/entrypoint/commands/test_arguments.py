@@ -136,7 +136,9 @@ def test_wrong_words_exit_with_64_and_say_what_would_be_right(
 ) -> None:
     assert rollcall(monkeypatch, *words.split(), *["--json"] * as_json) == 64
     output = capsys.readouterr()
-    assert said in output.err
+    first = output.err.splitlines()[0]
+    assert said in first, "the fault itself, and no lines of usage before it"
+    assert "usage:" not in output.err
     if as_json:
         row = json.loads(output.out)
         assert said in row["error"]

@@ -72,15 +72,18 @@ def test_a_long_failure_that_comes_again_is_cut_and_the_failed_end_names_the_las
 ) -> None:
     caplog.set_level(logging.INFO)
     why = f"owner/model is not a directory here {'and not in the cache ' * 9}"
-    for _ in range(2):
+    for journal.attempt in (1, 2):
         journal.record("failure", f"service: {why}", failure="service")
     journal.record("outcome", "giving up", outcome="failed")
-    first, again, end = (record.message for record in caplog.records)
+    journal.attempt = 3
+    journal.record("outcome", "storage is gone", outcome="failed")
+    first, again, end, of_no_attempt = (record.message for record in caplog.records)
     assert first == f"service: {why}"
     assert again == f"{first[:80].rstrip()}… (as before)"
     assert end == f"giving up. The last failure: {why}"
     events = [event["sentence"] for event in journal.events()]
-    assert events == [first, first, "giving up"]
+    assert events == [first, first, "giving up", "storage is gone"]
+    assert of_no_attempt == "storage is gone", "the attempt after that failure did not fail"
 
 
 def test_attempts_are_counted_over_all_heads_of_the_run(journal: Journal) -> None:
