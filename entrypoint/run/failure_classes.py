@@ -300,7 +300,8 @@ FAILURES: Mapping[FailureClass, Failure] = {
 HUB = "hub"
 """The service that a failure's event names if models and data sets come from it."""
 OF_HUB = re.compile(
-    r"not whole in the cache|LocalEntryNotFoundError|We couldn't connect to 'http|//huggingface\.co/"
+    r"not whole in the cache|LocalEntryNotFoundError"
+    r"|We couldn't connect to 'http|//huggingface\.co/"
 )
 """Evidence of SERVICE that tells of the hub: first the sentence of trainer/models/hub.py."""
 REMEDY_OF_HUB = (
