@@ -39,7 +39,7 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
     ExitCode.FINISHED: Meaning("the run finished", ""),
     ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
     ExitCode.UNREACHABLE: Meaning(
-        "at the deadline the head or a service was unreachable, or workers were missing. Of a "
+        "at the deadline the head or a service was unreachable, or workers were missing. A "
         "command: no head answers, or the head failed on the request",
         f"Start the missing nodes, or look at the network and the services. {RESUMES}",
     ),
@@ -48,7 +48,7 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         f"Read the failure and the last attempt's log, and repair the cause. {RESUMES}",
     ),
     ExitCode.RUN_DIR: Meaning(
-        "the run directory cannot be used, or a living head holds it. Of a command: a file or its "
+        "the run directory cannot be used, or a living head holds it. A command: a file or its "
         "output cannot be written",
         STORAGE,
     ),

@@ -142,7 +142,7 @@ class Settings:
     debug_ray: DebugRay = variable(
         "DEBUG_RAY",
         "1: Ray's legacy debugger (`ray debug`), reachable from outside; `post-mortem`: a "
-        "failed task waits for debugpy. Neither asks for the token.",
+        "failed task waits for debugpy. Both debuggers are open without a token.",
         parse=parse.debug_ray,
         default=DebugRay.OFF,
         shown="0",
@@ -152,7 +152,7 @@ class Settings:
     )
     recipe: str = variable(
         "ROLLCALL_RECIPE",
-        f"What is launched: {parse.one_of(RECIPES)}.",
+        f"How the job is launched: {parse.one_of(RECIPES)}.",
         parse=parse.recipe,
         default="builtin",
     )
@@ -368,28 +368,28 @@ class Settings:
     )
     read_key: Secret | None = variable(
         "ROLLCALL_READ_KEY",
-        "On the head: the [key](#http) that may read.",
+        "The [key](#keys) that may read.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     operator_key: Secret | None = variable(
         "ROLLCALL_OPERATOR_KEY",
-        "On the head: the [key](#http) that may also stop runs.",
+        "The [key](#keys) that may also stop runs.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     submit_key: Secret | None = variable(
         "ROLLCALL_SUBMIT_KEY",
-        "On the head: the [key](#http) that may also submit jobs.",
+        "The [key](#keys) that may also submit jobs.",
         parse=parse.token,
         shown="derived from the token",
         secret=True,
     )
     takes_jobs: bool = variable(
         "ROLLCALL_SUBMIT",
-        "On the head: 0: nobody can submit jobs, not even with the token.",
+        "0: nobody can submit jobs, not even with the token.",
         default=True,
     )
     tls: Tls = variable(

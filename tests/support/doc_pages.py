@@ -17,6 +17,7 @@ from entrypoint.cluster.prometheus import METRICS
 from entrypoint.config.settings import declared
 from entrypoint.run.failure_classes import FAILURES
 from tests.support.repository import ROOT
+from tests.support.variable_groups import GROUPS, nodes_of
 from trainer.config.config import Config
 from trainer.config.parity import default, effect, markdown, with_tables
 from trainer.config.policy_losses import POLICY_LOSSES
@@ -39,7 +40,8 @@ LOSSES = (
 )
 EXIT_CODES = ("exit code", "meaning")
 FAILURE_COLUMNS = ("class", "evidence", "what Rollcall does")
-VARIABLES = ("variable", "default", "meaning")
+VARIABLES = ("variable", "on", "default", "meaning")
+AFTER_VARIABLES = "### Variables that Rollcall sets\n"
 
 
 def models() -> str:
@@ -55,10 +57,18 @@ def models() -> str:
 
 
 def variables() -> str:
-    """The table of variables, from the declarations of the settings."""
-    abouts = [variable.about for variable in declared().values()]
+    """The tables of variables by group, from the declarations of the settings."""
+    return "\n".join(f"### {group}\n\n{_variables_of(names)}" for group, names in GROUPS.items())
+
+
+def _variables_of(fields: Sequence[str]) -> str:
+    abouts = {field: declared()[field].about for field in fields}
     rows = (
-        (" or ".join(f"`{name}`" for name in of.names), of.shown_default, of.help) for of in abouts
+        (
+            " or ".join(f"`{name}`" for name in of.names),
+            *(nodes_of(field), of.shown_default, of.help),
+        )
+        for field, of in abouts.items()
     )
     return markdown_table(VARIABLES, rows)
 
@@ -116,7 +126,8 @@ def with_models(page: str) -> str:
 def with_variables(page: str) -> str:
     """`page` with the present tables of variables and exit codes."""
     page = _with_table(page, EXIT_CODES, exit_codes())
-    return _with_table(page, VARIABLES, variables())
+    before, _, rest = page.partition(f"### {next(iter(GROUPS))}\n")
+    return f"{before}{variables()}\n{AFTER_VARIABLES}{rest.partition(AFTER_VARIABLES)[2]}"
 
 
 def with_failures(page: str) -> str:

@@ -24,8 +24,11 @@ from entrypoint.config.settings import (
     declared,
     variable_names,
 )
+from entrypoint.config.uses import OF_JOB
+from entrypoint.node.heritage import OF_NODE
 from entrypoint.run import token as run_token
 from tests.support import doc_pages
+from tests.support.variable_groups import GROUPS, ON_HEAD, ON_WORKER
 
 SECRET = "9f86d081884c7d659a2feaa0c55ad015"
 
@@ -354,13 +357,23 @@ def test_a_control_character_in_a_value_cannot_forge_a_line() -> None:
     assert "\x1b" not in sentence
 
 
-def test_the_table_covers_every_field_and_its_rows_make_whole_lines() -> None:
+def test_the_tables_cover_every_field_once_and_their_rows_make_whole_lines() -> None:
     undeclared = {one.name for one in fields(Settings)} - declared().keys()
     assert undeclared == {"environ", "platform", "around_job"}
     for variable in declared().values():
         assert variable.about.help.endswith(".")
         assert variable.about.shown_default
-    assert all(line.count(" | ") == 2 for line in doc_pages.variables().splitlines()[2:])
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(declared())
+    rows = [line for line in doc_pages.variables().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(declared())
+    assert {line.count(" | ") for line in rows} == {3}
+
+
+def test_the_reference_says_where_each_variable_is_set() -> None:
+    """What a node has for itself is not of the head; what a job needs is of the head."""
+    assert declared().keys() >= ON_HEAD | ON_WORKER
+    assert ON_HEAD.isdisjoint(OF_NODE)
+    assert ON_HEAD.issuperset(OF_JOB)
 
 
 def test_each_fact_that_a_platform_can_get_wrong_can_be_replaced_by_a_variable() -> None:
