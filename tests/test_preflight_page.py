@@ -38,10 +38,15 @@ def plain(text: str) -> str:
     return " ".join(text.split()).lower()
 
 
+DETAILS = re.compile(r"^- \*\*`([a-z_.]+)`\*\*(.+?)(?=\n\n|\n- )", re.MULTILINE | re.DOTALL)
+"""What the page says of a check below its table."""
 ROWS = {
     name: plain(f"{looks_at}; warns {warns}; fails {fails}; {remedy}")
     for name, looks_at, warns, fails, remedy in FOUND
 }
+for check, detail in DETAILS.findall(PAGE):
+    ROWS[check] += plain(detail)
+MOST_WORDS = 20  # of a cell
 USUAL_SECONDS = 5  # limit of a check that the table of limits does not name
 LIMITS = {
     name: float(seconds)
@@ -144,6 +149,11 @@ def test_the_page_has_the_time_limit_of_each_node_check() -> None:
     limits = {check.name: check.timeout for check in CHECKS}
     assert {name: LIMITS.get(name, USUAL_SECONDS) for name in limits} == limits
     assert LIMITS.keys() <= limits.keys()
+
+
+def test_no_cell_of_a_table_is_a_paragraph() -> None:
+    cells = [cell for row in re.findall(r"^\| (.+) \|$", PAGE, re.M) for cell in row.split(" | ")]
+    assert [cell for cell in cells if len(cell.split()) > MOST_WORDS] == []
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -35,9 +35,10 @@ MODELS = (
 )
 METRICS_COLUMNS = ("metric{labels}", "value")
 LOSSES = (
-    *("`--policy_loss_type`", "one ρ for each", "loss of a token", "`--loss_aggregation`"),
-    *("`--is_correction_level` gives", "flags that it reads", "source"),
+    *("`--policy_loss_type`", "one ρ for each", "`--loss_aggregation`"),
+    *("`--is_correction_level` gives", "flags that it reads"),
 )
+FORMULAS = ("`--policy_loss_type`", "loss of a token", "source")
 EXIT_CODES = ("exit code", "meaning")
 FAILURE_COLUMNS = ("class", "evidence", "what Rollcall does")
 VARIABLES = ("variable", "on", "default", "meaning")
@@ -87,13 +88,21 @@ def losses() -> str:
     """The table of policy losses."""
     rows = (
         (
-            *(f"`{name}`", loss.level, _formula(loss.formula.__doc__)),
-            *(", ".join(loss.aggregations), loss.correction),
-            *(", ".join(f"`--{flag}`" for flag in sorted(loss.settings)), loss.paper),
+            *(f"`{name}`", loss.level, ", ".join(loss.aggregations), loss.correction),
+            ", ".join(f"`--{flag}`" for flag in sorted(loss.settings)),
         )
         for name, loss in POLICY_LOSSES.items()
     )
     return markdown_table(LOSSES, rows)
+
+
+def formulas() -> str:
+    """The table of the policy losses' formulas."""
+    rows = (
+        (f"`{name}`", _formula(loss.formula.__doc__), loss.paper)
+        for name, loss in POLICY_LOSSES.items()
+    )
+    return markdown_table(FORMULAS, rows)
 
 
 def _formula(doc: str | None) -> str:
@@ -103,8 +112,8 @@ def _formula(doc: str | None) -> str:
 
 
 def with_losses(page: str) -> str:
-    """`page` with the present table of policy losses."""
-    return _with_table(page, LOSSES, losses())
+    """`page` with the present tables of policy losses."""
+    return _with_table(_with_table(page, FORMULAS, formulas()), LOSSES, losses())
 
 
 def exit_codes() -> str:
@@ -169,7 +178,7 @@ def of_stages() -> dict[str, list[Declared]]:
         if name not in shared:
             groups.setdefault(f"all stages: {flag.about.group}", []).append(flag)
     for stage, flags in STAGES.items():
-        groups[f"`{stage}` alone"] = [
+        groups[f"only `{stage}`"] = [
             flag
             for name, flag in flags_of(flags).items()
             if name not in common or _row_of(flag) != _row_of(common[name])

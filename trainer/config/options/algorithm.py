@@ -267,5 +267,5 @@ class CorrectionSettings:
         choices=("ratio", "binary_kl", "tv"),
     )
     threshold: tuple[float, ...] = Group.CORRECTION.flag(
-        (0.5, 5.0), "bounds: LOW HIGH, or HIGH alone", endless=True, dotted="threshold", at_least=0
+        (0.5, 5.0), "bounds: LOW HIGH, or only HIGH", endless=True, dotted="threshold", at_least=0
     )

@@ -28,7 +28,7 @@ class CheckpointFlags:
     )
     storage: str = Group.CHECKPOINTS.flag(
         "shared",
-        "who has the run directory: all nodes, or the head alone, which then receives what "
+        "who has the run directory: all nodes, or only the head, which then receives what "
         "the other nodes save",
         choices=("shared", "head"),
     )

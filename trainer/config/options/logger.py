@@ -19,7 +19,7 @@ class LoggerFlags:
     )
     use_wandb: str = Group.LOGGER.flag(
         "",
-        "log to W&B, with this key or WANDB_API_KEY, which alone turns it on, too",
+        "log to W&B, with this key or WANDB_API_KEY; the variable also turns it on",
         dotted="logger.wandb.key",
         bare="yes",
         secret=True,

@@ -242,7 +242,7 @@ def logger(name: str) -> Row:
         return needless("metrics are in metrics.jsonl and on the page of the run")
 
     return Row("trainer.logger", f"use_{name}", by=convert, default=LOGGERS,
-               note="WANDB_API_KEY alone turns W&B on")  # fmt: skip
+               note="WANDB_API_KEY also turns W&B on")  # fmt: skip
 
 
 def loggers(value: str, values: Values) -> Answer:
