@@ -51,7 +51,7 @@ def run(directory: Path, *words: str, **environ: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nosuch", "mine.py: defines no function nosuch"),
+        ("nosuch", "mine.py:nosuch: defines no function nosuch"),
         ("wrong", 'TypeError: can only concatenate str (not "int") to str (mine.py:6)'),
     ],
 )
