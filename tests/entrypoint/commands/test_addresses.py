@@ -79,7 +79,7 @@ def test_an_address_beside_a_run_that_no_setting_names_leads_to_no_other_head(
     head.run.token.write_text(TOKEN)
     head.run.token.chmod(0o600)
     node = {"ROLLCALL_CONTROL_PORT": str(head.port), "ROLLCALL_RUN_DIR": str(head.run.root)}
-    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **node})
+    monkeypatch.setattr(node_shell, "with_node", lambda environ, **_: {**environ, **node})
     monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
     command, *rest = words
     assert said({}, command, "--address", f"{OLD}:{head.port}", *rest) == 69

@@ -127,7 +127,7 @@ def test_a_command_that_changes_a_run_does_not_guess_it(
 def test_stop_without_a_named_run_is_an_error_of_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "with_node", lambda environ, **_: {**environ, **HEAD})
     monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
     monkeypatch.setattr("sys.argv", ["rollcall", "stop"])
     assert entry.main() == 64
@@ -147,7 +147,7 @@ def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
     run.journal.touch()
     (run.logs / "reward.log").write_text("a line")
     beside = {"ROLLCALL_RUN_DIR": str(run.root), "RAY_WORKER": "0"}
-    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **beside})
+    monkeypatch.setattr(node_shell, "with_node", lambda environ, **_: {**environ, **beside})
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "reward"):
         (tmp_path / name).mkdir()
@@ -161,7 +161,7 @@ def test_a_directory_without_a_run_is_no_word_for_the_run_beside_the_shell(
 def test_rotate_token_that_names_a_run_guesses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "with_node", lambda environ, **_: {**environ, **HEAD})
     monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
     RunFiles(tmp_path).journal.touch()
     for word in (str(tmp_path), "/no/such"):
@@ -174,7 +174,7 @@ def test_rotate_token_that_names_a_run_guesses_none(
 def test_rotate_token_of_an_address_follows_no_lease_of_the_run_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_shell, "with_node", lambda environ: {**environ, **HEAD})
+    monkeypatch.setattr(node_shell, "with_node", lambda environ, **_: {**environ, **HEAD})
     monkeypatch.setattr(node_shell, "environ_of", lambda pid, proc=None: {})
     asked: list[Settings] = []
 
