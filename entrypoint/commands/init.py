@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands import init_answers
+from entrypoint.commands import init_answers, init_kept
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.init_answers import OWN, AnswerError, Data, Place
 from entrypoint.commands.init_files import REWARD, RUN, TEST
+from entrypoint.commands.init_kept import RUN_FILE
 from entrypoint.commands.init_next import NextSteps
 from entrypoint.commands.init_platforms import (
     IMAGE,
@@ -41,8 +42,6 @@ SAMPLES = 8
 """Samples of a prompt."""
 NAME = "rollcall-run"
 """Of a run on a platform."""
-
-RUN_FILE = "run.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +93,14 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
     own = parser()
     options = own.parse(words)
     asks = sys.stdin.isatty() and not options.yes
-    if (options.dir / RUN_FILE).exists():  # before anything is asked
+    is_kept = (options.dir / RUN_FILE).exists()
+    if is_kept and options.platform in (None, NO_PLATFORM):  # before anything is asked
         return _refused([RUN_FILE], options.dir)
     try:
+        if is_kept:
+            init_kept.settle(options)
         _settle(options, ask if asks else None)
-        run = _NewRun.of(options)
+        run = _NewRun.of(options, is_kept=is_kept)
         files = run.files()
     except AnswerError as error:
         own.error(str(error))
@@ -109,6 +111,8 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
     there = [name for name in files if (options.dir / name).exists()]
     if there:
         return _refused(there, options.dir)
+    kept = init_kept.files(options.dir) if is_kept else ()
+    print(*(f"kept  {path}\n" for path in kept), sep="", end="")
     try:
         for name, content in files.items():
             path = options.dir / name
@@ -127,6 +131,8 @@ def main(words: Sequence[str], ask: Callable[[str], str] = input) -> int:
 def _refused(there: Sequence[str], directory: Path) -> int:
     found = f"{', '.join(there)}: there already, in {directory.absolute()}"
     sentence = f"{found}. Nothing was written: move them, or give another --dir"
+    if there == [RUN_FILE]:
+        sentence += ". --platform NAME keeps them, and adds the platform's files"
     return fail(sentence, ExitCode.USAGE, as_json=False)
 
 
@@ -191,14 +197,17 @@ class _NewRun:
     """None: it is on the hub."""
     reward: Place | None
     """The user's file; None: the reward has none, or it is written."""
+    is_kept: bool
+    """Only the platform's files are written."""
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> _NewRun:
+    def of(cls, options: argparse.Namespace, *, is_kept: bool) -> _NewRun:
         return cls(
             options,
             init_answers.data(options.data, options.dir),
             init_answers.model(options.model, options.dir),
             init_answers.reward_file(options.reward, options.dir),
+            is_kept,
         )
 
     @property
@@ -213,10 +222,24 @@ class _NewRun:
         return os.path.normpath(named)
 
     def files(self) -> dict[str, str]:
-        """Map the names of the run's files to their contents.
+        """Map the names of the files that are written to their contents.
 
         Raises NoSourcesError and AnswerError.
         """
+        options = self.options
+        cluster = Cluster(
+            nodes=self.nodes,
+            gpus=int(options.gpus),
+            job=tuple(self._job()),
+            shared=self.shared,
+            given_image=options.image or "",
+            mount=mount_of(options.platform, self.shared),
+        )
+        of_the_run = {} if self.is_kept else self._of_the_run()
+        return of_the_run | written(options.platform, cluster)
+
+    def _of_the_run(self) -> dict[str, str]:
+        """Return flags and reward. Raises AnswerError."""
         options = self.options
         ranks = max(1, self.nodes * int(options.gpus))
         batch = SAMPLES * ranks * max(1, 32 // ranks)
@@ -242,15 +265,7 @@ class _NewRun:
                     "Python. Rename the column, or give another --reward"
                 )
             files |= {"reward.py": REWARD.format(column=column), "test_reward.py": TEST}
-        cluster = Cluster(
-            nodes=self.nodes,
-            gpus=int(options.gpus),
-            job=tuple(self._job()),
-            shared=self.shared,
-            given_image=options.image or "",
-            mount=mount_of(options.platform, self.shared),
-        )
-        return files | written(options.platform, cluster)
+        return files
 
     def _label_lines(self) -> Iterator[str]:
         if label := self.options.label_key:
@@ -318,6 +333,7 @@ class _NewRun:
             name=options.name or (NAME if options.platform != NO_PLATFORM else ""),
             directory=options.dir,
             shared=self.shared,
+            has_image=options.image is not None,
             written=[RUN_FILE, *own],
             others=[place for place in (self.data.place, self.model, self.reward) if place],
         )

@@ -15,6 +15,7 @@ from entrypoint.commands.init_platforms import (
     COMPOSE,
     KUBERNETES,
     NO_PLATFORM,
+    OTHER_NAMES,
     PLATFORMS,
     RUNPOD,
 )
@@ -286,7 +287,8 @@ def check(flag: str, value: str, directory: Path) -> None:
     elif flag == "--platform":
         if value not in PLATFORMS:
             of = f"it is one of {', '.join(PLATFORMS)}"
-            raise AnswerError(f"{flag} {value}: {did_you_mean(value, PLATFORMS, of)}")
+            meant = OTHER_NAMES.get(value.lower(), value)
+            raise AnswerError(f"{flag} {value}: {did_you_mean(meant, PLATFORMS, of)}")
     elif flag in NUMBERS:
         least, most = NUMBERS[flag]
         is_number = value.isascii() and value.isdecimal() and len(value) < 10

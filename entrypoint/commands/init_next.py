@@ -13,6 +13,7 @@ from entrypoint.commands.init_platforms import (
     KUBERNETES,
     NO_PLATFORM,
     PLATFORMS,
+    image_of,
     mount_of,
     start_of,
 )
@@ -38,6 +39,8 @@ class NextSteps:
     """Where its files are."""
     shared: str
     """Where the nodes look for them."""
+    has_image: bool
+    """Whether the image of the nodes was named."""
     written: Sequence[str]
     """The names of the files that the job reads."""
     others: Sequence[Place]
@@ -47,6 +50,9 @@ class NextSteps:
         yield f"look:  {self._where}{self._plan()}"
         if copied := self._copied():
             yield f"copy:  {self._where}{copied}"
+        if not self.has_image and (image := image_of(self.platform, self.shared)):
+            files = " and ".join(image.files)
+            yield f"image: {image.name} in {files} stands for yours: {image.remedy}"
         if self.platform not in (NO_PLATFORM, COMPOSE):
             yield f"start: {start_of(self.platform, self.name, self._where)}"
             return

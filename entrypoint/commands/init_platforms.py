@@ -299,6 +299,17 @@ PLATFORMS: Mapping[str, PlatformFiles] = {
     ),
 }
 """Platform → its files. `none`: the run's own files alone."""
+OTHER_NAMES = {
+    "k8s": KUBERNETES,
+    "kube": KUBERNETES,
+    "helm": KUBERNETES,
+    "sky": "skypilot",
+    "docker": COMPOSE,
+    "docker-compose": COMPOSE,
+    "sbatch": SLURM,
+    "local": NO_PLATFORM,
+}
+"""What a platform is called, too → its name here."""
 
 
 def mount_of(platform: str, shared: str) -> str:
@@ -308,6 +319,32 @@ def mount_of(platform: str, shared: str) -> str:
         return usual
     above = str(Path(shared).parent)
     return shared if above == "/" else above
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """What stands for the image in a platform's files until the user's name replaces it."""
+
+    name: str
+    files: tuple[str, ...]
+    remedy: str
+
+
+def image_of(platform: str, shared: str) -> Placeholder | None:
+    """Return what stands for the image if none was named; None without files of a platform."""
+    images = "docs/platforms/index.md#the-image"
+    with_flag = "as `init --image NAME` does"
+    if platform == NO_PLATFORM:
+        return None
+    if platform == SLURM:
+        made = f"make that file (docs/platforms/slurm.md#the-image), or write another, {with_flag}"
+        name = f"{mount_of(platform, shared)}/rollcall.sqsh"
+        return Placeholder(name, ("rollcall.sbatch",), made)
+    if platform == COMPOSE:
+        return Placeholder(IMAGE, ("compose.yaml",), f"set IMAGE, or write it, {with_flag}")
+    named = {KUBERNETES: ("values.yaml",), "dstack": ("task.dstack.yml",)}
+    named |= {"skypilot": ("task.yaml",), RUNPOD: ("head.json", "worker.json")}
+    return Placeholder(IMAGE, named[platform], f"write it there, {with_flag} ({images})")
 
 
 def start_of(platform: str, name: str, where: str) -> str:

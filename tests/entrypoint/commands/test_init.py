@@ -120,9 +120,63 @@ def test_nothing_is_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (run / "run.yaml").exists()
 
 
+@pytest.mark.parametrize("platform", PLACES)
+def test_a_platform_is_added_to_a_run_that_keeps_its_files(
+    run: Path, platform: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also from another directory, and with the flags that wrote the run."""
+    other = run / "other"
+    words = ("--data", str(run / "train.jsonl"), "--label-key", "solution")
+    assert init.main(["--yes", "--dir", str(other), *words]) == 0
+    for name in ("run.yaml", "reward.py"):
+        (other / name).write_text((other / name).read_text() + "# mine\n")
+    kept = {path: path.read_text() for path in other.iterdir()}
+    assert len(kept) == 3
+    assert init.main(["--yes", "--dir", str(other)]) is ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "run.yaml: there already" in said
+    assert "--platform NAME keeps them" in said
+    where = ["--platform", platform, "--yes", "--dir", str(other)]
+    with pytest.raises(SystemExit):
+        init.main([*where, "--model", "owner/m"])
+    assert "run.yaml is kept, and says Qwen/Qwen2.5-0.5B-Instruct" in capsys.readouterr().err
+    assert init.main([*where, *words, "--reward", "own"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"kept  {path}\n" in said and path.read_text() == kept[path] for path in kept)
+    assert all(f"wrote {other / name}\n" in said for name in _names(platform))
+    job = job_of(platform, other)
+    assert [Path(word.partition("=")[2]).name for word in job] == [
+        "run.yaml",
+        "train.jsonl",
+        "reward.py:reward",
+    ]
+    assert "image:" in said
+    assert init.main(where) is ExitCode.USAGE
+    assert f"{_names(platform)[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("pretrain: owner/m", "run.yaml: it has no prompt_data, which the platform's files need"),
+        ("pretrain: [", "is broken: is not YAML"),
+    ],
+)
+def test_a_platform_needs_flags_that_can_be_read(
+    run: Path, lines: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "run.yaml").write_text(lines)
+    with pytest.raises(SystemExit) as caught:
+        init.main(["--yes", "--dir", str(run), "--platform", "slurm"])
+    assert caught.value.code == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+    assert not (run / "rollcall.sbatch").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--platform", "k8s"], "--platform k8s: did you mean kubernetes?"),
         (["--platform", "lsf"], "--platform lsf: it is one of none, slurm, kubernetes"),
         (["--nodes", "0"], "--nodes 0: it is a whole number from 1 to 10000"),
         (["--nodes", "-2"], "--nodes -2: it is a whole number from 1 to 10000"),
