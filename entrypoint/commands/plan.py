@@ -45,6 +45,7 @@ KEYS = (
     "steps",
     "layout",
     "run_dir",
+    "lacks_run_dir",
     "storage",
     "platform",
     "ports",
@@ -54,7 +55,10 @@ KEYS = (
     "warnings",
     "faults",
 )
-NOT_FACTS = ("sources", "warnings", "faults", "layout", "code", "notes", "steps")
+NOT_FACTS = (
+    *("sources", "warnings", "faults", "layout"),
+    *("code", "notes", "steps", "lacks_run_dir"),
+)
 """Keys that are no line of their own."""
 NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
@@ -96,6 +100,7 @@ def plan(
     given["expected_workers"] = decided.expected_workers
     given["min_workers"] = decided.min_workers
     given["spare_workers"] = decided.spare_workers
+    given["lacks_run_dir"] = not (other.elsewhere or settings.run_dir.exists())
     warnings = [*_of_the_role(settings), *([] if other.elsewhere else _of_run_dir(settings))]
     lacks_a_job = RECIPES[settings.recipe].may_lack_a_job and not settings.job
     if settings.waits_for_jobs or lacks_a_job:

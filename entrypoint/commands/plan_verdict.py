@@ -10,6 +10,8 @@ from entrypoint.config.role import Worker
 
 WAITS = "waits for rollcall submit"
 """Stands for the job of a head that waits for jobs."""
+HUB = "the hub"
+"""In each note on a model or a data set that lies there."""
 NOT_WRITTEN = "an earlier stage has still to write what it reads"
 
 
@@ -23,6 +25,14 @@ def sentence(row: Mapping[str, Any]) -> str:
     return f"{_would(row)}{above}"
 
 
+def _unseen(row: Mapping[str, Any]) -> str:
+    """Return what must be true for the run to start, and was not seen; "" if all was."""
+    unseen = [f"the directory {row['run_dir']} is there"] if row["lacks_run_dir"] else []
+    if any(HUB in note for note in row["notes"] or ()):
+        unseen.append("the hub, which was not asked, has what it names")
+    return f", if {' and if '.join(unseen)}" if unseen else ""
+
+
 def _would(row: Mapping[str, Any]) -> str:
     if row["role"] is None:
         return "this node would look up its role when it starts"
@@ -30,12 +40,12 @@ def _would(row: Mapping[str, Any]) -> str:
         return (
             f"this node would join the head at {row['head_address'] or 'an address still unknown'}"
         )
-    workers = counted(row["expected_workers"] or 0, "worker")
+    workers, unseen = counted(row["expected_workers"] or 0, "worker"), _unseen(row)
     if row["job"] in (None, "", WAITS):
-        return f"this head would wait for {workers} and for jobs (rollcall submit)"
+        return f"this head would wait for {workers} and for jobs (rollcall submit){unseen}"
     nodes = counted((row["expected_workers"] or 0) + 1, "node")
     count, why = (row["steps"] or {"count": None, "why": NOT_WRITTEN}).values()
     if count is not None:
-        return f"this command would run: {counted(count, 'step')} on {nodes}"
+        return f"this command would run: {counted(count, 'step')} on {nodes}{unseen}"
     unknown = f"; its steps are not known: {why}" if why else ""
-    return f"this command would run on {nodes}{unknown}"
+    return f"this command would run on {nodes}{unseen}{unknown}"

@@ -47,6 +47,14 @@ GRACE_SECONDS = 5.0
 """Time for the process to say where it hangs, before it is ended."""
 NONSENSE = "qwertz 0x7 qwertz"
 """A completion that answers nothing."""
+SPELLINGS = (
+    "#### {}",
+    "\\boxed{{{}}}",
+    "<answer>{}</answer>",
+    "The answer is {}",
+    "<think>\n\n</think>\n<answer>\n{}\n</answer>",
+)
+"""How completions commonly give an answer: a reward may want one of them."""
 
 
 def environment_of(config: Config) -> str:
@@ -238,11 +246,32 @@ def _scored(
         refuses = impossible == len(errors) and not label_check.parts(prompts[0].label)
         yield Trouble(flag, problem, f"{file}:{line}" if file else "", refuses)
     elif all(map(answer_of, prompts)) and len(set(scored)) == 1 and scored[0] is not None:
+        if others := _scored_otherwise(spec, reward, prompts, scored[0]):
+            yield from others
+            return
+        also = f"also as {SPELLINGS[0].format('A')!r} or {SPELLINGS[1].format('A')}"
         problem = (
-            f"it gives {scored[0]:g} for each row's answer and for {NONSENSE!r} alike. If it gives "
-            "every completion the same, the policy learns nothing"
+            f"it gives {scored[0]:g} for each row's answer ({also}) and for {NONSENSE!r} alike. If "
+            "it gives every completion the same, the policy learns nothing"
         )
         yield Trouble(flag, problem, refuses=False)
+
+
+def _scored_otherwise(
+    spec: str, reward: RewardFunction, prompts: Sequence[Prompt], score: float
+) -> list[Tried]:
+    """Return the trial of the first spelling of the answers that has another score than `score`."""
+    for spelling in SPELLINGS:
+        answers = (answer_of(prompt).rpartition("####")[2].strip() for prompt in prompts)
+        completions = [spelling.format(answer) for answer in answers]
+        scores = reward([request(*one) for one in zip(prompts, completions, strict=True)])
+        values = [one.reward if one.ok else None for one in scores]
+        if any(value not in (score, None) for value in values):
+            return [
+                Tried(spec, prompt.index + 1, shown(text), value)
+                for prompt, text, value in zip(prompts, completions, values, strict=True)
+            ]
+    return []
 
 
 def in_process(

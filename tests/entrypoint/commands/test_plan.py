@@ -199,7 +199,10 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert f"GiB or more on each GPU, {most}" in printed
     steps = "steps             1  (1 epoch of 1024 prompts, 1024 a step)"
     assert steps in printed.splitlines()
-    assert printed.endswith("verdict           this command would run: 1 step on 3 nodes\n")
+    verdict = "verdict           this command would run: 1 step on 3 nodes, if the directory "
+    assert printed.splitlines()[-1] == (
+        f"{verdict}/checkpoints is there and if the hub, which was not asked, has what it names"
+    )
     assert adds_up(printed)
     again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
     assert again["layout"]["groups"] == layout["groups"]
@@ -328,19 +331,26 @@ def test_an_estimate_above_what_the_machines_have_is_a_warning(
     assert "GiB or more, and has 0.9 GiB" in printed.err
 
 
+COMMAND = {"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
         (WORKER, "this node would join the head at abc123.runpod.internal"),
         ({"ROLLCALL_WAIT_FOR_JOBS": "1"}, "this head would wait for 1 worker and for jobs"),
-        ({"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}, "would run on 2 nodes"),
+        (COMMAND, "would run on 2 nodes, if the directory /checkpoints is there"),
+        (
+            COMMAND | {"ROLLCALL_RUN_DIR": str(Path(__file__).parent)},
+            "would run on 2 nodes\n",
+        ),
     ],
 )
 def test_the_last_line_is_the_verdict(
     capsys: pytest.CaptureFixture[str], environ: dict[str, str], said: str
 ) -> None:
     assert plan.main(read_settings(environ), False) == 0
-    assert said in capsys.readouterr().out.splitlines()[-1]
+    assert said in capsys.readouterr().out.splitlines(keepends=True)[-1]
 
 
 def test_what_nobody_can_know_of_a_program_is_a_note_with_the_variables_that_say_it() -> None:

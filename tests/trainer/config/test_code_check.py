@@ -193,7 +193,22 @@ def test_one_reward_for_right_and_wrong_is_a_warning(tiny: Tiny, file: Path, run
     found = tried(config_of(tiny, run_dir, f"{file}:constant"))
     assert found.faults == []
     (warning,) = found.warnings
-    assert "it gives 0.5 for each row's answer and for" in warning
+    assert "it gives 0.5 for each row's answer (also as '#### A' or" in warning
+
+
+@pytest.mark.parametrize("spelling", code_check.SPELLINGS)
+def test_a_reward_that_wants_a_common_spelling_of_the_answer_is_no_warning(
+    tiny: Tiny, tmp_path: Path, run_dir: Path, spelling: str
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def f(completions, answer, **kwargs):\n"
+        f"    return [{spelling!r}.format(a) in c for c, a in zip(completions, answer)]\n"
+    )
+    found = tried(config_of(tiny, run_dir, f"{own}:f"))
+    assert (found.faults, found.warnings) == ([], [])
+    assert [one.score for one in found.tried] == [0.0] * 8 + [1.0] * 4
+    assert found.tried[-1].completion == spelling.format(4)
 
 
 @pytest.mark.parametrize(
