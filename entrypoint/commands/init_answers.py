@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,16 @@ def data(name: str, directory: Path) -> Data:
         return Data(place, (), f"{error.name} is not installed here")
     except (ValueError, OSError) as error:
         raise AnswerError(f"--data {name}: {error}") from error
+
+
+def flags_in(file: Path, names: Collection[str]) -> Mapping[str, str]:
+    """Return the trainer's flags that a file of them gives. Raises AnswerError."""
+    from trainer.config import new_run
+
+    try:
+        return new_run.flags_in(file, names)
+    except ValueError as error:
+        raise AnswerError(str(error)) from error
 
 
 def reward_file(reward: str, directory: Path) -> Place | None:

@@ -49,24 +49,13 @@ def settle(options: argparse.Namespace) -> None:
 
 def _values(file: Path) -> dict[str, str]:
     """Return the options' values in run.yaml. Raises AnswerError."""
-    from trainer.config.config import Config
-    from trainer.config.parse import DESCRIPTION, PROG, read
-    from trainer.config.read_flags import aliases
-    from trainer.config.schema import flags_of
-
-    reading = read(Config, ["--config", str(file)], PROG, DESCRIPTION)
-    if reading.unread:
-        raise AnswerError("\n".join(map(str, reading.faults)))
-    declared = flags_of(Config)
-    values = {name: declared[flag].value_in(reading.config) for name, flag in FLAGS.items()}
-    for name, value in values.items():
-        if not value and name not in OPTIONAL:
+    values = init_answers.flags_in(file, FLAGS.values())
+    for name, flag in FLAGS.items():
+        if not values[flag] and name not in OPTIONAL:
             raise AnswerError(
-                f"{file}: it has no {FLAGS[name]}, which the platform's files need. Write it there"
+                f"{file}: it has no {flag}, which the platform's files need. Write it there"
             )
-    known = aliases(Config)
-    written = {known[spelling]: text for spelling, text in reading.texts.items()}
-    return {name: written.get((FLAGS[name],), str(value or "")) for name, value in values.items()}
+    return {name: values[flag] for name, flag in FLAGS.items()}
 
 
 def _from_run(path: str, options: argparse.Namespace) -> str:

@@ -342,8 +342,12 @@ def image_of(platform: str, shared: str) -> Placeholder | None:
         return Placeholder(name, ("rollcall.sbatch",), made)
     if platform == COMPOSE:
         return Placeholder(IMAGE, ("compose.yaml",), f"set IMAGE, or write it, {with_flag}")
-    named = {KUBERNETES: ("values.yaml",), "dstack": ("task.dstack.yml",)}
-    named |= {"skypilot": ("task.yaml",), RUNPOD: ("head.json", "worker.json")}
+    named: dict[str, tuple[str, ...]] = {
+        KUBERNETES: ("values.yaml",),
+        "dstack": ("task.dstack.yml",),
+        "skypilot": ("task.yaml",),
+        RUNPOD: ("head.json", "worker.json"),
+    }
     return Placeholder(IMAGE, named[platform], f"write it there, {with_flag} ({images})")
 
 

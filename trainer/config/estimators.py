@@ -49,6 +49,15 @@ ESTIMATORS = {
     "remax": Estimator(Baseline.GREEDY),
 }
 """Values of --advantage_estimator, beside FILE.py:NAME."""
+CALLED = {
+    "grpo": "group_norm",
+    "ppo": "gae",
+    "reinforce++": "reinforce",
+    "reinforce_plus_plus": "reinforce",
+    "reinforce++_baseline": "reinforce_baseline",
+    "reinforce_plus_plus_baseline": "reinforce_baseline",
+}
+"""Names of methods and of verl → those here."""
 
 OWN = Estimator(Baseline.OWN, rescales=True)
 """FILE.py:NAME"""

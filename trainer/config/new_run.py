@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from env.data.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, known_columns, know
 from env.data.rows import column_of, is_chat, read_rows
 from env.registry import FUNCTION, Kind, parts
 from env.rewards.python_file import NAME
+from trainer.config.config import Config
 from trainer.config.data_sets import HUB_NAME
+from trainer.config.parse import DESCRIPTION, PROG, read
+from trainer.config.read_flags import aliases
+from trainer.config.schema import flags_of
 from trainer.config.validate import may_be_on_hub
 
 ROWS = 4
@@ -24,6 +28,7 @@ __all__ = [
     "column_of",
     "defined_fault",
     "first_rows",
+    "flags_in",
     "is_chat",
     "is_hub_name",
     "known_columns",
@@ -83,3 +88,19 @@ def _top_names(tree: ast.Module) -> Sequence[str]:
             case ast.alias():
                 names.append(node.asname or node.name)
     return names
+
+
+def flags_in(file: Path, names: Collection[str]) -> Mapping[str, str]:
+    """Return flags of a file as it writes them, else their defaults; "" for none.
+
+    Raises ValueError if the file cannot be read.
+    """
+    reading = read(Config, ["--config", str(file)], PROG, DESCRIPTION)
+    if reading.unread:
+        raise ValueError("\n".join(map(str, reading.faults)))
+    known, declared = aliases(Config), flags_of(Config)
+    given = {known[spelling]: text for spelling, text in reading.texts.items()}
+    return {
+        name: given.get((name,), str(declared[name].value_in(reading.config) or ""))
+        for name in names
+    }

@@ -320,13 +320,17 @@ def _value(one: Declared, given: Given) -> tuple[Any, Fault | None]:
         wrong = f"must be {wanted}" if any(texts) else f"needs a value: {wanted}"
         return None, Fault(given.label, shown, wrong, _remedy(one.about))
     if problem := one.about.problem(value):
-        return None, Fault(given.label, shown, problem, _remedy(one.about))
+        named = one.about.called.get(shown.lower().replace("-", "_"))
+        remedy = f"{shown.upper()} is {named} here" if named else _remedy(one.about)
+        return None, Fault(given.label, shown, problem, remedy)
     if one.about.unsupported and value != one.default:
         return None, Fault(given.label, shown, "is not supported", one.about.unsupported)
     return value, None
 
 
 def _remedy(about: Flag) -> str:
+    if about.help.partition(":")[0] in about.words:
+        return about.help  # the name of a choice stays as it is
     return about.help[:1].upper() + about.help[1:]
 
 

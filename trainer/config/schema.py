@@ -78,6 +78,8 @@ class Flag(Option):
     """FILE.py:NAME of a user's function is a value beside the choices."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words for some of the choices."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """Names that others have for some of the choices: they are refused with the right one."""
     required: bool = False
     endless: bool = False
     """Infinity is allowed."""

@@ -321,6 +321,12 @@ def test_an_estimate_above_what_the_machines_have_is_a_warning(
     (said,) = [one for one in small["warnings"] if one.startswith("by the estimate, ")]
     assert said.endswith("GiB or more on each GPU, which has 22.4 GiB")
     assert not [one for one in large["warnings"] if one.startswith("by the estimate, ")]
+    few = ("--train_batch_size=8", "--micro_train_batch_size=1", "--generate_max_len=128")
+    small_model = job(tmp_path, "--lora_rank=8", *few, model="Qwen/Qwen2.5-0.5B")
+    plan.show(plan.plan(read_settings(cluster(1, 1, "80GB"), small_model)), cost=False)
+    shared = capsys.readouterr().out
+    (least,) = re.findall(r"^memory +(\S+ GiB) or more on each GPU", shared, re.M)
+    assert f"the line `memory` has the least, {least}: engines fill their share" in shared
     on_cpus = job(tmp_path, model="Qwen/Qwen2.5-7B")
     settings = read_settings({"EXPECTED_WORKERS": "0", "ROLLCALL_NUM_GPUS": "0"}, on_cpus)
     plan.show(plan.plan(settings, PlannedNodes(memory=10**9)), cost=False)

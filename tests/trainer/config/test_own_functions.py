@@ -76,4 +76,8 @@ def test_a_missing_file_and_a_wrong_name_are_named(tmp_path: Path) -> None:
     assert "No such file" in faults["--policy_loss_type"]
     assert "must be one of gae" in faults["--advantage_estimator"]
     assert "FILE.py:NAME" in faults["--advantage_estimator"]
+    assert "). gae: PPO with a critic; " in faults["--advantage_estimator"]
+    for name, ours in (("grpo", "group_norm"), ("REINFORCE++-baseline", "reinforce_baseline")):
+        said = faults_of(advantage_estimator=name)["--advantage_estimator"]
+        assert said.endswith(f"{name.upper()} is {ours} here")
     assert "must be one of" in faults_of(policy_loss_type="own.py")["--policy_loss_type"]

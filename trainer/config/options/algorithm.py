@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.estimators import ESTIMATORS, OWN, Baseline, Estimator
+from trainer.config.estimators import CALLED, ESTIMATORS, OWN, Baseline, Estimator
 from trainer.config.policy_losses import OWN_LOSS, POLICY_LOSSES, PolicyLoss
 from trainer.config.schema import Group
 
@@ -26,6 +26,7 @@ class AdvantageSettings:
         dotted="algo.advantage.estimator",
         choices=tuple(ESTIMATORS),
         or_function=True,
+        called=CALLED,
     )
     gamma: float = Group.ADVANTAGE.flag(
         1.0, "discount", dotted="algo.advantage.gamma", at_least=0, at_most=1
