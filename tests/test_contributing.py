@@ -255,10 +255,9 @@ print(policy_loss(inputs, PolicyObjective(loss)).value.item())
 """
     assert run(tree, program) == "3.0"
     renew(tree, "Add a policy loss", PAGES)
-    row = (
-        "| `tilted` | token | −ρA + tilt | token, sequence, constant | weights of tokens | `--tilt`"
-    )
-    assert row in (tree / "docs/algorithms.md").read_text()
+    page = (tree / "docs/algorithms.md").read_text()
+    assert "| `tilted` | −ρA + tilt | Doe 2026, equation 1 |" in page
+    assert "| `tilted` | token | token, sequence, constant | weights of tokens | `--tilt` |" in page
 
 
 def test_an_environment_variable(tree: Path) -> None:
@@ -271,6 +270,9 @@ def test_an_environment_variable(tree: Path) -> None:
         "entrypoint/config/settings.py": after(
             '    """The facts from the platform\'s own variables."""\n', declaration
         ),
+        "tests/support/variable_groups.py": lambda text: text.replace(
+            '("log", "webhook")', '("log", "webhook", "nickname")'
+        ),
     }
     change(tree, "Add an environment variable", edits)
     program = """
@@ -280,7 +282,7 @@ print(read_settings({"ROLLCALL_NICKNAME": "x"}).nickname)
     assert run(tree, program) == "x"
     renew(tree, "Add an environment variable", PAGES)
     reference = (tree / "docs/reference.md").read_text()
-    assert "| `ROLLCALL_NICKNAME` | none | Another name. |" in reference
+    assert "| `ROLLCALL_NICKNAME` | each node | none | Another name. |" in reference
 
 
 def test_a_preflight_check(tree: Path) -> None:
