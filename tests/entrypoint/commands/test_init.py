@@ -159,7 +159,7 @@ def test_a_platform_is_added_to_a_run_that_keeps_its_files(
     ("lines", "said"),
     [
         ("pretrain: owner/m", "run.yaml: it has no prompt_data, which the platform's files need"),
-        ("pretrain: [", "is broken: is not YAML"),
+        ("pretrain: [", "is not YAML in line 1"),
     ],
 )
 def test_a_platform_needs_flags_that_can_be_read(
