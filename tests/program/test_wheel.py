@@ -92,7 +92,9 @@ def test_what_init_writes_can_be_planned_beside_modules_of_the_user(
 ) -> None:
     (tmp_path / "d.jsonl").write_text(DATA)
     words = ["init", "--yes", "--dir", "run", "--data", "../d.jsonl", "--platform", platform]
-    columns = ["--input-key", "question", "--label-key", "answer", "--shared", str(tmp_path)]
+    columns = ["--input-key", "question", "--label-key", "answer"]
+    if platform != "none":
+        columns += ["--shared", str(tmp_path)]
     done = run(alone / "rollcall", *words, *columns, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     place = tmp_path / "run"

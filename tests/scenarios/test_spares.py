@@ -120,7 +120,11 @@ def test_a_node_too_many_is_a_spare_where_a_program_brings_nodes(tmp_path: Path)
     """The platform has started the lost node again, too."""
     given = {"ROLLCALL_REPLACE_COMMAND": "true"}
     world = World(tmp_path, ends(FINISHED), workers=2, minimum=2, **given)
-    for name in "abc":
-        world.later(0.05, partial(world.check_in, name, ADDRESSES[name]))
+
+    def all_come() -> None:
+        for name in "abc":
+            world.check_in(name, ADDRESSES[name])
+
+    world.later(0.05, all_come)
     assert world.lives().name == "finished"
     assert world.sentences("roll") == ["2 of 2 workers and 1 spare are there"]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from contract.launch.distribution import NAME
+
 UV = Path(sys.executable).with_name("uv")
 
 
@@ -35,7 +37,7 @@ def install(wheel: Path, place: Path, extras: Collection[str] = ()) -> Path:
         wheel,
     ]
     subprocess.run(command, check=True)
-    (installed,) = Distribution.discover(name="rollcall", path=[str(site)])
+    (installed,) = Distribution.discover(name=NAME, path=[str(site)])
     for one in _required(installed, extras, set()):
         _copy(one, site)
     return place / "bin"
@@ -49,7 +51,7 @@ def _required(
         marker = requirement.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
             continue
-        if requirement.name == "rollcall":
+        if requirement.name == NAME:
             yield from _required(package, requirement.extras, seen)
         elif str(requirement) not in seen:
             seen.add(str(requirement))
