@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
 import os
@@ -296,7 +297,6 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     from entrypoint.commands import (
         arguments,
         events,
-        found_run,
         jobs,
         logs,
         named_run,
@@ -312,30 +312,10 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     options = arguments.parse(call.command, call.arguments)
     is_named = bool(options.run_dir or options.address or getattr(options, "run", None))
     is_named = is_named or node_shell.names_a_run(environ)
-    is_guessed = False
     try:
-        if options.run_dir:
-            environ = node_shell.of_run(environ, options.run_dir)
-        elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
-            environ, own = node_shell.with_node(environ, address=options.address or ""), environ
-            is_taken = environ is not own
-            is_guessed = is_taken and not node_shell.is_only_run(environ)
-            if is_taken and not is_named:
-                node_shell.refuse_guess(call.command, environ)
-                print(node_shell.about(environ), file=sys.stderr)
-            elif (
-                not (is_taken or is_named or call.command in node_shell.CHANGES)
-                and (found := found_run.instead_of(environ)) is not None
-            ):
-                environ = node_shell.of_run(environ, found)
-                if call.command == "open" and not options.path:
-                    options.path = found
+        environ, is_guessed = _of_asked_run(call.command, options, environ, is_named=is_named)
     except node_shell.UnnamedRunError as error:
         return arguments.fail(str(error), ExitCode.USAGE, as_json=options.json)
-    if options.address:
-        environ = {**environ, "ROLLCALL_URL": options.address}
-    elif not is_guessed:
-        environ = node_shell.of_named_run(environ)
     answers = {
         "submit": jobs.submit,
         "pipeline": pipeline.pipeline,
@@ -364,6 +344,37 @@ def _ask(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         return arguments.fail(errors.describe(error), ExitCode.RUN_DIR, as_json=options.json)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _of_asked_run(
+    command: str, options: argparse.Namespace, environ: Mapping[str, str], *, is_named: bool
+) -> tuple[Mapping[str, str], bool]:
+    """Return the variables of the run that is asked, and whether its node was guessed.
+
+    `open` is given the path of a run that it finds. Raises UnnamedRunError.
+    """
+    from entrypoint.commands import found_run, node_shell
+
+    is_guessed = False
+    if options.run_dir:
+        environ = node_shell.of_run(environ, options.run_dir)
+    elif not isinstance(getattr(options, "path", None), Path):  # else `open` reads that run
+        environ, own = node_shell.with_node(environ, address=options.address or ""), environ
+        is_taken = environ is not own
+        is_guessed = is_taken and not node_shell.is_only_run(environ)
+        if is_taken and not is_named:
+            node_shell.refuse_guess(command, environ)
+            print(node_shell.about(environ), file=sys.stderr)
+        elif (
+            not (is_taken or is_named or command in node_shell.CHANGES)
+            and (found := found_run.instead_of(environ)) is not None
+        ):
+            environ = node_shell.of_run(environ, found)
+            if command == "open" and not options.path:
+                options.path = found
+    if options.address:
+        return {**environ, "ROLLCALL_URL": options.address}, is_guessed
+    return environ if is_guessed else node_shell.of_named_run(environ), is_guessed
 
 
 def _settings_or_error(

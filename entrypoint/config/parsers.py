@@ -144,16 +144,16 @@ def whole_number(bounds: Bounds) -> Callable[[str], int]:
 
 port = whole_number(Bounds(at_least=1, at_most=LAST_PORT))
 
-NO_DURATION = "is not a duration"
+DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)")
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 LONGEST_SECONDS = 365 * 24 * 3600.0
 
 
 def duration(raw: str) -> float:
     """Seconds, from `90`, `90s`, `1.5m`, `10 min` or `2h`; above zero, at most a year."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", raw.lower())
+    match = DURATION.fullmatch(raw.lower())
     if match is None:
-        raise ParseError(NO_DURATION, "give seconds, or a duration such as 90s, 10m or 2h")
+        raise ParseError("is not a duration", "give seconds, or a duration such as 90s, 10m or 2h")
     seconds = float(match[1]) * SECONDS[match[2]]
     remedy = "give a duration such as 90s, 10m or 2h"
     if seconds == 0:
@@ -173,12 +173,12 @@ def head_failover(raw: str) -> float:
     if (seconds := named.get(raw.lower())) is not None:
         return seconds
     right = "give auto (at once), off (never), or a duration such as 90s or 10m"
+    if DURATION.fullmatch(raw.lower()) is None:
+        raise ParseError("is neither auto nor off, nor a duration", right)
     try:
         return duration(raw)
     except ParseError as error:
-        is_one = error.problem != NO_DURATION
-        problem = error.problem if is_one else "is neither auto nor off, nor a duration"
-        raise ParseError(problem, right) from error
+        raise ParseError(error.problem, right) from error
 
 
 BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 2**20}
