@@ -42,6 +42,8 @@ class Progress:
     """Newest held-out accuracy, 0 to 1; the held-out reward if no accuracy is known."""
     eval_before: float | None = None
     """Held-out accuracy before the first step."""
+    eval_step: int | None = None
+    """The step after which `eval` was measured, 0 before the first; None: not known."""
     eval_is_reward: bool = False
     """The held-out rewards were not all 0 or 1: `eval` is their mean, and no accuracy."""
     tokens_per_second: float = 0.0
@@ -55,6 +57,11 @@ class Progress:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def eval_after(self) -> float | None:
+        """Newest held-out accuracy after a step; None if there is none but that before."""
+        return None if self.eval_step == 0 else self.eval
 
     def write(self, path: Path, claim: lease.Claim | None = None) -> None:
         """`claim`: the writer's; None: that of this process.
@@ -111,7 +118,7 @@ class RunResult:
             "reward_first": told.reward_first if told else None,
             "reward_last": told.reward if told else None,
             "eval_before": told.eval_before if told else None,
-            "eval_after": told.eval if told else None,
+            "eval_after": told.eval_after if told else None,
             "eval_is_reward": bool(told and told.eval_is_reward),
             "wall_seconds": round(self.seconds, 1),
         }
@@ -128,6 +135,19 @@ def held_out(value: float, *more: float, is_reward: bool = False) -> list[str]:
     if not is_reward and all(0 <= one <= 1 for one in values):
         return ["accuracy", *(f"{one:.1%}" for one in values)]
     return ["reward", *(f"{one:.3f}" for one in values)]
+
+
+def change(before: float | None, after: float | None, *, is_reward: bool = False) -> str:
+    """Return what was measured on held-out data before and after training; "" if nothing was.
+
+    One measurement is one number: it shows no change.
+    """
+    known = [value for value in (before, after) if value is not None]
+    if not known:
+        return ""
+    what, *texts = held_out(*known, is_reward=is_reward)
+    when = " before the first step" if after is None else ""
+    return f"held-out {what} {' → '.join(texts)}{when}"
 
 
 def _fitting(row: Mapping[str, Any]) -> dict[str, Any]:

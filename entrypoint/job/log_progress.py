@@ -233,6 +233,7 @@ class LogProgress:
             loss=values.get("loss", before.loss),
             eval=values.get("eval", before.eval),
             eval_before=before.eval_before,
+            eval_step=step if "eval" in values else before.eval_step,
             eval_is_reward=before.eval_is_reward,
             tokens_per_second=values.get("tokens_per_second", before.tokens_per_second),
             step_seconds=seconds,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
-from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress, held_out
+import pytest
+
+from contract.exit_codes import ExitCode
+from contract.progress import PHASE_BYTES, Phase, PhaseFile, Progress, RunResult, held_out
+from contract.run_dir import RunFiles
 
 
 def test_progress_of_another_version_is_read_as_far_as_it_is_known() -> None:
@@ -24,6 +29,21 @@ def test_a_held_out_reward_of_any_range_is_no_share() -> None:
     told = Progress.of({"step": 1, "eval_is_reward": True})
     damaged = Progress.of({"step": 1, "eval_is_reward": "no"})
     assert (told and told.eval_is_reward, damaged and damaged.eval_is_reward) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("eval_step", "after"), [(0, None), (2, 0.37), (None, 0.37)], ids=["before", "after", "unknown"]
+)
+def test_an_evaluation_before_the_first_step_is_none_after_it(
+    eval_step: int | None, after: float | None, tmp_path: Path
+) -> None:
+    told = Progress(step=2, eval=0.37, eval_before=0.37, eval_step=eval_step)
+    run = RunFiles(tmp_path)
+    RunResult(
+        outcome="stopped", exit_code=ExitCode.STOPPED, attempts=1, progress=told, seconds=1
+    ).write(run)
+    row = json.loads(run.result.read_text())
+    assert (row["eval_before"], row["eval_after"]) == (0.37, after)
 
 
 def test_a_phase_is_written_over_in_place_and_a_torn_one_is_none(tmp_path: Path) -> None:

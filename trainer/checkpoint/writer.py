@@ -57,6 +57,11 @@ class RunState:
     """Scale of the adapters, which no tensor has; None: no adapters, or of an older version."""
     wandb_id: str | None = None
 
+    @property
+    def eval_after(self) -> float | None:
+        """The newest evaluation after a step; None if there is none but that before the first."""
+        return None if self.evaluated == 0 else self.eval
+
     @classmethod
     def read(cls, directory: Path) -> RunState:
         return cls.parse((directory / RUN_STATE).read_text())

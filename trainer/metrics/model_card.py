@@ -104,7 +104,7 @@ def _results(facts: Facts) -> Iterator[tuple[str, str]]:
         ("mean reward of the first step", state.reward_first),
         ("mean reward of the last step", state.reward),
         (f"{held_out} before", state.eval_before),
-        (f"{held_out} after", state.eval),
+        (f"{held_out} after", state.eval_after),
         ("best held-out value after a step", state.best),
     ):
         if value is not None:

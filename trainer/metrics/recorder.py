@@ -228,6 +228,7 @@ class Recorder:
             kl=self._last.kl,
             eval=state.eval,
             eval_before=state.eval_before,
+            eval_step=state.evaluated,
             eval_is_reward=state.eval_is_reward,
             tokens_per_second=self._last.tokens / self._last.seconds,
             step_seconds=self._last.seconds,

@@ -63,6 +63,7 @@ class Result:
     eval_before: float | None
     """Held-out accuracy before the first step, 0 to 1; None without held-out prompts."""
     eval_after: float | None
+    """That of the newest step that was evaluated; None if none was."""
     run_dir: Path
     model: Path
     """The directory of the final model."""
@@ -156,7 +157,7 @@ def train(
         reward_first=state.reward_first,
         reward_last=state.reward,
         eval_before=state.eval_before,
-        eval_after=state.eval,
+        eval_after=state.eval_after,
         run_dir=config.files.root,
         model=config.exported,
     )

@@ -14,7 +14,7 @@ from contract.journal import EXPORT
 from contract.journal_file.index import landmarks
 from contract.launch import standalone
 from contract.manifest import checkpoint_path, steps_on_disk
-from contract.progress import Progress, held_out
+from contract.progress import Progress, change
 from contract.run_dir import RunFiles
 from entrypoint.run import run_attempts
 from entrypoint.run.failure_classes import FailureClass, evidence_of
@@ -110,22 +110,29 @@ class Ended:
         yield from (f"{name}: {shown(path)}" for name, path in known.items() if path)
 
     def learned(self) -> Iterator[str]:
-        """Yield the first and the last value of reward and held-out data, if they are known."""
-        told = []
-        if rewards := self._numbers("reward_first", "reward_last"):
-            told.append(f"reward {' → '.join(f'{value:.3f}' for value in rewards)}")
-        if measured := self._numbers("eval_before", "eval_after"):
-            is_reward = self.result.get("eval_is_reward") is True
-            what, *texts = held_out(*measured, is_reward=is_reward)
-            told.append(f"held-out {what} {' → '.join(texts)}")
-        if told:
-            yield ", ".join(told)
+        """Yield the first and the last value of reward and held-out data, if they are known.
 
-    def _numbers(self, *names: str) -> list[float]:
-        """Return the values of these fields; none if one is unknown."""
-        values = [self.result.get(name) for name in names]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        return known if len(known) == len(names) else []
+        What was measured once is one number.
+        """
+        rewards = [self._number(name) for name in ("reward_first", "reward_last")]
+        known = [f"{value:.3f}" for value in rewards if value is not None]
+        told = []
+        if self.result.get("steps") == 1:
+            known = known[-1:]
+        elif len(known) < len(rewards):
+            known = []
+        if known:
+            told.append(f"reward {' → '.join(known)}")
+        is_reward = self.result.get("eval_is_reward") is True
+        measured = [self._number(name) for name in ("eval_before", "eval_after")]
+        told.append(change(*measured, is_reward=is_reward))
+        if any(told):
+            yield ", ".join(filter(None, told))
+
+    def _number(self, name: str) -> float | None:
+        """Return the value of this field; None if it is unknown."""
+        value = self.result.get(name)
+        return float(value) if stored_json.is_number(value) else None
 
     def why(self, *, as_shown: bool = True) -> Iterator[str]:
         """Yield cause, place, remedy, command and log, each if it is known.

@@ -237,6 +237,10 @@ def test_status_and_report_say_what_was_learned(
     run.result.write_text(json.dumps(told | {"eval_before": -2.0, "eval_after": 3.729}))
     assert report.main([str(tmp_path)]) == 0
     assert "reward 0.550 → 0.898, held-out reward -2.000 → 3.729" in capsys.readouterr().out
+    run.result.write_text(json.dumps(told | {"eval_after": None, "steps": 1}))
+    assert report.main([str(tmp_path)]) == 0
+    once = "reward 0.898, held-out accuracy 36.7% before the first step"
+    assert once in capsys.readouterr().out.splitlines()
     run.result.write_text(json.dumps(told | {"eval_before": None, "reward_last": "much"}))
     assert remote.status(settings(run), parse("status", [])) == 0
     assert "→" not in capsys.readouterr().out
