@@ -46,6 +46,8 @@ class Progress:
     """The step after which `eval` was measured, 0 before the first; None: not known."""
     eval_is_reward: bool = False
     """The held-out rewards were not all 0 or 1: `eval` is their mean, and no accuracy."""
+    is_logged: bool = False
+    """The step is that of a dict of numbers in the job's log. It is shown, and decides nothing."""
     tokens_per_second: float = 0.0
     step_seconds: float = 0.0
     eta_seconds: float = 0.0

@@ -277,6 +277,8 @@ class Attempt:
 
     def _look(self, progress: Progress | None, before: Progress | None) -> None:
         """End the attempt if it hangs, began at a wrong step, or can get more workers."""
+        if progress is not None and progress.is_logged:
+            progress = None
         if hung := self.hang.look(progress, self._phase(), self._lines):
             hung = "; ".join(filter(None, (hung, self._ranks.of_end())))
             stacks_in = stacks.path_of(self.run.files, self.plan.number)

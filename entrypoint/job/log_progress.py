@@ -40,6 +40,13 @@ SEARCH_SECONDS = 0.1
 """Limit of one search: a pattern such as `(.*)*x` takes years for one line."""
 RELAY_SECONDS = 2.0
 """Ray may lose what a process has printed so shortly before the job's end."""
+MEASURED = {
+    "train/reward": "reward",
+    "train/kl": "kl",
+    "train/loss": "loss",
+    "eval/accuracy": "eval",
+}
+"""Name of a metric in a row → the measure of a step that it is."""
 MOST_LATE = 20
 """After so many searches in a row that exceed the limit, the pattern is given up."""
 
@@ -71,6 +78,10 @@ class LogProgress:
     _opening: Progress | None = None
     """The first step of the attempt."""
     _newest: Progress | None = None
+    _logged: Progress | None = None
+    """The highest step of the dicts of numbers in the log."""
+    _is_reported: bool = False
+    """The job itself reports its steps in progress.json."""
     _written: Progress | None = None
     _first: tuple[int, float] | None = None
     """The first step that this attempt told, and when."""
@@ -100,7 +111,8 @@ class LogProgress:
     @property
     def step(self) -> int | None:
         """The newest step in the lines that are read, published or not; None before the first."""
-        return self._newest.step if self._newest else None
+        newest = self._newest or self._logged
+        return newest.step if newest else None
 
     def end(self, progress: Progress | None, events: frozenset[str]) -> JobEnd:
         """Return what is known of the attempt's end. `progress`: the run's newest."""
@@ -132,8 +144,28 @@ class LogProgress:
             return
         _, text, _ = spoken(line[:LONGEST_TOLD])
         told = self.recipe.metrics_in(text, groups)
+        if self._pattern_is_silent and not groups:
+            self._read_logged(told)
         if told and (step := self._step_of(told, groups)) is not None:
             self.metrics.read(step, told)
+
+    @property
+    def _pattern_is_silent(self) -> bool:
+        """Nothing else tells the job's steps: no pattern of the user, and no line of the recipe's.
+
+        A name such as `step` may be that of something else, so that these count for more.
+        """
+        return self.settings.step_pattern is None and self._newest is None
+
+    def _read_logged(self, told: Mapping[str, float]) -> None:
+        """Take the step of a dict of numbers. It only grows: several ranks may print theirs."""
+        step, row = metric_names.step_of(told), metric_names.row_of(told)
+        newest = self._logged.step if self._logged else self.added
+        if not step or not row or step + self.added <= newest:
+            return
+        values = {MEASURED[name]: row[name] for name in row if name in MEASURED}
+        self._logged = replace(self._progress({"step": step, **values}), is_logged=True)
+        self._opening = self._opening or self._logged
 
     def _step_of(self, told: Mapping[str, float], groups: Mapping[str, float]) -> int | None:
         """Return the step of the numbers of a line: its own, else the newest; None: not known."""
@@ -185,6 +217,9 @@ class LogProgress:
         """Take the numbers that the job itself reports in progress.json, if its log has no step."""
         if self.metrics is None or progress is None or self._newest or progress == self.before:
             return
+        if progress.is_logged:  # it is that of `publish`
+            return
+        self._is_reported = True
         told = {
             name: value for name, value in progress.as_dict().items() if value and name in MEASURES
         }
@@ -200,7 +235,8 @@ class LogProgress:
         if self.metrics:
             self.metrics.write()
         # The first step shows whether the job resumed where it had to, so it is written, too.
-        newest = self._newest if self._written or last else self._opening
+        told = self._newest or (None if self._is_reported else self._logged)
+        newest = told if self._written or last or told is None else self._opening
         if newest is None or (newest is self._written and not last):
             return
         now = self.clock()
@@ -214,7 +250,7 @@ class LogProgress:
 
     def _progress(self, values: Mapping[str, float]) -> Progress:
         step, now = int(values["step"]) + self.added, self.clock()
-        before = self._newest or self.before or Progress(step=0)
+        before = self._newest or self._logged or self.before or Progress(step=0)
         if self._first is None or step < self._first[0]:
             self._first = step, now
         first, since = self._first
@@ -249,7 +285,7 @@ class LogProgress:
                 "attempt: give a pattern without nested repetitions. A line of the log is: "
             )
             self.journal.record("step-pattern", f"{sentence}{self._line}", line=self._line)
-        if self._matched or self._heard_at is None:
+        if self._matched or self._logged or self._heard_at is None:
             return
         if self.clock() - self._heard_at > UNMATCHED_SECONDS:
             self._matched = True  # said once

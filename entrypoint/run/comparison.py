@@ -44,7 +44,8 @@ class Compared:
     path: Path
     recipe: str
     flags: Mapping[str, str]
-    steps: int
+    steps: int | None
+    """None if no step is known."""
     seconds: float
     """The time of all its heads together."""
     measured: Mapping[str, Measured]
@@ -66,7 +67,7 @@ def read(run: RunFiles, curves: Curves | None = None) -> Compared:
         path=run.root.absolute(),
         recipe=facts.get("recipe", ""),
         flags=run_facts.flags(run),
-        steps=record.steps,
+        steps=None if record.effective_time_ratio is None else record.steps,
         seconds=record.wall_seconds,
         measured=curves.measured() or read_run.told(run).measured(),
     )
@@ -105,7 +106,7 @@ def _measured(runs: Sequence[Compared]) -> list[dict[str, Any]]:
 def _spent(runs: Sequence[Compared]) -> list[dict[str, Any]]:
     """Return what the runs have taken."""
     found = [
-        _row("steps", "kept", [Best("steps", run.steps, 0) for run in runs]),
+        _row("steps", "kept", [_steps(run) for run in runs]),
         _row("time", "whole", [Best("time", run.seconds, 0) for run in runs]),
     ]
     for name in (WHOLE_STEP, TOKENS):
@@ -113,6 +114,10 @@ def _spent(runs: Sequence[Compared]) -> list[dict[str, Any]]:
         if any(known):
             found.append(_row(name, "median", [one and Best(name, one.median, 0) for one in known]))
     return found
+
+
+def _steps(run: Compared) -> Best | None:
+    return None if run.steps is None else Best("steps", run.steps, 0)
 
 
 def _row(name: str, how: str, values: Sequence[Best | None]) -> dict[str, Any]:

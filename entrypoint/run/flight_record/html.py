@@ -33,6 +33,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     f"script-src {' '.join(map(inline_code.source, SCRIPTS))}"
 )
+NOT_KNOWN = "–"
 LONG = 18
 """Characters of a fact that has two columns, where there are."""
 USES: Mapping[str, str] = {
@@ -103,7 +104,7 @@ def _overview(group: Sequence[Part]) -> Html:
             element("a", _titled(part), href=f"#{part.name}"),
             part.facts.get("recipe", ""),
             _chip(part.state),
-            str(record.steps) if record else "",
+            _steps(record) if record else "",
             duration(record.wall_seconds) if record else "",
             str(len(record.failures)) if record else "",
         )
@@ -179,7 +180,7 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
     }
     yield from ((name, text) for name, text in told.items() if text)
     yield from (
-        ("steps", steps_kept(record.steps, record.steps_lost).replace(" steps", "")),
+        ("steps", _steps(record)),
         ("time", duration(record.wall_seconds)),
         ("began", moment(record.began)),
         ("last event", moment(record.ended)),
@@ -187,6 +188,12 @@ def _facts(part: Part) -> Iterator[tuple[str, str]]:
         ("failures", str(len(record.failures))),
         ("repairs", str(len(record.repairs))),
     )
+
+
+def _steps(record: FlightRecord) -> str:
+    if record.effective_time_ratio is None:
+        return "not known"
+    return steps_kept(record.steps, record.steps_lost).replace(" steps", "")
 
 
 def _valued(best: Best | None) -> str:
@@ -280,13 +287,14 @@ def _repairs(record: FlightRecord) -> Html:
 
 def _attempts(name: str, record: FlightRecord) -> Html:
     names = ("attempt", "began", "time", "from step", "steps", "end")
+    knows_steps = record.effective_time_ratio is not None
     rows = [
         (
             str(one.number),
             moment(one.at),
             duration(one.seconds),
-            str(one.resumed_from),
-            str(one.steps),
+            str(one.resumed_from) if knows_steps else NOT_KNOWN,
+            str(one.steps) if knows_steps else NOT_KNOWN,
             element("span", one.ending, class_=time_bars.attempt_colour(one.ending)),
         )
         for one in record.attempts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from contract import lease
@@ -25,7 +26,7 @@ from entrypoint.run.flight_record.record import (
     from_journal,
 )
 from entrypoint.run.flight_record.run_end import ENTRY, Ended
-from entrypoint.run.flight_record.time_accounting import GOES_BACK
+from entrypoint.run.flight_record.time_accounting import GOES_BACK, UNTOLD
 from entrypoint.run.lease import HEARTBEAT_SECONDS, SILENCE_SECONDS
 from entrypoint.run.lost_head import cluster_of, command, failover, what_follows
 
@@ -106,6 +107,7 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
         cluster = cluster_of(run)
         own = standalone.state_of(run) if cluster is run else None
         record = _now(record, *own) if own else _without_head(record, cluster, _silence(cluster))
+        record = _until_now(record)
     curves, best = _curves(run)
     return Part(
         name=run.root.name,
@@ -188,13 +190,29 @@ def _now(record: FlightRecord, state: str, sentence: str) -> FlightRecord:
     return replace(record, outcome=state, sentence=sentence, attempts=attempts)
 
 
+def _until_now(record: FlightRecord) -> FlightRecord:
+    """Return the record of a run that goes on; a job that tells no step adds no event."""
+    if record.outcome != RUNNING or record.effective_time_ratio is not None or not record.attempts:
+        return record
+    passed = (datetime.now(UTC) - datetime.fromisoformat(record.ended)).total_seconds()
+    seconds = round(max(0.0, passed), 3)  # of another clock
+    spent = {**record.seconds, UNTOLD: record.seconds.get(UNTOLD, 0.0) + seconds}
+    *before, newest = record.attempts
+    return replace(
+        record,
+        wall_seconds=record.wall_seconds + seconds,
+        seconds=dict(sorted(spent.items(), key=lambda use: -use[1])),
+        attempts=[*before, replace(newest, seconds=newest.seconds + seconds)],
+    )
+
+
 def _of_job(run: RunFiles, row: Row, secrets: Iterable[str], silence: float | None) -> Part:
     told = {
         name: redact(value if isinstance(value := row.get(name), str) else "", secrets)
         for name in ("stage", "after", "state", "sentence")
     }
     try:
-        record = _without_head(_record(run, secrets), cluster_of(run), silence)
+        record = _until_now(_without_head(_record(run, secrets), cluster_of(run), silence))
     except NothingToReportError:
         record = None
     is_over = bool(row.get("ended"))

@@ -105,8 +105,8 @@ class FlightRecord:
     """Steps that the run has at its end."""
     steps_lost: int
     """Finished steps that the run has gone back over: it makes them again."""
-    effective_time_ratio: float
-    """Share of the wall time that went into steps that count; 0 if the job tells no steps."""
+    effective_time_ratio: float | None
+    """Share of the wall time that went into steps that count; None if no step is known."""
     seconds: Mapping[str, float]
     """Use of the wall time to its seconds, the longest first."""
     attempts: Sequence[AttemptRecord]
@@ -139,7 +139,7 @@ def from_journal(rows: Iterable[Mapping[str, Any]]) -> FlightRecord:
         wall_seconds=round(tally.elapsed, 3),
         steps=read.steps,
         steps_lost=read.lost,
-        effective_time_ratio=round(tally.effective_time_ratio, 4),
+        effective_time_ratio=round(tally.effective_time_ratio, 4) if tally.tells_steps else None,
         seconds={use: n for use, n in sorted(seconds.items(), key=lambda use: -use[1]) if n > 0},
         attempts=_attempts(events),
         failures=_failures(events),

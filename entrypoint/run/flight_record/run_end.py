@@ -19,7 +19,7 @@ from contract.run_dir import RunFiles
 from entrypoint.run import run_attempts
 from entrypoint.run.failure_classes import FailureClass, evidence_of
 from entrypoint.run.flight_record.remedies import OVER, remedy
-from entrypoint.run.flight_record.text import dated
+from entrypoint.run.flight_record.text import NO_STEP, dated
 from entrypoint.run.shown_path import shown
 
 ENTRY = "job.json"
@@ -55,6 +55,8 @@ class Ended:
     """Steps of result.json, without those that the run has gone back over and not made again."""
     steps_lost: int = 0
     """Finished steps that the run has gone back over."""
+    knows_steps: bool = True
+    """False for a program whose steps are not known."""
     best: Path | None = None
     """The directory of the best policy on held-out prompts after a step; None if there is none."""
 
@@ -100,7 +102,7 @@ class Ended:
         steps, attempts = self.result.get("steps"), self.result.get("attempts")
         # A cluster of submitted jobs, and a run that did not begin, have made none.
         if stored_json.is_count(steps) and stored_json.is_count(attempts) and attempts:
-            kept = steps_kept(self.steps_kept, self.steps_lost)
+            kept = steps_kept(self.steps_kept, self.steps_lost) if self.knows_steps else NO_STEP
             yield f"{kept}, {counted(attempts, 'attempt')}{self.at and f', ended {dated(self.at)}'}"
         yield from self.places()
 
@@ -204,6 +206,7 @@ def read(run: RunFiles) -> Ended | None:
         at=str(last["at"]),
         steps_kept=attempts.progress.step if attempts.progress else told,
         steps_lost=attempts.steps_lost,
+        knows_steps=attempts.tells_steps,
     )
     if outcome != "failed":
         return ended

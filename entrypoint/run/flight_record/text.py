@@ -7,13 +7,18 @@ from datetime import datetime
 
 from contract.durations import counted, duration, steps_kept
 from entrypoint.run.flight_record.record import FailureRecord, FlightRecord
-from entrypoint.run.flight_record.time_accounting import TRAINING, UNTOLD
+from entrypoint.run.flight_record.time_accounting import TRAINING
+
+NO_STEP = "no known step"
+"""In place of a number of steps."""
 
 
 def lines(record: FlightRecord) -> Iterator[str]:
     yield f"{record.outcome}: {record.sentence}"
+    knows_steps = record.effective_time_ratio is not None
+    steps = steps_kept(record.steps, record.steps_lost) if knows_steps else NO_STEP
     yield (
-        f"{steps_kept(record.steps, record.steps_lost)} in {duration(record.wall_seconds)}, "
+        f"{steps} in {duration(record.wall_seconds)}, "
         f"{counted(len(record.attempts), 'attempt')}, "
         f"{counted(len(record.failures), 'failure')}"
     )
@@ -27,10 +32,9 @@ def lines(record: FlightRecord) -> Iterator[str]:
     if record.attempts:
         yield "attempts:"
         for attempt in record.attempts:
-            yield (
-                f"  {attempt.number}: from step {attempt.resumed_from}, "
-                f"{counted(attempt.steps, 'step')} in {duration(attempt.seconds)}: {attempt.ending}"
-            )
+            made = f"from step {attempt.resumed_from}, {counted(attempt.steps, 'step')}"
+            told = made if knows_steps else NO_STEP
+            yield f"  {attempt.number}: {told} in {duration(attempt.seconds)}: {attempt.ending}"
     if record.failures:
         yield "failures:"
         for failure in record.failures:
@@ -42,7 +46,7 @@ def lines(record: FlightRecord) -> Iterator[str]:
 
 
 def effective_time(record: FlightRecord) -> str:
-    if UNTOLD in record.seconds:
+    if record.effective_time_ratio is None:
         return "no step of the job is known, so that its effective time is not known"
     counts = duration(record.seconds.get(TRAINING, 0.0))
     return f"effective time {record.effective_time_ratio:.1%}: {counts} of steps that count"

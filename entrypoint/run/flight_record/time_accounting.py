@@ -117,7 +117,7 @@ class Tally:
         self._kind_before = ""
         self._highest = 0
         self._progressed = False
-        self._tells = False
+        self.tells_steps = False
         """The run has told where it begins, or a step."""
         self._makes_steps = False
         """The attempt is beyond its start: what a failure ends is a step."""
@@ -157,7 +157,7 @@ class Tally:
     def _use(self, seconds: float, kind: str, details: Mapping[str, Any]) -> None:
         if kind == "failure":
             silent = min(seconds, details.get("silent_seconds", seconds))
-            before_steps = USES["resume"] if self._tells else UNTOLD
+            before_steps = USES["resume"] if self.tells_steps else UNTOLD
             self.seconds[IN_FLIGHT if self._makes_steps else before_steps] += seconds - silent
             self.seconds[NOTICING] += silent
             return
@@ -165,11 +165,11 @@ class Tally:
             self._makes_steps = kind in STEPS
         use = USES[kind]
         if kind in ENDS_RUN:
-            job = UNTOLD if self.attempts and not self._tells else use
+            job = UNTOLD if self.attempts and not self.tells_steps else use
             use = NO_JOB_YET.get(self._kind_before, job)
         self.seconds[use] += seconds
-        if kind in TOLD and not self._tells:
-            self._tells = True
+        if kind in TOLD and not self.tells_steps:
+            self.tells_steps = True
             if untold := self.seconds.pop(UNTOLD, 0.0):  # an attempt ended before it told anything
                 self.seconds[USES["resume"]] += untold
         if kind == "step":

@@ -61,7 +61,8 @@ def test_every_metric_is_exported_under_its_name(head: Head) -> None:
 
 
 def test_every_number_of_the_progress_is_a_metric() -> None:
-    assert {one.name for one in fields(Progress)} - {"at", "eval_is_reward", "eval_step"} <= set(METRICS)
+    others = {"at", "eval_is_reward", "eval_step", "is_logged"}
+    assert {one.name for one in fields(Progress)} - others <= set(METRICS)
 
 
 def test_counters_end_in_total_and_nothing_else_does(head: Head) -> None:

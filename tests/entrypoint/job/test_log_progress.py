@@ -499,6 +499,58 @@ def test_the_numbers_of_another_program_are_curves_as_far_as_its_log_tells_their
     assert curves(tmp_path) == drawn
 
 
+def test_dicts_of_a_program_tell_its_steps_which_decide_nothing(tmp_path: Path) -> None:
+    """A name such as `step` may be that of something else: the run does not hang by it."""
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN="")
+    watch = HangWatch(None, clock=steps.clock, tells_phases=False)
+    for line in ('{"step": 0, "loss": 4}', '{"step": 7, "loss": 2.5}', '{"step": 6, "loss": 9}'):
+        steps.read(line)
+        steps.see(progress(tmp_path))
+        steps.publish()
+    steps.publish(last=True)
+    told = progress(tmp_path)
+    assert told is not None
+    assert (told.step, told.loss, told.attempt, told.is_logged) == (7, 2.5, 3, True)
+    later(steps, 86_400)
+    assert watch.look(None, steps.phase) is None
+    steps.read("a line without a step {'reward': 0.5}")
+    steps.publish()
+    assert curves(tmp_path)["train/reward"] == [(7, 0.5)]
+
+
+def test_dicts_tell_no_steps_beside_a_pattern_or_a_progress_of_the_program(tmp_path: Path) -> None:
+    steps = reader(tmp_path)
+    steps.read('{"step": 7, "loss": 2.5}')
+    steps.publish(last=True)
+    assert progress(tmp_path) is None
+    steps = reader(tmp_path, ROLLCALL_STEP_PATTERN="")
+    for step in (7, 8):
+        steps.read(str({"step": step, "loss": 2.5}))
+        steps.publish()
+        told = Progress(step=70 + step, checkpoint=70)
+        told.write(RunFiles(tmp_path).progress)
+        steps.see(told)
+    steps.publish(last=True)
+    assert progress(tmp_path) == told
+
+
+def test_a_program_with_steps_in_dicts_alone_is_reported_and_starts_again(tmp_path: Path) -> None:
+    def act(ends: JobInfo, steps: range) -> Act:
+        def told(world: World) -> JobInfo:
+            for step in steps:
+                world.jobs.tell(str({"global_step": step, "loss": 1.0}))
+            time.sleep(0.6)
+            return ends
+
+        return told
+
+    acts = act(DIED, range(1, 5)), act(FINISHED, range(1, 10))
+    world = understood(tmp_path, *acts, ROLLCALL_STEP_PATTERN="", ROLLCALL_CHECKPOINTS="")
+    assert world.lives().name == "finished"
+    record = report.from_journal(world.journal.events())
+    assert (record.steps, record.steps_lost) == (9, 4)
+
+
 def test_groups_of_a_users_pattern_and_a_reported_progress_are_curves(tmp_path: Path) -> None:
     steps = reader(tmp_path)
     steps.read("step 31/1,000 reward 0.5")

@@ -30,7 +30,25 @@ def test_a_program_that_tells_no_steps_has_worked_all_the_time(tmp_path: Path) -
     record = read_run.of_run(reported_runs.tells_nothing(tmp_path / "run")).record
     assert record
     assert record.seconds[UNTOLD] == 3600
-    assert "its effective time is not known" in "\n".join(report_text.lines(record))
+    assert record.effective_time_ratio is None
+    said = "\n".join(report_text.lines(record))
+    assert "no known step in 1 h 0 min, 1 attempt" in said
+    assert "its effective time is not known" in said
+    assert "0 steps" not in said
+
+
+def test_a_program_that_tells_no_steps_works_until_now(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.then(0, "start")
+    clock.then(30, "roll", present=[], expected=0)
+    clock.then(0, "attempt", 1)
+    run = RunFiles(tmp_path)
+    run.journal.write_text("".join(f"{json.dumps(row)}\n" for row in clock.rows))
+    kept_lease(run)
+    record = read_run.of_run(run).record
+    assert record
+    assert record.outcome == report.RUNNING
+    assert record.seconds[UNTOLD] > record.seconds["roll call"]
 
 
 def test_a_program_that_tells_no_steps_has_worked_until_the_cluster_stopped() -> None:

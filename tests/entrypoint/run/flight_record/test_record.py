@@ -12,7 +12,7 @@ from tests.support.flight_events import Clock
 
 def adds_up(record: FlightRecord) -> bool:
     whole = sum(record.seconds.values()) == pytest.approx(record.wall_seconds, abs=0.01)
-    return whole and 0 <= record.effective_time_ratio <= 1
+    return whole and 0 <= (record.effective_time_ratio or 0) <= 1
 
 
 def goes_back(clock_is_behind: float) -> Clock:
