@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from contract.journal import append_event
+from contract.journal import append_event, timestamp
 from contract.progress import Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster.job_queue_protocol import JobQueueProtocol
@@ -34,7 +35,9 @@ def opened(head: Head, tab: Page, *, controls: bool = False) -> None:
 def trains(head: Head) -> None:
     """A run of some steps on one node of two; one of its checks did not pass."""
     flags = {"pretrain": f"/models/{'long-' * 20}tiny-7b", "actor_learning_rate": "1e-6"}
+    began = timestamp(time.time() - 37 * 60 - 5)
     row = {"run_id": "a1", "recipe": "builtin", "model": "tiny-7b", "flags": flags}
+    row |= {"created": began}
     head.run.run.write_text(json.dumps(row))
     rows = [
         {"step": step, "train/reward": step / 10, "train/acc": 0.5, "timing/update": 1.0}
@@ -73,6 +76,7 @@ def test_a_training_run_is_seen_whole_by_everyone(
         expect(attention).to_contain_text("1 worker never checked in")
         expect(tab.get_by_role("img", name="accuracy: 0.5 at step 1")).to_be_visible()
         expect(tab.locator("canvas")).to_have_count(2)
+        expect(tab.locator("#times")).to_have_text(re.compile(r"^Started .*\d\d:\d\d, 37 min ago$"))
         expect(tab.locator("#updated")).to_contain_text("ago")
         expect(tab.locator("#events li").first).to_contain_text("event 2")
         fits(tab)

@@ -25,7 +25,7 @@ function showComparison({runs: compared, values, flags}) {
 
 /** Fill a table: a row for each value or flag, a column for each run in the colour of its curves. */
 function fill(place, first, titles, rows) {
-  const head = make("tr", {}, make("th", {scope: "col"}, first), ...titles.map(([id, title]) => make("th", {scope: "col"}, lineOf(id), " ", title)));
+  const head = make("tr", {}, make("th", {scope: "col"}, first), ...titles.map(([id, title]) => make("th", {scope: "col"}, lineOf(id), " ", ...breakable(title))));
   const body = rows.map(([name, cells]) => make("tr", {}, make("th", {scope: "row"}, ...breakable(name)),
     ...cells.map(({text, is_absent, value}) => make("td", {className: is_absent || value === null ? "absent" : ""}, ...breakable(text)))));
   place.replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));

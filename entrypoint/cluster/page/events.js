@@ -39,10 +39,10 @@ function draw() {
   const shown = entries.slice(-SHOWN).reverse();
   drawnLost = Boolean(state) && isHeadLost(state);
   by("attempts").replaceChildren(...attempts(entries, drawnLost).slice(-MOST_ATTEMPTS).reverse()
-    .map(one => make("li", {className: one.colour}, spokenAttempt(one))));
+    .map(one => make("li", {className: one.colour}, ...spokenAttempt(one))));
   if (state) showVerdict(state);
   by("events").replaceChildren(...shown.map(event => make("li", {},
-    make("time", {dateTime: event.at, title: event.at}, moment(event.at)),
+    timeOf(event.at, moment(event.at)),
     make("span", {className: colourOf(event)}, `${event.node}: ${event.sentence}`),
   )));
   by("older").textContent = entries.length > SHOWN ? "rollcall events shows the older ones." : "";
@@ -91,7 +91,7 @@ function attempts(events, isLost) {
 function spokenAttempt({number, began, ended, repairs, end}) {
   const lasted = ended ? `, ${duration((Date.parse(ended) - Date.parse(began)) / 1000)}` : "";
   const repaired = repairs ? ` · ${repairs} repair${repairs > 1 ? "s" : ""}` : "";
-  return `Attempt ${number} · ${moment(began)}${ended ? `–${moment(ended)}` : ""}${lasted} · ${end}${repaired}`;
+  return [`Attempt ${number} · `, timeOf(began, moment(began)), ...(ended ? ["–", timeOf(ended, moment(ended))] : []), `${lasted} · ${end}${repaired}`];
 }
 
 /** Pure: the failures of a failed run before the one that has ended it, the newest first. */

@@ -170,8 +170,15 @@ function withEnd(news) {
   return end ? {...news, outcome: end, isLost: false} : news;
 }
 
+/** Say when the run began, and for how long it has run. */
+function showTimes() {
+  const said = timesOf(state, seconds(heard)), text = said.map(part => part.textContent ?? part).join("");
+  if (by("times").textContent !== text) by("times").replaceChildren(...said); // a reader may look at a title
+}
+
 /** Say how old the answer is. */
 function tick() {
+  if (state) showTimes();
   if (isRefused && !state?.outcome) return sayRefused();
   if (isList() || state?.is_live === false) return tickKept();
   if (!state) {

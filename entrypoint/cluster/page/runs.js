@@ -70,7 +70,7 @@ function runRow(run, isFull) {
   box.addEventListener("change", () => choose(run.id, box.checked));
   const best = run.best === null ? "" : `${number(run.best)} ${run.metric_title}${run.best_step === 0 ? ", before training" : `, step ${run.best_step}`}`;
   const cells = [["run", make("a", {href: addressWith("run", run.id)}, title)], ["state", make("span", {className: colour, title: run.sentence}, `${mark} ${word}`), ...commandsOf(run)], ["model", run.model],
-    ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", run.began ? make("time", {dateTime: run.began, title: `began ${run.began}`}, ran(run)) : ""]];
+    ["recipe", run.recipe], ["steps", run.steps === null ? "" : run.total_steps ? `${run.steps} of ${run.total_steps}` : run.steps], ["best value", best], ["time", run.began ? timeOf(run.began, ran(run)) : ""]];
   return make("tr", {}, make("td", {}, box, " ", lineOf(run.id)), ...cells.map(([name, ...content]) => {
     const cell = make("td", {}, ...content);
     cell.dataset.name = name;

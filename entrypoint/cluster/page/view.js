@@ -7,12 +7,12 @@ const by = id => document.getElementById(id);
 /** Ask the head. It is an error if the answer is not there within ANSWER_SECONDS. */
 const ask = (path, options = {}) => fetch(path, {...options, signal: AbortSignal.timeout(1000 * ANSWER_SECONDS)});
 
+/** Pure: a length of time in full units, as the report has it, but minutes without seconds. */
 function duration(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
-  const minutes = Math.round(seconds / 60);
-  if (minutes < 100) return `${minutes} min`;
-  const hours = Math.floor(minutes / 60);
-  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  const minutes = Math.floor(Math.round(seconds) / 60), hours = Math.floor(minutes / 60);
+  if (!hours) return `${minutes} min`;
+  return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 /** Pure: a reward function that tells no accuracy is measured by its reward, in any range. */
@@ -166,7 +166,7 @@ function verdict({outcome, phase, takes_jobs, job, is_starting, is_live, isLost,
 const said = (node, check) => node.findings[check] ?? `the check ${check} did not pass: rollcall doctor says why`;
 
 /** Names and values as the rows of a list. */
-const pairs = rows => rows.map(([key, value]) => make("div", {className: String(value).length > LONG ? "long" : ""}, make("dt", {}, key), make("dd", {}, ...breakable(value))));
+const pairs = rows => rows.map(([key, value]) => make("div", {className: String(value).length > LONG ? "long" : ""}, make("dt", {}, ...breakable(key)), make("dd", {}, ...breakable(value))));
 
 /** Pure: the best value of the run's main metric, and when; null without one. */
 const bestOf = best => best ? `${number(best.value)} ${best.title}, ${best.step ? `step ${best.step}` : "before training"}` : null;
@@ -176,12 +176,21 @@ const NO_NAME = /^(?:model|hf|final|best|latest|export.*|checkpoint.*|global_ste
 /** Pure: the model's name; its path if the last part of that names no model. */
 const modelOf = ({model, model_path}) => NO_NAME.test(model ?? "") ? model_path || model : model;
 
+/** Pure: how many workers there are of those that the run waits for. */
+const workersOf = ({present, expected_workers: expected}) => present || expected ? `${present} of ${expected}` : "none: one node";
+
+/** When the run began, and for how long it has run by now, or ran. `age`: of the state, in seconds. */
+function timesOf({run: {created: began}, outcome, at}, age) {
+  const ended = outcome?.ended, told = began ? ["Started ", timeOf(began, briefly(began))] : [];
+  const until = later => duration(Math.max(0, (Date.parse(later) - Date.parse(began)) / 1000 + (ended ? 0 : age)));
+  if (ended) return [...told, began ? ", ended " : "Ended ", timeOf(ended, began && isSameDay(began, ended) ? clock(ended).slice(0, 5) : briefly(ended)), began ? `, took ${until(ended)}` : ""];
+  return began && !outcome ? [...told, `, ${until(at)} ago`] : told;
+}
+
 /** Pure: names and values of the facts below the headline. */
 function facts(state) {
   const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", modelOf(state.run)], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
-  rows.push(["Workers", state.is_live ? [`${state.present} of ${state.expected_workers}`, sparesOf(state)].filter(Boolean).join(", ") : null], ["Began", (!state.is_live || state.outcome) && state.run.created ? dated(state.run.created) : null]);
-  const ended = state.outcome?.ended;
-  if (ended) rows.push(["Ended", dated(ended)], ["Took", state.run.created ? duration(Math.max(0, Date.parse(ended) - Date.parse(state.run.created)) / 1000) : null]);
+  rows.push(["Workers", state.is_live ? [workersOf(state), sparesOf(state)].filter(Boolean).join(", ") : null]);
   rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],

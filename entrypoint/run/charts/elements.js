@@ -8,10 +8,10 @@ function make(kind, properties, ...children) {
   return made;
 }
 
-/** Pure: a text that may break after each slash, and that is copied as it is. */
-const breakable = text => String(text).split(/(?<=\/)/).flatMap((part, place) => place ? [document.createElement("wbr"), part] : [part]);
+/** Pure: a text that may break after / and _ and between names, and that is copied as it is. */
+const breakable = text => String(text).split(/(?<=[/_]|[a-z][.,:=](?=[a-z]))/i).flatMap((part, place) => place ? [document.createElement("wbr"), part] : [part]);
 
-const clock = at => new Date(at).toLocaleTimeString([], {hour12: false});
+const clock = at => new Date(at).toLocaleTimeString([], {hourCycle: "h23"});
 const LEAST_PLAIN = 1e-3; // below it a number is written with an exponent
 const plain = value => (value || 0).toLocaleString([], {maximumSignificantDigits: 15}); // -0 is 0
 
@@ -34,8 +34,17 @@ function dated(at) {
   return `${is.getFullYear()}-${two(is.getMonth() + 1)}-${two(is.getDate())} ${two(is.getHours())}:${two(is.getMinutes())}`;
 }
 
+const isSameDay = (one, other) => new Date(one).toDateString() === new Date(other).toDateString();
+const isToday = at => isSameDay(at, Date.now());
+
+/** Pure: hours and minutes of today, or a day with them. */
+const briefly = at => isToday(at) ? clock(at).slice(0, 5) : dated(at);
+
+/** A time as its reader's clock shows it, with that of UTC as title. */
+const timeOf = (at, text) => make("time", {dateTime: at, title: `${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC`}, text);
+
 /** Pure: a time of today, or a day and a time. */
 function moment(at) {
-  const is = new Date(at), isToday = is.toDateString() === new Date().toDateString();
-  return isToday ? clock(at) : `${is.toLocaleDateString([], {day: "numeric", month: "short"})} ${clock(at)}`;
+  const is = new Date(at);
+  return isToday(at) ? clock(at) : `${is.toLocaleDateString([], {day: "numeric", month: "short"})} ${clock(at)}`;
 }
