@@ -13,6 +13,16 @@ NODE_DIR = "ROLLCALL_NODE_DIR"
 """Variable of Ray's processes if nodes do not share the run directory: the node's own one."""
 
 
+USUAL = "run"
+"""How a run's directory is called that names nothing: `demo-1/run`, or `run` in a project's."""
+
+
+def name_of(root: Path) -> str:
+    """Return the name of a run that was given none: its directory's, or the one's above `run`."""
+    whole = root.absolute()
+    return whole.parent.name or USUAL if whole.name == USUAL else whole.name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFiles:
     """Paths of the files of one run, below its run directory."""

@@ -20,10 +20,10 @@ from contract.exit_codes import ExitCode
 from contract.journal import timestamp
 from contract.options import ConfigError
 from contract.redaction import MASK, SECRET_NAME, redact
-from contract.run_dir import RunFiles
+from contract.run_dir import RunFiles, name_of
 from entrypoint.commands.arguments import Parser, fail, version
 from entrypoint.commands.found_run import run_of
-from entrypoint.commands.named_run import lack
+from entrypoint.commands.named_run import lack, meant
 from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.config.read import read_settings
 from entrypoint.config.settings import Settings, declared, variable_names
@@ -40,10 +40,10 @@ SHOWN = ("CUDA_", "HF_", "HIP_", "RAY_", "ROCR_", "ROLLCALL_", "VLLM_", *COLLECT
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse(arguments)
     try:
-        run = RunFiles(options.run or run_of(os.environ))
+        run = RunFiles(meant(options.run) if options.run else run_of(os.environ))
     except UnnamedRunError as error:
         return fail(str(error), ExitCode.USAGE, as_json=options.json)
-    name = f"rollcall-{run.root.resolve().name}"
+    name = f"rollcall-{name_of(run.root.resolve())}"
     out = options.out or Path(f"{name}.tar.gz")
     try:
         is_run = run.journal.is_file() or run.run.is_file()

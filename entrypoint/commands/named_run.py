@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from pathlib import Path
 
-from contract.run_dir import RunFiles
+from contract.run_dir import USUAL, RunFiles
 
 GIVE_A_RUN = "give the run's directory, its ROLLCALL_RUN_DIR"
 """What to do about a path that is not a run's."""
@@ -17,10 +18,24 @@ PATH = re.compile(r"\.\.?|.*/.*", re.DOTALL)
 def run_at(text: str) -> Path | None:
     """Return the run's directory that a word names; None if it names none, as an empty one."""
     try:
-        is_run = bool(text) and RunFiles(Path(text)).journal.is_file()
-        return Path(text).absolute() if is_run else None
+        path = meant(Path(text))
+        is_run = bool(text) and RunFiles(path).journal.is_file()
+        return path.absolute() if is_run else None
     except (OSError, ValueError):  # no file has such a name, or this user may not look there
         return None
+
+
+def meant(path: Path) -> Path:
+    """Return the run's directory that a path means: its only run, if that is in `run`, else itself.
+
+    `demo` puts a run beside its data there, and so do the guides.
+    """
+    below = path / USUAL
+    with suppress(OSError):
+        if not RunFiles(path).journal.exists() and RunFiles(below).journal.exists():
+            runs = [one for one in path.iterdir() if RunFiles(one).journal.exists()]
+            return below if len(runs) == 1 else path
+    return path
 
 
 def not_a_run(text: str) -> str:

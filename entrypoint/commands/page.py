@@ -22,7 +22,7 @@ from entrypoint.cluster.access import DUTIES, page_link
 from entrypoint.commands import packages
 from entrypoint.commands.head_client import NoAnswerError, ask, keys_of
 from entrypoint.commands.logs import LogsHere, source_of
-from entrypoint.commands.named_run import lack
+from entrypoint.commands.named_run import lack, meant
 from entrypoint.config.settings import Settings
 from entrypoint.run import run_list
 from entrypoint.run.flight_record.record import RUNNING
@@ -81,7 +81,7 @@ def _open_kept(settings: Settings, options: argparse.Namespace) -> int:
         raise NoAnswerError(why, ExitCode.USAGE)
     from entrypoint.cluster.kept_runs import LOOPBACK, KeptRunsServer
 
-    path: Path = options.path
+    path = meant(options.path)
     if not path.is_dir():
         raise NoAnswerError(lack(str(path)), ExitCode.USAGE)
     os.scandir(path).close()  # raises OSError if it cannot be read

@@ -17,7 +17,7 @@ from contract.files.os_errors import with_path
 from contract.run_dir import RunFiles, write_atomically
 from entrypoint.commands.arguments import Parser, fail
 from entrypoint.commands.found_run import run_of
-from entrypoint.commands.named_run import lack
+from entrypoint.commands.named_run import lack, meant
 from entrypoint.commands.node_shell import UnnamedRunError
 from entrypoint.run import comparison, known_secrets, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(options.runs) > 1:
         return _compare(options)
     try:
-        run = RunFiles(options.runs[0] if options.runs else run_of(os.environ))
+        run = RunFiles(meant(options.runs[0]) if options.runs else run_of(os.environ))
     except UnnamedRunError as error:
         return fail(str(error), ExitCode.USAGE, as_json=options.json)
     try:
@@ -70,7 +70,7 @@ def _compare(options: argparse.Namespace) -> int:
         return fail(sentence, ExitCode.USAGE, as_json=options.json)
     found = []
     for path in options.runs:
-        run = RunFiles(path)
+        run = RunFiles(meant(path))
         try:
             if not run.journal.is_file():
                 return fail(lack(str(path)), ExitCode.USAGE, as_json=options.json)

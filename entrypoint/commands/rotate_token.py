@@ -14,7 +14,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.access import TOKEN
 from entrypoint.commands.arguments import addresses
 from entrypoint.commands.head_client import NoAnswerError, ask
-from entrypoint.commands.named_run import GIVE_A_RUN, lack
+from entrypoint.commands.named_run import GIVE_A_RUN, lack, meant
 from entrypoint.config import parsers
 from entrypoint.config.settings import Settings
 
@@ -52,7 +52,7 @@ def _of_run(settings: Settings, run: str | None) -> Settings:
     if run is None:
         return settings
     if Path(run).is_dir():
-        path = Path(run).absolute()
+        path = meant(Path(run)).absolute()
         if RunFiles(path).journal.exists():
             return replace(settings, run_dir=path)
         raise NoAnswerError(lack(run), ExitCode.USAGE)

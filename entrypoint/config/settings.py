@@ -181,7 +181,7 @@ class Settings:
         " W&B, unless the job sets `WANDB_NAME`.",
         parse=parse.run_name,
         default="",
-        shown="the run directory's name",
+        shown="the run directory's name; above `run`, its parent's",
     )
     check_code: bool = variable(
         "ROLLCALL_CHECK_CODE", "0: `plan` and `up` do not test the user's code.", default=True

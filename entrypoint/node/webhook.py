@@ -25,6 +25,7 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.event_stream import next_events
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
+from entrypoint.run import run_facts
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,8 @@ class Follower:
         """What the journal has by now is old. `epoch`: events of other heads are theirs to tell."""
         self._run = run
         self._epoch = epoch
-        own = _Followed(run.journal, News(run.root.name))
+        self._name = run_facts.name(run)
+        own = _Followed(run.journal, News(self._name))
         with suppress(FileNotFoundError):
             own.offset = run.journal.stat().st_size
         self._followed = {run.journal: own}
@@ -157,7 +159,7 @@ class Follower:
         """
         if not isinstance(job := event["details"].get("job"), str):
             return None
-        journal, news = RunFiles(self._run.jobs / job).journal, News(f"{self._run.root.name}/{job}")
+        journal, news = RunFiles(self._run.jobs / job).journal, News(f"{self._name}/{job}")
         if event["kind"] == "job-started":
             self._followed[journal] = _Followed(journal, news, since=event["at"])
         elif event["kind"] == "job-ended":

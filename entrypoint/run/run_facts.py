@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.files import stored_json
-from contract.run_dir import RunFiles
+from contract.run_dir import RunFiles, name_of
 from entrypoint.run.flight_record.run_end import ENTRY
 
 MODEL_FLAGS = ("pretrain", "model_name_or_path", "model.path", "partial_pretrain")
@@ -37,16 +37,11 @@ OF_TRL = {
 
 
 def read(run: RunFiles) -> dict[str, str]:
-    """Return the facts that run.json has. Raises OSError, but not if there is no run.json.
-
-    A submitted job that has not begun has the name that it was submitted with.
-    """
+    """Return the facts that run.json has. Raises OSError, but not if there is no run.json."""
     row = _object(run.run)
-    entry = {} if row.get("name") else _object(run.root / ENTRY)
-    names = (row.get("name"), entry.get("name"), entry.get("stage"))
     facts = {
         "run_dir": str(run.root.absolute()),
-        "name": next((name for name in names if isinstance(name, str) and name), run.root.name),
+        "name": _name(run, row),
         "id": row.get("run_id"),
         "recipe": row.get("recipe"),
         "created": _moment(row.get("created")),
@@ -54,6 +49,24 @@ def read(run: RunFiles) -> dict[str, str]:
     }
     facts |= _of_flags(row)
     return {name: value for name, value in facts.items() if isinstance(value, str) and value}
+
+
+def name(run: RunFiles) -> str:
+    """Return the run's name: the given one, else that of its directory."""
+    try:
+        return _name(run, _object(run.run))
+    except OSError:
+        return name_of(run.root)
+
+
+def _name(run: RunFiles, row: Mapping[str, Any]) -> str:
+    """Return the run's name; `row`: its run.json.
+
+    A submitted job that has not begun has the name that it was submitted with.
+    """
+    entry = {} if row.get("name") else _object(run.root / ENTRY)
+    names = (row.get("name"), entry.get("name"), entry.get("stage"))
+    return next((one for one in names if isinstance(one, str) and one), name_of(run.root))
 
 
 def _moment(text: object) -> str:

@@ -22,7 +22,7 @@ from contract.journal import newest_finished
 from contract.journal_file.index import landmarks
 from contract.metrics.charts import title_of
 from contract.progress import Progress
-from contract.run_dir import RunFiles
+from contract.run_dir import RunFiles, name_of
 from entrypoint.run import errors, lost_head, run_attempts, run_facts
 from entrypoint.run.attempt_ends import HEAD_LOST, TRAINER_LOST
 from entrypoint.run.curves import Curves
@@ -181,7 +181,7 @@ class RunList:
                 )
         except OSError as error:
             told = errors.describe(error)
-            row = RunRow(id=name, name=run.root.name, state=UNREADABLE, sentence=told)
+            row = RunRow(id=name, name=name_of(run.root), state=UNREADABLE, sentence=told)
             more = False
         if not more:
             self._reading.pop(name, None)

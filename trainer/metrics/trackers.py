@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from contract.background import in_background
 from contract.files import stored_json
 from contract.redaction import redact, secret_texts
-from contract.run_dir import write_atomically
+from contract.run_dir import name_of, write_atomically
 from trainer.config.config import Config
 from trainer.metrics.sinks import MetricRow, TensorBoard
 
@@ -53,7 +53,7 @@ def _mlflow(config: Config, run_id: str) -> Any:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         mlflow.set_tracking_uri((config.files.root / "mlruns").absolute().as_uri())
     return MLflowTracker(
-        config.log_project, run_id=run_id or None, run_name=config.files.root.absolute().name
+        config.log_project, run_id=run_id or None, run_name=name_of(config.files.root)
     )
 
 
@@ -68,7 +68,7 @@ def _swanlab(config: Config, run_id: str) -> Any:
 
     return SwanLabTracker(
         config.log_project,
-        name=config.files.root.absolute().name,
+        name=name_of(config.files.root),
         log_dir=str(config.files.root / "swanlab"),
         id=run_id,
         resume="allow",
@@ -80,7 +80,7 @@ def _trackio(config: Config, run_id: str) -> Any:
     os.environ.setdefault("TRACKIO_DIR", str(config.files.root.absolute() / "trackio"))
     from accelerate.tracking import TrackioTracker
 
-    name = f"{config.files.root.absolute().name}-{run_id[:8]}"
+    name = f"{name_of(config.files.root)}-{run_id[:8]}"
     return TrackioTracker(config.log_project, name=name, resume="allow", embed=False)
 
 

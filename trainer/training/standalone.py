@@ -18,7 +18,7 @@ from contract.launch.standalone import BY, TRAINER, alive
 from contract.options import ended
 from contract.progress import Progress, RunResult
 from contract.redaction import redact, redact_all, secret_texts
-from contract.run_dir import write_atomically
+from contract.run_dir import name_of, write_atomically
 from trainer.cluster.stop import Stopped
 from trainer.config.config import Config
 from trainer.config.parse import given_texts
@@ -82,7 +82,7 @@ class _Record:
     def _identify(self, words: Sequence[str]) -> None:
         """Write run.json with what is known without a head."""
         row = {
-            "name": self.config.files.root.resolve().name,
+            "name": name_of(self.config.files.root.resolve()),
             "recipe": RECIPE,
             "flags": dict(given_texts(words)),
             "model": PurePath(self.config.pretrain).name,

@@ -109,9 +109,10 @@ def of_run(run: RunFiles, secrets: Iterable[str] = ()) -> Part:
         record = _now(record, *own) if own else _without_head(record, cluster, _silence(cluster))
         record = _until_now(record)
     curves, best = _curves(run)
+    facts = run_facts.read(run)
     return Part(
-        name=run.root.name,
-        facts=run_facts.read(run),
+        name=facts["name"],
+        facts=facts,
         flags=run_facts.flags(run),
         record=record,
         state=record.outcome,

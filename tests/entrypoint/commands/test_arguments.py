@@ -169,8 +169,9 @@ def test_a_path_without_a_run_is_a_wrong_word_whatever_run_the_settings_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "journal.jsonl").touch()
+    for name in ("run", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").touch()
     monkeypatch.setenv("ROLLCALL_RUN_DIR", str(tmp_path / "run"))
     assert rollcall(monkeypatch, command, word) == 64
     assert said in capsys.readouterr().err

@@ -49,7 +49,7 @@ def rollcall(monkeypatch: pytest.MonkeyPatch) -> Rollcall:
 @pytest.fixture
 def run(tmp_path: Path) -> RunFiles:
     """A run with secrets in all kinds of files."""
-    run = RunFiles(tmp_path / "run")
+    run = RunFiles(tmp_path / "low-rate")
     run.logs.mkdir(parents=True)
     run.token.write_text(TOKEN)
     run.run.write_text(json.dumps({"run_id": "r1", "command": ["--hf_token", HF, "--seed", "1"]}))
@@ -83,7 +83,7 @@ def unpacked(archive: Path, to: Path) -> dict[str, str]:
     with tarfile.open(archive) as tar:
         tar.extractall(to, filter="data")
         names = tar.getnames()
-    assert {name.split("/")[0] for name in names} == {"rollcall-run"}
+    assert {name.split("/")[0] for name in names} == {"rollcall-low-rate"}
     return {name.partition("/")[2]: (to / name).read_text() for name in names}
 
 
@@ -92,7 +92,7 @@ def test_the_archive_is_named_by_its_run_and_lies_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert rollcall("bundle", str(run.root)) == 0
-    assert (tmp_path / "rollcall-run.tar.gz").is_file()
+    assert (tmp_path / "rollcall-low-rate.tar.gz").is_file()
 
 
 def test_no_planted_secret_is_in_any_member(
@@ -147,7 +147,7 @@ def test_the_journal_of_a_bundle_is_whole_and_can_be_reported(
     out = tmp_path / "bundle.tgz"
     assert rollcall("bundle", str(run.root), "--out", str(out)) == 0
     unpacked(out, tmp_path / "unpacked")
-    folder = tmp_path / "unpacked" / "rollcall-run"
+    folder = tmp_path / "unpacked" / "rollcall-low-rate"
     kinds = [event["kind"] for event in read_events(folder / "journal.jsonl")]
     assert kinds == ["start", "attempt", "failure"]
     assert rollcall("report", str(folder)) == 0
@@ -219,8 +219,8 @@ def test_an_archive_that_exists_stays_as_it_is(
         (("nothing", "--out", "x.tar.gz"), 64, "nothing does not exist: give the run's directory"),
         ((".", "--out", "x.tar.gz"), 64, "is not a run: it has no journal.jsonl; give the run"),
         (("file", "--out", "x.tar.gz"), 64, "file is not a directory"),
-        (("run", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
-        (("run", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
+        (("low-rate", "--out", "x.zip"), 64, "give a name that ends in .tar.gz"),
+        (("low-rate", "--out", "none/x.tar.gz"), 73, "none/x.tar.gz: No such file or directory"),
     ],
 )
 def test_wrong_words_say_what_is_wrong(

@@ -208,6 +208,12 @@ def test_without_a_word_and_a_setting_the_newest_run_here_is_meant(
         archive.unlink()
     assert entrypoint.main() == ExitCode.FINISHED
     assert "newest" not in capfd.readouterr().err
+    monkeypatch.delenv("ROLLCALL_RUN_DIR")
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    monkeypatch.setattr(sys, "argv", ["rollcall", command, "runs/one"])
+    assert entrypoint.main() == ExitCode.FINISHED, "its only run is in its folder `run`"
+    assert capfd.readouterr().err == ""
 
 
 def status_row(run: RunFiles, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

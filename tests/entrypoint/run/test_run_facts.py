@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.run_dir import RunFiles
+from contract.run_dir import RunFiles, name_of
 from entrypoint.run import run_facts
 from trainer.config.estimators import ESTIMATORS
 from trainer.config.options.algorithm import AdvantageSettings
@@ -31,7 +31,19 @@ def test_a_run_has_the_name_of_its_job_before_it_begins(
     for path, row in ((run.run, told), (run.root / "job.json", entry)):
         if row is not None:
             path.write_text(json.dumps(row))
-    assert run_facts.read(run)["name"] == name
+    assert run_facts.read(run)["name"] == run_facts.name(run) == name
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("demo-1/run", "demo-1"), ("demo-1", "demo-1"), ("/run", "run")]
+)
+def test_a_run_without_a_name_has_that_of_its_directory_or_of_the_one_above_run(
+    path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert name_of(tmp_path / path) == name
+    (tmp_path / path).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / path)
+    assert name_of(Path()) == name
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_row_says_what_became_of_a_run(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
     assert rows["demo-1/run"] == {
         "id": "demo-1/run",
-        "name": "run",
+        "name": "demo-1",
         "model": "tiny-7b",
         "recipe": "builtin",
         "state": "finished",

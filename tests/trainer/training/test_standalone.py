@@ -48,7 +48,7 @@ def test_its_end_is_in_the_journal_and_in_the_result(
     if outcome != "finished":
         assert f"to start it again: {AGAIN}" in list(end.why())
     assert run_facts.read(run) | {"created": ""} == {
-        "name": run_dir.name,
+        "name": run_dir.parent.name,
         "recipe": "builtin",
         "model": tiny.model.name,
         "model_path": str(tiny.model),
