@@ -100,11 +100,13 @@ class Layout:
         """Return the environment of node `number`; 0 is the head. Each has a loopback address."""
         first = self.ports + 10 + number * PORTS_PER_NODE
         name = "head" if number == 0 else f"worker-{number}"
+        address = f"127.0.0.{2 + number}"
         return {
             "ROLLCALL_RUN_DIR": str(self.run.root),
             "ROLLCALL_NODE_NAME": name,
             "ROLLCALL_NAME": self.name or _name_of(self.root),
-            "ROLLCALL_NODE_ADDRESS": f"127.0.0.{2 + number}",
+            "ROLLCALL_NODE_ADDRESS": address,
+            "ROLLCALL_BIND": address,
             "ROLLCALL_HEAD_ADDRESS": "127.0.0.2",
             "ROLLCALL_RAY_PORT": str(self.ports),
             "ROLLCALL_DASHBOARD_PORT": str(self.ports + 1),

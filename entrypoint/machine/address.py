@@ -16,6 +16,7 @@ from pathlib import Path
 
 from contract.options import ConfigError, Fault
 from entrypoint.config import role
+from entrypoint.config.parsers import Tls
 from entrypoint.config.settings import Settings
 from entrypoint.machine import interfaces
 from entrypoint.machine.interfaces import Interface
@@ -62,6 +63,17 @@ def bound(settings: Settings) -> str:
         problem = f"is a name with several addresses ({', '.join(found)})"
         raise ConfigError([Fault("ROLLCALL_BIND", name, problem, "give one of them")])
     return found[0]
+
+
+def exposure(settings: Settings, address: str) -> str:
+    """Return who reaches the control port of the head at `address` in plain text; "" if few do."""
+    if settings.tls_mode is not Tls.OFF or role.bind_address(settings):
+        return ""
+    alone = role.expected_workers(settings) == 0
+    return (
+        f"port {settings.control_port} listens on all interfaces, without TLS. To limit it: "
+        f"ROLLCALL_BIND={LOOPBACK if alone else address}; to encrypt it: ROLLCALL_TLS=auto"
+    )
 
 
 def bind_fault(settings: Settings) -> Fault | None:

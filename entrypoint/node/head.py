@@ -247,6 +247,8 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         finish_uploads = store_sync.no_uploads
         link = page_link(_url(settings, me), keys.read_only)
         log.info("the run's page, to read only: %s", link)
+        if exposed := address_of.exposure(settings, me.address):
+            log.info("%s", exposed)
         try:
             cluster.wait_ready()
             stored = store_sync.uploading(settings, files, journal, inbox)

@@ -9,6 +9,7 @@ from contract.launch.programs import Program
 from entrypoint.config.parsers import DAEMON_PORTS
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.settings import DebugRay, Settings
+from entrypoint.machine.address import is_loopback
 from entrypoint.machine.inventory import offered_cpus
 from entrypoint.net.sockets import host_port, is_ipv6
 from entrypoint.processes import warm_process
@@ -29,14 +30,15 @@ def workers_python(settings: Settings) -> list[str]:
 def head_arguments(settings: Settings, address: str) -> list[str]:
     """Return the options of `ray start` for the head at `address`.
 
-    The dashboard listens with one address family alone. Ray's other servers listen at `address`,
-    or with both.
+    The dashboard listens with one address family alone, or at a loopback address alone. Ray's
+    other servers listen at `address`, or with both.
     """
+    everywhere = "::" if is_ipv6(address) else "0.0.0.0"
     return [
         "--head",
         "--include-dashboard=true",  # without it, Ray would run on beside a dashboard that ended
         f"--port={settings.ray_port}",
-        f"--dashboard-host={'::' if is_ipv6(address) else '0.0.0.0'}",
+        f"--dashboard-host={address if is_loopback(address) else everywhere}",
         f"--dashboard-port={settings.dashboard_port}",
         f"--ray-client-server-port={settings.worker_ports.first + 6}",
     ]

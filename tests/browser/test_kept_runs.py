@@ -65,8 +65,6 @@ def test_the_times_of_a_run_are_those_of_its_readers_clock(
     chromium: Browser, tmp_path: Path, zone: str, said: str
 ) -> None:
     run = reported_runs.with_faults(tmp_path / "a")
-    created = "2026-01-01T00:00:00+00:00"
-    run.run.write_text(json.dumps({"recipe": "builtin", "created": created}))
     with KeptRunsServer(run.root) as server, chromium.new_context(timezone_id=zone) as context:
         tab = context.new_page()
         tab.goto(server.link)

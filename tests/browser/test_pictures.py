@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from contract.journal import EventSource, append_event
+from contract.journal import EventSource, append_event, timestamp
 from contract.progress import Progress
 from entrypoint.cluster.kept_runs import KeptRunsServer
 from entrypoint.cluster.server import HeadPhase
@@ -65,6 +65,7 @@ def keep(name: str, picture: bytes, directory: Path) -> None:
 
 def trains(head: Head) -> None:
     row = {"run_id": "a1", "recipe": "builtin", "model": "qwen-7b"}
+    row |= {"created": timestamp(time.time() - 62 * 60)}
     head.run.run.write_text(json.dumps(row))
     rows = reported_runs.learns(60)
     head.run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -199,7 +200,7 @@ def test_a_picture_of_two_runs_over_each_other(tab: Page, tmp_path: Path) -> Non
         begun = {"recipe": "builtin", "model": "tiny-7b", "flags": {"seed": "3", **given}}
         run.run.write_text(json.dumps(begun))
     reported_runs.tells_loss(tmp_path / "runs" / "sft")
-    tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
+    tab.set_viewport_size({"width": DESKTOP[0], "height": 1350})
     with KeptRunsServer(tmp_path / "runs") as server:
         tab.goto(server.link)
         for name in ("run-7", "run-8"):

@@ -63,6 +63,8 @@ def shows_its_page(run: RunFiles) -> None:
         assert browser.get("/v1/state").json()["progress"]["step"] >= 1
         assert browser.post("/v1/stop").status_code == 403
     base, _, key = link.partition("/?read=")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{base.replace('127.0.0.2', '127.0.0.9')}/healthz")
     dashboard = f"{base.rpartition(':')[0]}:{int(base.rpartition(':')[2]) - 1}"
     answer = httpx.get(f"{dashboard}/api/jobs/", headers={"Authorization": f"Bearer {key}"})
     assert answer.status_code in (401, 403)  # the key opens nothing of Ray

@@ -19,7 +19,7 @@ def written(root: Path, clock: Clock, *, recipe: str = "", model: str = "") -> R
     run.journal.write_text("".join(f"{json.dumps(row)}\n" for row in clock.rows))
     if recipe:
         row = {"run_id": "a1", "recipe": recipe, "model": model.rpartition("/")[2]}
-        run.run.write_text(json.dumps(row))
+        run.run.write_text(json.dumps({**row, "created": clock.rows[0]["at"]}))
     return run
 
 

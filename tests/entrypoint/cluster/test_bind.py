@@ -65,6 +65,24 @@ def test_with_ipv4_alone_ipv6_is_refused(tmp_path: Path) -> None:
         assert not answers(head.port, "::1")
 
 
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({"EXPECTED_WORKERS": "0"}, "ROLLCALL_BIND=127.0.0.1"),
+        ({"EXPECTED_WORKERS": "2", "ROLLCALL_BIND": "::"}, "ROLLCALL_BIND=10.0.0.2"),
+        ({"ROLLCALL_BIND": "10.0.0.2"}, ""),
+        ({"ROLLCALL_TLS": "auto"}, ""),
+    ],
+)
+def test_a_head_says_that_all_interfaces_reach_its_page_in_plain_text(
+    given: dict[str, str], limit: str
+) -> None:
+    said = address.exposure(read_settings(given), "10.0.0.2")
+    assert bool(said) == bool(limit)
+    assert limit in said
+    assert not limit or said.startswith("port 8267 listens on all interfaces, without TLS. ")
+
+
 def test_where_it_listens_is_where_others_find_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     bound = {"ROLLCALL_BIND": "10.9.0.5", "EXPECTED_WORKERS": "0"}
     assert address.own_head_address(read_settings(bound), None) == "10.9.0.5"

@@ -12,6 +12,7 @@ from entrypoint.commands import demo
 from entrypoint.commands.demo import Layout
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import host_to_ask
+from entrypoint.machine import address
 
 
 def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed() -> None:
@@ -20,6 +21,13 @@ def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed()
     settings = read_settings(given)
     assert settings.run_dir == layout.run.root
     assert (host_to_ask(settings), settings.control_port) == ("127.0.0.2", 21002)
+
+
+def test_each_node_of_the_demo_listens_at_its_own_loopback_address_alone() -> None:
+    for number in range(3):
+        settings = read_settings(Layout(Path("/my runs/demo"), 21000).node(number))
+        assert address.bound(settings) == settings.node_address == f"127.0.0.{2 + number}"
+        assert number or address.bind_fault(settings) is None
 
 
 def test_a_directory_that_cannot_be_made_is_named(

@@ -60,9 +60,10 @@ def test_a_worker_is_told_the_heads_address_with_brackets_where_it_is_ipv6() -> 
 
 
 @pytest.mark.parametrize(
-    ("address", "listens_on"), [(ADDRESS, "0.0.0.0"), ("fd00::1", "::"), ("::1", "::")]
+    ("address", "listens_on"),
+    [(ADDRESS, "0.0.0.0"), ("fd00::1", "::"), ("::1", "::1"), ("127.0.0.2", "127.0.0.2")],
 )
-def test_the_dashboard_of_a_head_with_an_ipv6_address_listens_with_ipv6(
+def test_the_dashboard_listens_with_the_heads_address_family_or_at_its_loopback_alone(
     address: str, listens_on: str
 ) -> None:
     given = ray_command_line.head_arguments(settings(), address)
