@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import IOBase
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from contract import lease
 from contract.background import in_background
@@ -27,13 +28,13 @@ from entrypoint.cluster.client import (
     WeakKeyError,
 )
 from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenError, trust_of
-from entrypoint.config.role import host_to_ask
+from entrypoint.config.role import head_address, host_to_ask
 from entrypoint.config.settings import Settings
 from entrypoint.net import wait
 from entrypoint.run import token as run_token
 from entrypoint.run import unfit_head_note
 from entrypoint.run.flight_record import run_end, standalone
-from entrypoint.run.lease import SILENCE_SECONDS, look, moved_to
+from entrypoint.run.lease import SILENCE_SECONDS, living_url, look, moved_to
 from entrypoint.run.lost_head import AGAIN, command, failover, what_follows
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ def ask(settings: Settings, method: str, path: str, **options: Any) -> dict[str,
 def ask_there(
     settings: Settings, method: str, path: str, **options: Any
 ) -> tuple[dict[str, Any], str]:
-    """Return the head's answer, and the URL of the control port that gave it.
+    """Return the head's answer, and the URL of the control port that gave it, as people open it.
 
     A thread asks, because Ctrl-C inside the HTTP client may leave the client's lock held forever.
     Raises NoAnswerError.
@@ -104,7 +105,7 @@ def _answer(
             content.seek(0)  # the place before may have read it
         client = ControlClient(place.host, settings.control_port, token, place.url, trust)
         try:
-            return client.command(method, path, **options), client.base
+            return client.command(method, path, **options), _shown(settings, place, client.base)
         except DeclinedError as error:
             raise RefusedError(str(error)) from None
         except HeadFailedError as error:
@@ -120,6 +121,14 @@ def _answer(
         finally:
             client.close()
     raise _untrusted(strange[0]) if strange else _away(settings, away)
+
+
+def _shown(settings: Settings, place: Place, base: str) -> str:
+    """Return the URL for links: that which the head prints, not `localhost`, of this node alone."""
+    if place.url is None and place.host == "localhost":
+        url = living_url(RunFiles(settings.run_dir).leases)
+        return url if url and urlsplit(url).port == urlsplit(base).port else base
+    return base
 
 
 def _untrusted(error: WrongTokenError) -> NoAnswerError:
@@ -271,7 +280,8 @@ def keys_of(settings: Settings) -> tuple[dict[str, str], str]:
 def places(settings: Settings) -> list[Place]:
     """Return where to ask, in this order.
 
-    A worker that has taken the head's place is where its lease says. The lease of another run's
+    A worker that has taken the head's place is where its lease says, and so is a head with another
+    port, or on another machine that shares the run directory. The lease of another run's
     directory gets no token of this one.
     """
     given = [Place("", url) for url in settings.urls]
@@ -279,7 +289,9 @@ def places(settings: Settings) -> list[Place]:
     if given:
         is_of_run = settings.token is None and settings.variable("run_dir")
         return [*given, *([Place(moved)] if moved and is_of_run else [])]
-    return [Place(host) for host in dict.fromkeys([moved, host_to_ask(settings)]) if host]
+    usual = [Place(host) for host in dict.fromkeys([moved, host_to_ask(settings)]) if host]
+    url = "" if head_address(settings) else living_url(RunFiles(settings.run_dir).leases)
+    return [*usual, *([Place("", url)] if url else [])]
 
 
 def patiently(

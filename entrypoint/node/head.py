@@ -119,6 +119,7 @@ def _serve(
         tls_files.check(settings, address)
         store_sync.fetch_history(settings, run, inbox.stop)
         own = taken.lease if taken else Lease(run.leases, superseded, address)
+        own.url = _url(settings, address)
         with own, webhook.telling(settings, run, own.claim):
             journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)
             identity = command_identity.fingerprint(settings)
@@ -245,7 +246,7 @@ def _lead(settings: Settings, role: Head, journal: Journal, node: Node) -> int:
         ray = sockets.host_port(me.address, settings.ray_port)
         supervise = _supervision(cluster, services, env, ray, role)
         finish_uploads = store_sync.no_uploads
-        link = page_link(_url(settings, me), keys.read_only)
+        link = page_link(_url(settings, me.address), keys.read_only)
         log.info("the run's page, to read only: %s", link)
         if exposed := address_of.exposure(settings, me.address):
             log.info("%s", exposed)
@@ -284,9 +285,9 @@ def _served(settings: Settings, token: str, me: NodeInfo) -> Served | None:
     return tls_files.prepare(settings, token, me.address, *([named.value] if named else []))
 
 
-def _url(settings: Settings, me: NodeInfo) -> str:
-    """Return the control port's URL, for people."""
-    host = sockets.host_port(bind_address(settings) or me.address, settings.control_port)
+def _url(settings: Settings, address: str) -> str:
+    """Return the control port's URL, for people. `address`: this node's."""
+    host = sockets.host_port(bind_address(settings) or address, settings.control_port)
     return settings.url or f"{settings.scheme}://{host}"
 
 

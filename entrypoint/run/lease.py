@@ -69,6 +69,18 @@ def moved_to(leases: Path) -> str:
         return ""
 
 
+def living_url(leases: Path) -> str:
+    """The control port's URL of the head that holds the newest lease; "" if none lives."""
+    try:
+        silent, row = contract_lease.silence(leases), look(leases)[1]
+    except OSError:
+        return ""
+    lives = silent is not None and silent < SILENCE_SECONDS and not row.get("over")
+    url = row.get("url")
+    is_url = isinstance(url, str) and url.startswith(("http://", "https://"))
+    return str(url) if lives and is_url else ""
+
+
 def look(leases: Path) -> tuple[int, Row]:
     """Return number and fields of the newest lease; 0 if there is none. Raises OSError."""
     newest = contract_lease.newest(leases)
@@ -98,6 +110,8 @@ class Lease:
         self._descriptor: int | None = None
         self._renewing: threading.Thread | None = None
         self._released = threading.Event()
+        self.url = ""
+        """Of the holder's control port, as it prints it: there, commands of other nodes ask."""
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
         self._place: os.stat_result | None = None
@@ -247,6 +261,7 @@ class Lease:
                 "incarnation": self.incarnation,
                 "host": socket.gethostname(),
                 "address": self._address,
+                "url": self.url,
                 "boot_id": _boot_id(),
                 "beat": count,
                 "was_worker": self._was_worker,

@@ -89,15 +89,20 @@ def test_a_taken_port_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"--port {port}: 127.0.0.1 does not give it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("where", ["variable", "other port", "localhost"])
 def test_a_run_with_a_head_that_lives_has_the_page_of_its_head(
-    head: Head, capsys: pytest.CaptureFixture[str]
+    head: Head, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     head.run.run.write_text('{"run_id": "a1"}')
     head.run.journal.write_text("")
     head.run.leases.mkdir()
-    (head.run.leases / "1").write_text("{}")
     url = f"http://127.0.0.1:{head.port}"
-    assert opened(str(head.run.root), ROLLCALL_URL=url, ROLLCALL_TOKEN=TOKEN) == 0
+    told = {} if where == "variable" else {"url": url}
+    (head.run.leases / "1").write_text(json.dumps(told))
+    named = {"ROLLCALL_URL": url} if where == "variable" else {}
+    if where == "localhost":
+        named = {"ROLLCALL_CONTROL_PORT": str(head.port)}
+    assert opened(str(head.run.root), ROLLCALL_TOKEN=TOKEN, **named) == 0
     said = capsys.readouterr()
     assert said.out.startswith(f"{url}/?read=")
     assert "has a head that lives" in said.err
