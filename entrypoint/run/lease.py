@@ -110,8 +110,9 @@ class Lease:
         self._descriptor: int | None = None
         self._renewing: threading.Thread | None = None
         self._released = threading.Event()
-        self.url = ""
-        """Of the holder's control port, as it prints it: there, commands of other nodes ask."""
+        self.about: Mapping[str, str] = {}
+        """What commands read of the holder: `url` of its control port, as it prints it, and its
+        `owner`, by which the processes are found that it has started."""
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
         self._place: os.stat_result | None = None
@@ -261,7 +262,7 @@ class Lease:
                 "incarnation": self.incarnation,
                 "host": socket.gethostname(),
                 "address": self._address,
-                "url": self.url,
+                **self.about,
                 "boot_id": _boot_id(),
                 "beat": count,
                 "was_worker": self._was_worker,

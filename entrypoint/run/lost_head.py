@@ -5,6 +5,7 @@ Each head writes to its journal how long it may be away, or why no worker may ta
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from contract.durations import duration
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.run.flight_record.run_end import ENTRY
-from entrypoint.run.lease import SILENCE_SECONDS
+from entrypoint.run.lease import SILENCE_SECONDS, look
 
 TAKES_SECONDS = 30.0
 """How late a worker may notice the silence, and take the place."""
+MOST_NAMED = 30
+"""Processes of which a sentence has the numbers."""
 NO_WORKER = "no worker was there that knows the job"
 AGAIN = "start it again with the same run directory, and the run continues"
 """What a person does if nothing takes the place of what was lost."""
@@ -105,6 +108,34 @@ def what_follows(told: Failover, silence: float, again: str = "") -> str:
     left = round(told.after - silence)
     soon = f"in {duration(left)}" if left > 0 else "at any moment"
     return f"a worker takes its place {soon} (ROLLCALL_HEAD_FAILOVER); nobody has to act"
+
+
+def left_over(run: RunFiles, told: Failover, silence: float) -> str:
+    """Return what a lost head has left to run, and what to do; "" if nothing is known of any.
+
+    A platform that ends a node's container ends all in it; a machine without one does not.
+    """
+    try:
+        row = look(run.leases)[1]
+    except OSError:
+        return ""
+    host, owner = str(row.get("host", "")), str(row.get("owner", ""))
+    if not host or row.get("over"):
+        return ""
+    if host != socket.gethostname():
+        if is_awaited(told, silence):
+            return ""
+        return f". What it had started may still run on {host}: the start of a node there ends it"
+    from entrypoint.processes import process  # few commands need it
+
+    if not owner or not (pids := process.started_by(owner)):
+        return ""
+    shown = " ".join(map(str, pids[:MOST_NAMED])) + (" …" if len(pids) > MOST_NAMED else "")
+    which = "1 process of it still runs" if len(pids) == 1 else f"{len(pids)} of its processes run"
+    return (
+        f". {which} on this machine: memory and GPUs may be in use. A start here ends what is left "
+        f"first. By hand: kill -9 {shown}"
+    )
 
 
 def to_do(again: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from contract.exit_codes import RESUMES
 from contract.journal import append_event
 from contract.run_dir import RunFiles
 from entrypoint.commands import report as report_command
+from entrypoint.processes.process import NODE_OWNER
 from entrypoint.run import curves
 from entrypoint.run.attempt_ends import INTERRUPTED
 from entrypoint.run.flight_record import html, read_run
@@ -193,6 +196,29 @@ def test_a_head_that_died_a_moment_ago_is_lost_and_one_with_another_clock_is_not
         ended.set()
         head.join()
     assert capsys.readouterr().out.startswith("running: ")
+
+
+def test_what_a_lost_head_has_left_to_run_is_told_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    clock.begins(1)
+    run = reported_runs.written(tmp_path / "run", clock)
+    lease = kept_lease(run)
+
+    def said(**row: str) -> str:
+        lease.write_text(json.dumps(row))
+        os.utime(lease, (0, 0))
+        assert report_command.main([str(run.root)]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    here = {"host": socket.gethostname(), "owner": f"of {tmp_path}"}
+    with subprocess.Popen(["sleep", "60"], env={NODE_OWNER: here["owner"]}) as left:
+        assert "still runs on this machine: memory and GPUs may be in use" in said(**here)
+        assert said(**here).endswith(f"By hand: kill -9 {left.pid}")
+        left.kill()
+    assert "still run" not in said(**here)
+    assert "may still run on node-7: the start of a node there ends it" in said(host="node-7")
 
 
 def test_a_job_given_by_its_path_does_not_run_if_the_head_of_its_cluster_is_silent(
