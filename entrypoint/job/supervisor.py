@@ -107,7 +107,9 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._digests = ModelDigests(self.run.files)
-        self._budget = policy.RestartBudget(self.run.settings.max_restarts)
+        settings = self.run.settings
+        saves_itself = base.saves_itself(self.run.recipe, settings)
+        self._budget = policy.RestartBudget(settings.max_restarts, saves_itself)
 
     def supervise(self) -> Outcome:
         try:

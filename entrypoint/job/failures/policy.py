@@ -29,6 +29,8 @@ class History:
     count if they finished no new step."""
     error: CodeError = NO_ERROR
     """The error of the code that ended the last attempt, if one did."""
+    saves_itself: bool = False
+    """Nobody but the job knows what it has saved, and from where it goes on."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class RestartBudget:
     """Counts attempts without progress against ROLLCALL_MAX_RESTARTS."""
 
     max_restarts: int
+    saves_itself: bool = False
+    """As in History."""
     attempts_without_progress: int = 0
     _same_class: int = 0
     _last: FailureClass | None = None
@@ -56,7 +60,7 @@ class RestartBudget:
         self._same_error = self._same_error + 1 if again else 1
         self._error = error
         counts = self.attempts_without_progress, self._same_class
-        return History(*counts, self.max_restarts, self._same_error, error)
+        return History(*counts, self.max_restarts, self._same_error, error, self.saves_itself)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,10 @@ class Stop:
 Continuation = Resume | Replace | Swap | Renew | Shrink | Grow
 Decision = Continuation | Stop
 
+OWN_START = (
+    "starting the same command again (it goes on from its own checkpoint, if it looks for one)"
+)
+OWN_SAVE = "what the job has saved is not known"
 PAUSE_SECONDS = 1.0
 MEMORY_PAUSE_SECONDS = 16.0
 """What used up a node's memory beside the job, or is left of the job, may be gone by then."""
@@ -153,13 +161,15 @@ def decide(
     if failure is FailureClass.FINISHED:
         return Stop("finished", ExitCode.FINISHED, "the job has finished")
     if failure is FailureClass.PREEMPTED:
-        saved = f"step {from_step} is saved" if from_step else "no step was saved yet"
+        nothing = OWN_SAVE if history.saves_itself else "no step was saved yet"
+        saved = f"step {from_step} is saved" if from_step else nothing
         return Stop("stopped", ExitCode.STOPPED, f"stopped; {saved}")
     about = FAILURES[failure]
     if about.is_final:
         return Stop("failed", about.exit_code, about.reason)
     beginning = start(from_step, in_memory)
-    where = f"resuming from {beginning}" if beginning else "starting again from the beginning"
+    anew = OWN_START if history.saves_itself else "starting again from the beginning"
+    where = f"resuming from {beginning}" if beginning else anew
     if failure is FailureClass.SCALED_UP:
         return Grow(f"every worker is there again: {where} with all of them")
     if failure is FailureClass.STRAGGLER:

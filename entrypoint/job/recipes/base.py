@@ -330,6 +330,14 @@ def tells_steps(recipe: Recipe, settings: Settings) -> bool:
     return recipe.tells_phases or recipe.step_pattern(settings) is not None
 
 
+def saves_itself(recipe: Recipe, settings: Settings) -> bool:
+    """Return whether nobody but the job knows what it saves, and from where it goes on.
+
+    It may still tell the step of a checkpoint in progress.json.
+    """
+    return recipe.runs_any_program and settings.checkpoints is None and not settings.resume_args
+
+
 def warnings(recipe: Recipe, placed: PlacedJob) -> tuple[str, ...]:
     """Return the warnings of a job on its nodes, each once. Raises FilesGoneError."""
     settings = placed.settings

@@ -6,16 +6,29 @@ import pytest
 
 from contract.exit_codes import ExitCode
 from entrypoint.job.failures.classes import CodeError
-from entrypoint.job.failures.policy import History, Replace, RestartBudget, Resume, Stop, decide
+from entrypoint.job.failures.policy import (
+    OWN_START,
+    History,
+    Replace,
+    RestartBudget,
+    Resume,
+    Stop,
+    decide,
+)
 from entrypoint.run.failure_classes import FailureClass as F
 
 HELD = "or a later one that the nodes hold in memory"
 
 
 def history(
-    attempts_without_progress: int = 0, same_class: int = 1, max_restarts: int = 3
+    attempts_without_progress: int = 0,
+    same_class: int = 1,
+    max_restarts: int = 3,
+    *,
+    saves_itself: bool = False,
 ) -> History:
-    return History(attempts_without_progress, same_class, max_restarts)
+    counts = attempts_without_progress, same_class, max_restarts
+    return History(*counts, saves_itself=saves_itself)
 
 
 def test_the_track_counts_attempts_without_a_step_and_ends_of_one_class_in_a_row() -> None:
@@ -103,6 +116,21 @@ def test_the_sentence_tells_of_the_newest_of_what_disk_and_memory_hold(
     on_disk: int, in_memory: int, told: str
 ) -> None:
     assert decide(F.UNKNOWN, history(), on_disk, in_memory=in_memory).sentence == told
+
+
+@pytest.mark.parametrize(
+    ("failure", "told", "from_step"),
+    [
+        (F.UNKNOWN, f"the job died: {OWN_START}", 0),
+        (F.GPU_OOM, f"out of memory (gpu_oom): {OWN_START} once", 0),
+        (F.PREEMPTED, "stopped; what the job has saved is not known", 0),
+        (F.UNKNOWN, "the job died: resuming from step 40", 40),
+    ],
+)
+def test_from_where_a_job_goes_on_that_alone_knows_its_checkpoints(
+    failure: F, told: str, from_step: int
+) -> None:
+    assert decide(failure, history(saves_itself=True), from_step).sentence == told
 
 
 def test_restarts_without_progress_end_when_the_budget_is_spent() -> None:
