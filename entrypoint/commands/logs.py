@@ -360,7 +360,7 @@ def _by_use(name: str) -> tuple[int, int]:
     kind, _, number = name.partition("-")
     if kind == "attempt" and number.isdecimal():
         return 0, -int(number)
-    return {"head": 1, "worker": 1, "actors": 3, "console": 3, "ray": 4}.get(kind, 2), 0
+    return {"head": 1, "worker": 1, "actors": 3, "ray": 4}.get(kind, 2), 0
 
 
 def _last_traceback(text: str) -> list[str]:

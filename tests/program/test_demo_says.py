@@ -70,7 +70,7 @@ def test_the_demo_writes_json_if_it_is_asked_to(tmp_path: Path) -> None:
         program.send_signal(signal.SIGINT)
         assert program.wait(60) == 130
     assert (first["node"], first["level"]) == ("demo", "INFO")
-    assert first["message"].startswith("making sums")
+    assert first["message"].startswith("the demo takes")
 
 
 KILLED = """

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from contract.exit_codes import ExitCode
-from entrypoint.commands import demo
+from entrypoint.commands import cli, demo
 from entrypoint.commands.demo import Layout
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import host_to_ask
 from entrypoint.machine import address
+from tests.support.repository import ROOT
 
 
 def test_another_shell_asks_the_demos_head_with_the_variables_that_are_printed() -> None:
@@ -28,6 +29,12 @@ def test_each_node_of_the_demo_listens_at_its_own_loopback_address_alone() -> No
         settings = read_settings(Layout(Path("/my runs/demo"), 21000).node(number))
         assert address.bound(settings) == settings.node_address == f"127.0.0.{2 + number}"
         assert number or address.bind_fault(settings) is None
+
+
+def test_how_long_it_takes_is_said_alike_everywhere() -> None:
+    said = [demo.WHAT_COMES, cli.COMMANDS["demo"]]
+    said += [(ROOT / name).read_text() for name in ("README.md", "Makefile")]
+    assert [cli.DEMO_TAKES in text for text in said] == [True] * 4
 
 
 def test_a_directory_that_cannot_be_made_is_named(
