@@ -119,7 +119,8 @@ def _serve(
         tls_files.check(settings, address)
         store_sync.fetch_history(settings, run, inbox.stop)
         own = taken.lease if taken else Lease(run.leases, superseded, address)
-        own.about = {"url": _url(settings, address), "owner": process.identity() or ""}
+        mark = f"{process.NODE_OWNER}={process.identity() or ''}"
+        own.about = {"url": _url(settings, address), "mark": mark}
         with own, webhook.telling(settings, run, own.claim):
             journal = Journal(run.journal, settings.node_name, own.claim, settings.secrets)
             identity = command_identity.fingerprint(settings)

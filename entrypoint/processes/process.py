@@ -223,16 +223,6 @@ def find_ours_or_orphaned(mark: str, **variables: str) -> list[psutil.Process]:
     return [process for process, environ in found if environ.get(NODE_OWNER) not in others]
 
 
-def started_by(owner: str) -> list[int]:
-    """Return the PIDs of what an entrypoint has started, by its identity, and what lives still."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(NODE_OWNER) == owner and _lives(process):
-                found.append(process.pid)
-    return sorted(found)
-
-
 def other_owner(*node_marks: str) -> int | None:
     """The PID of another living entrypoint that owns processes with one of the marks."""
     found = [environ for mark in node_marks for _, environ in _carriers(mark, {})]

@@ -111,8 +111,8 @@ class Lease:
         self._renewing: threading.Thread | None = None
         self._released = threading.Event()
         self.about: Mapping[str, str] = {}
-        """What commands read of the holder: `url` of its control port, as it prints it, and its
-        `owner`, by which the processes are found that it has started."""
+        """What commands read of the holder: `url` of its control port, as it prints it, and the
+        `mark`, which is in the environment of all that it has started."""
         self.path = leases / "0"
         self.incarnation = uuid.uuid4().hex[:12]
         self._place: os.stat_result | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from contract.durations import duration
@@ -119,16 +120,14 @@ def left_over(run: RunFiles, told: Failover, silence: float) -> str:
         row = look(run.leases)[1]
     except OSError:
         return ""
-    host, owner = str(row.get("host", "")), str(row.get("owner", ""))
+    host, mark = str(row.get("host", "")), str(row.get("mark", ""))
     if not host or row.get("over"):
         return ""
     if host != socket.gethostname():
         if is_awaited(told, silence):
             return ""
         return f". What it had started may still run on {host}: the start of a node there ends it"
-    from entrypoint.processes import process  # few commands need it
-
-    if not owner or not (pids := process.started_by(owner)):
+    if not mark or not (pids := _marked(mark.encode())):
         return ""
     shown = " ".join(map(str, pids[:MOST_NAMED])) + (" …" if len(pids) > MOST_NAMED else "")
     which = "1 process of it still runs" if len(pids) == 1 else f"{len(pids)} of its processes run"
@@ -136,6 +135,16 @@ def left_over(run: RunFiles, told: Failover, silence: float) -> str:
         f". {which} on this machine: memory and GPUs may be in use. A start here ends what is left "
         f"first. By hand: kill -9 {shown}"
     )
+
+
+def _marked(mark: bytes) -> list[int]:
+    """Return the PIDs of this machine's processes that have the mark in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is another user's, or has ended
+            if mark in place.read_bytes().split(b"\0"):
+                found.append(int(place.parent.name))
+    return sorted(found)
 
 
 def to_do(again: str) -> str:

@@ -212,8 +212,8 @@ def test_what_a_lost_head_has_left_to_run_is_told_where_it_was(
         assert report_command.main([str(run.root)]) == 0
         return capsys.readouterr().out.splitlines()[0]
 
-    here = {"host": socket.gethostname(), "owner": f"of {tmp_path}"}
-    with subprocess.Popen(["sleep", "60"], env={NODE_OWNER: here["owner"]}) as left:
+    here = {"host": socket.gethostname(), "mark": f"{NODE_OWNER}=of {tmp_path}"}
+    with subprocess.Popen(["sleep", "60"], env={NODE_OWNER: f"of {tmp_path}"}) as left:
         assert "still runs on this machine: memory and GPUs may be in use" in said(**here)
         assert said(**here).endswith(f"By hand: kill -9 {left.pid}")
         left.kill()
