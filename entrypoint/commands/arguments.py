@@ -21,7 +21,7 @@ from entrypoint.cluster.access import DUTIES, Access
 from entrypoint.commands import cli
 from entrypoint.commands.examples import shown
 from entrypoint.commands.named_run import lack, not_a_run, run_at, with_run
-from entrypoint.config import parsers
+from entrypoint.config import durations, parsers
 from entrypoint.job.recipes.base import UnknownFlag
 
 JOB = "the id or the name of a submitted job, as `list` shows it"
@@ -187,7 +187,7 @@ def moment(text: str) -> datetime:
     Raises ArgumentTypeError.
     """
     try:
-        return datetime.now().astimezone() - timedelta(seconds=parsers.duration(text))
+        return datetime.now().astimezone() - timedelta(seconds=durations.time_limit(text))
     except ParseError:
         pass
     try:
@@ -200,7 +200,7 @@ def moment(text: str) -> datetime:
 def seconds(text: str) -> float:
     """Return the seconds of a duration. Raises ArgumentTypeError."""
     try:
-        return parsers.duration(text)
+        return durations.time_limit(text)
     except ParseError as error:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 from contract.files import ray_home
 from contract.options import Bounds, ParseError, boolean
+from entrypoint.config.durations import duration
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.variables import Secret, is_placeholder
 
@@ -124,6 +124,8 @@ MOST = 1_000_000
 """Of a whole number that has no other bound."""
 MOST_GPUS = 1024
 """Of a node."""
+MOST_CPUS = 8192
+"""Of a node."""
 LAST_PORT = 65535
 
 
@@ -144,54 +146,18 @@ def whole_number(bounds: Bounds) -> Callable[[str], int]:
 
 port = whole_number(Bounds(at_least=1, at_most=LAST_PORT))
 
-DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)")
-SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-LONGEST_SECONDS = 365 * 24 * 3600.0
-
-
-def duration(raw: str) -> float:
-    """Seconds, from `90`, `90s`, `1.5m`, `10 min` or `2h`; above zero, at most a year."""
-    match = DURATION.fullmatch(raw.lower())
-    if match is None:
-        raise ParseError("is not a duration", "give seconds, or a duration such as 90s, 10m or 2h")
-    seconds = float(match[1]) * SECONDS[match[2]]
-    remedy = "give a duration such as 90s, 10m or 2h"
-    if seconds == 0:
-        raise ParseError("must be longer than 0 seconds", remedy)
-    if seconds > LONGEST_SECONDS:
-        raise ParseError("must be at most 365 days", remedy)
-    return seconds
-
-
-AT_ONCE = 0.0
-NEVER = math.inf
-
-
-def head_failover(raw: str) -> float:
-    """Seconds that a lost head has to come back, before a worker takes its place."""
-    named = {"auto": AT_ONCE, "off": NEVER}
-    if (seconds := named.get(raw.lower())) is not None:
-        return seconds
-    right = "give auto (at once), off (never), or a duration such as 90s or 10m"
-    if DURATION.fullmatch(raw.lower()) is None:
-        raise ParseError("is neither auto nor off, nor a duration", right)
-    try:
-        return duration(raw)
-    except ParseError as error:
-        raise ParseError(error.problem, right) from error
-
-
 BYTES = {"g": 10**9, "gb": 10**9, "gib": 2**30, "m": 10**6, "mb": 10**6, "mib": 2**20}
 
 
 def size(raw: str) -> int:
-    """Bytes, from `80GB`, `80 GiB` or `81559MiB`; above zero."""
+    """Bytes of a GPU, from `80GB`, `80 GiB` or `81559MiB`."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gm]i?b|[gm])", raw.lower())
-    remedy = "give a size such as 80GB or 81559MiB"
+    remedy = "give the memory of one GPU, such as 80GB or 81559MiB"
     if match is None:
         raise ParseError("is not a size of memory", remedy)
-    if not (found := int(float(match[1]) * BYTES[match[2]])):
-        raise ParseError("must be greater than 0 bytes", remedy)
+    found = int(float(match[1]) * BYTES[match[2]])
+    if not 10**9 <= found <= 10**13:
+        raise ParseError("must be from 1 GB to 10,000 GB", remedy)
     return found
 
 
@@ -245,6 +211,8 @@ def of_type(kind: Any, bounds: Bounds) -> Callable[[str], Any]:
     """Return the parser of a variable that names none of its own."""
     if kind is int:
         return whole_number(bounds)
+    if kind is float:
+        return duration(bounds)
     parsers: Mapping[Any, Callable[[str], Any]] = {bool: boolean, Path: absolute_path, str: str}
     return parsers.get(kind) or choice(kind)
 
@@ -388,6 +356,12 @@ def node_name(raw: str) -> str:
         raise ParseError(
             "cannot name a log file", "use at most 64 letters, digits, dots, hyphens or underscores"
         )
+    return raw
+
+
+def image(raw: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,254}", raw):
+        raise ParseError("is no name of an image", "give its name with a tag, or its digest")
     return raw
 
 

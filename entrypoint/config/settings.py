@@ -17,7 +17,7 @@ from contract.files import ray_home
 from contract.launch.command_lines import variables_before
 from contract.options import Declared, declared_in
 from contract.redaction import redact, secret_texts
-from entrypoint.config import job_parsers, runtime_env
+from entrypoint.config import durations, job_parsers, runtime_env
 from entrypoint.config import parsers as parse
 from entrypoint.config.parsers import (
     DebugRay,
@@ -101,7 +101,6 @@ class Settings:
     replace_timeout: float = variable(
         "ROLLCALL_REPLACE_TIMEOUT",
         "How long to wait for a lost worker before the run continues with fewer.",
-        parse=parse.duration,
         default=300.0,
     )
     spare_workers: int = variable(
@@ -115,7 +114,7 @@ class Settings:
     spare_check_seconds: float = variable(
         "ROLLCALL_SPARE_CHECK_SECONDS",
         "How long an idle spare with GPUs waits before it runs the check `gpu.burn` again.",
-        parse=parse.duration,
+        at_least=60,
         default=1800.0,
     )
     replace_command: tuple[str, ...] | None = variable(
@@ -129,7 +128,8 @@ class Settings:
         "How long a lost head has to come back before a worker [takes its place]"
         "(head-failover.md#a-head-that-is-lost), on a shared run directory. `auto`: 8 s. `off`: the"
         " run waits for the head.",
-        parse=parse.head_failover,
+        parse=durations.head_failover,
+        at_least=durations.SHORTEST_FAILOVER,
         default=120.0,
         shown="2m",
     )
@@ -277,7 +277,6 @@ class Settings:
     service_timeout: float = variable(
         "ROLLCALL_REWARD_TIMEOUT",
         "How long to wait for a service to answer.",
-        parse=parse.duration,
         default=600.0,
     )
     max_restarts: int = variable(
@@ -290,20 +289,18 @@ class Settings:
         "ROLLCALL_HANG_TIMEOUT",
         "The job hangs if no step ends for this long. For a `command` without steps, it is how"
         " long its log may be silent. [Details](recovery.md#a-hang).",
-        parse=parse.duration,
+        at_least=5,
         shown="learned from step times, at least 10m; none for a `command` without steps, or with "
         "`DEBUG_RAY`",
     )
     head_timeout: float = variable(
         "ROLLCALL_HEAD_TIMEOUT",
         "How long a worker waits for the head.",
-        parse=parse.duration,
         default=600.0,
     )
     roll_timeout: float = variable(
         "ROLLCALL_ROLL_TIMEOUT",
         "How long the head waits for its workers.",
-        parse=parse.duration,
         default=1800.0,
     )
     preflight: PreflightMode = variable(
@@ -429,6 +426,7 @@ class Settings:
         "ROLLCALL_NUM_CPUS",
         "CPUs to offer to Ray.",
         at_least=0,
+        at_most=parse.MOST_CPUS,
         shown="all usable",
     )
     num_gpus: int | None = variable(
@@ -457,7 +455,6 @@ class Settings:
     grace_seconds: float = variable(
         "ROLLCALL_GRACE_SECONDS",
         "Time for a save after SIGTERM.",
-        parse=parse.duration,
         default=25.0,
     )
     preempt_file: Path | None = variable(
@@ -467,7 +464,7 @@ class Settings:
     node_timeout: float = variable(
         "ROLLCALL_NODE_TIMEOUT",
         "A node that is silent for this long counts as lost.",
-        parse=parse.duration,
+        at_least=5,
         default=15.0,
     )
     log: LogFormat = variable(
@@ -485,6 +482,7 @@ class Settings:
     image: str | None = variable(
         "ROLLCALL_IMAGE",
         "The image's digest; the head refuses a node with another one.",
+        parse=parse.image,
         shown="computed from source and locks when the image is built",
     )
 

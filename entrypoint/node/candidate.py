@@ -13,7 +13,7 @@ from contract.durations import duration
 from contract.files.fd_store import FdStore
 from contract.options import ConfigError
 from contract.run_dir import RunFiles
-from entrypoint.config.parsers import NEVER
+from entrypoint.config.durations import NEVER
 from entrypoint.config.role import Head
 from entrypoint.config.settings import Secret, Settings
 from entrypoint.job.recipes import base as recipes

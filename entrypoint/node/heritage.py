@@ -17,7 +17,7 @@ from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
 from entrypoint.cluster import differences, earlier_nodes
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.parsers import NEVER
+from entrypoint.config.durations import NEVER
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, head_address
 from entrypoint.config.settings import Secret, Settings, declared

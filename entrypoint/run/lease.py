@@ -35,13 +35,14 @@ from contract.files import epochs
 from contract.files.os_errors import with_path
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
+from entrypoint.config.durations import SHORTEST_FAILOVER
 from entrypoint.run import succession
 from entrypoint.run.succession import Holder, Row, Vigil
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
-SILENCE_SECONDS = 8.0
+SILENCE_SECONDS = SHORTEST_FAILOVER
 """Seconds without a heartbeat after which a holder counts as dead."""
 POLL_SECONDS = 0.5
 

@@ -24,7 +24,7 @@ from contract.options import ConfigError, ParseError
 from contract.progress import Phase, Progress
 from contract.run_dir import RunFiles
 from entrypoint.cluster import client, request_format
-from entrypoint.config import parsers, pipeline, runtime_env
+from entrypoint.config import durations, parsers, pipeline, runtime_env
 from entrypoint.config.pipeline import PipelineError
 from entrypoint.job import checkpoint_files
 from entrypoint.job.failures.error_lines import ErrorLines
@@ -371,7 +371,7 @@ PARSERS = [
             parsers.host: (b"[fe80::1]", b"head.svc"),
             parsers.storage: (b"s3://bucket/prefix",),
             parsers.size: (b"80 GiB",),
-            parsers.duration: (b"1.5m",),
+            durations.time_limit: (b"1.5m",),
             parsers.port_range: (b"10002-10999",),
             parsers.ray_temp_dir: (b"/tmp/ray",),
         }.items()

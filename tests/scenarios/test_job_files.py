@@ -24,6 +24,7 @@ from entrypoint.job.supervisor import Outcome
 from entrypoint.node import head
 from entrypoint.node.ray_head import HeadRay
 from entrypoint.processes.inbox import Inbox
+from tests.support.hurried import hurried
 from tests.support.waiting import eventually
 from tests.support.world import DIED, FINISHED, Act, World, ends
 
@@ -68,7 +69,7 @@ def training(mount: Mount, *acts: Act, **env: str) -> World:
     root.mkdir()
     world = World(root, *acts, workers=0, minimum=0, **env)
     given = {name: str(world.settings.environ[name]) for name in ("ROLLCALL_RAY_TEMP_DIR",)}
-    settings = read_settings({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
+    settings = hurried({"ROLLCALL_RUN_DIR": str(root), **given, **env}, mount.job)
     world.context.settings = world.rendezvous.job = settings
     world.context.recipe = RECIPE
     registry = world.control._registry

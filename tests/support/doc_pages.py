@@ -67,11 +67,17 @@ def _variables_of(fields: Sequence[str]) -> str:
     rows = (
         (
             " or ".join(f"`{name}`" for name in of.names),
-            *(nodes_of(field), of.shown_default, of.help),
+            *(nodes_of(field), of.shown_default, of.help + _least(field)),
         )
         for field, of in abouts.items()
     )
     return markdown_table(VARIABLES, rows)
+
+
+def _least(field: str) -> str:
+    """The sentence on the shortest duration that a variable takes, if it has one of its own."""
+    least = declared()[field].about.at_least
+    return f" At least {least:g}s." if declared()[field].kind is float and least else ""
 
 
 def metrics() -> str:

@@ -14,7 +14,6 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.client import ControlClient
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
-from entrypoint.config.read import read_settings
 from entrypoint.job.collective_check import CollectiveCheck
 from entrypoint.job.ray_jobs import JobClient, JobInfo
 from entrypoint.job.recipes import base as recipes
@@ -28,6 +27,7 @@ from entrypoint.processes.inbox import Inbox, WorkerLeaves
 from entrypoint.processes.services import Services
 from entrypoint.run.journal import Journal
 from tests.support.control import HEAD, TOKEN, Recorder, control_server
+from tests.support.hurried import hurried
 
 FINISHED = JobInfo("SUCCEEDED", driver_exit_code=0)
 DIED = JobInfo("FAILED", "Job failed\nRuntimeError: broken", driver_exit_code=1)
@@ -116,7 +116,7 @@ class World:
         self.run = RunFiles(root)
         own = f"/tmp/rollcall-world-{os.getpid()}"  # in the mark: others run tests beside this one
         given = {"ROLLCALL_RUN_DIR": str(root), "ROLLCALL_RAY_TEMP_DIR": own, **env}
-        self.settings = read_settings({"ROLLCALL_RECIPE": "command", **given}, ["true"])
+        self.settings = hurried({"ROLLCALL_RECIPE": "command", **given}, ["true"])
         self.journal = Journal(self.run.journal, "head")
         self.inbox = Inbox()
         self.nodes = {"127.0.0.2"}

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.options import ConfigError
+from contract.options import ConfigError, Declared
 from entrypoint.commands import plan
+from entrypoint.config.durations import SHORTEST_SECONDS
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.read import FOR_CHILDREN, read_settings
 from entrypoint.config.settings import (
@@ -25,6 +26,7 @@ from entrypoint.config.settings import (
     variable_names,
 )
 from entrypoint.config.uses import OF_JOB
+from entrypoint.config.variables import Variable
 from entrypoint.node.heritage import OF_NODE
 from entrypoint.run import token as run_token
 from tests.support import doc_pages
@@ -88,13 +90,19 @@ def test_empty_variables_count_as_not_set() -> None:
         ("ROLLCALL_BIND", "ff02::1", "is not an address that a node can have"),
         ("ROLLCALL_BIND", "::ffff:10.0.0.1", "is an IPv4 address in IPv6's form: give 10.0.0.1"),
         ("ROLLCALL_HEAD_TIMEOUT", "soon", "90s, 10m"),
-        ("ROLLCALL_HEAD_TIMEOUT", "0", "must be longer than 0 seconds"),
+        (
+            "ROLLCALL_HEAD_TIMEOUT",
+            "0",
+            "is 0 s, and must be at least 1 s: give a duration",
+        ),
         ("ROLLCALL_HEAD_TIMEOUT", "8761h", "must be at most 365 days"),
         ("ROLLCALL_HEAD_TIMEOUT", "-5m", "is not a duration"),
         ("ROLLCALL_HEAD_FAILOVER", "on", "is neither auto nor off, nor a duration"),
-        ("ROLLCALL_HEAD_FAILOVER", "-1", "give auto (at once), off (never), or a duration"),
-        ("ROLLCALL_HEAD_FAILOVER", "0", "must be longer than 0 seconds: give auto (at once)"),
-        ("ROLLCALL_GPU_MEMORY", "0GB", "must be greater than 0 bytes"),
+        ("ROLLCALL_HEAD_FAILOVER", "-1", "give auto (8 s), off (never), or a duration"),
+        ("ROLLCALL_HEAD_FAILOVER", "1s", "is 1 s, and must be at least 8 s: give auto (8 s), off"),
+        ("ROLLCALL_HANG_TIMEOUT", "1", "is 1 s, and must be at least 5 s"),
+        ("ROLLCALL_GPU_MEMORY", "80MB", "must be from 1 GB to 10,000 GB"),
+        ("ROLLCALL_IMAGE", "a b", "is no name of an image"),
         (
             "ROLLCALL_RECIPE",
             "vrl",
@@ -149,6 +157,22 @@ def test_a_malformed_value_is_named_with_what_would_be_right(
     assert problem in told[variable]
     assert told[variable].startswith(f"{variable}=")
     assert "\n" not in told[variable]
+
+
+ABSURD = "\N{SNOWMAN}/ '("
+
+
+@pytest.mark.parametrize("one", declared().values(), ids=lambda one: one.name)
+def test_each_variable_has_values_that_it_refuses(one: Declared[Variable]) -> None:
+    values = [ABSURD]
+    if one.kind is int:
+        values += ["-1", "10000000"]
+    if one.kind is float:
+        shorter = (one.about.at_least or SHORTEST_SECONDS) - 0.1
+        values += ["1 day", f"{shorter}s", "9000h"]
+    for value in values:
+        told = faults({one.name: value})
+        assert list(told) == [one.name], value
 
 
 def test_every_fault_is_reported_at_once() -> None:

@@ -22,6 +22,7 @@ from entrypoint.node.heritage import Heritage
 from entrypoint.processes.inbox import Inbox
 from entrypoint.run import lease
 from entrypoint.run import token as run_token
+from tests.support.hurried import hurried
 from tests.support.waiting import eventually
 
 SILENCE = 0.5
@@ -61,7 +62,7 @@ def standing(run: RunFiles, ports: int, patience: str = "auto", **own: str) -> C
         "ROLLCALL_CONTROL_PORT": str(ports + 2),
     }
     on_head = {"ROLLCALL_RECIPE": "command", "ROLLCALL_HEAD_FAILOVER": patience}
-    head = read_settings({**of_both, **on_head}, ("true",))
+    head = hurried({**of_both, **on_head}, ("true",))
     of_worker = {"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "10.0.0.1"}
     made = Candidate(read_settings({**of_both, **of_worker, **own}), Inbox())
     made.accepted(Heritage.read(heritage.told(head, Head(2, 2, "a test"), "10.0.0.1")), "127.0.0.1")

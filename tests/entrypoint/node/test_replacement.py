@@ -21,11 +21,11 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.lost_nodes import Attendance, LostNode
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
-from entrypoint.config.read import read_settings
 from entrypoint.node import replacement
 from entrypoint.node.replacement import Requests
 from entrypoint.run.journal import Journal
 from entrypoint.run.lease import Lease
+from tests.support.hurried import hurried
 
 API_KEY = "rp-0123456789abcdef"
 GONE = LostNode("worker-1", "127.0.0.3", 3, "it has been silent for 20 s")
@@ -43,7 +43,7 @@ class Head:
         if command:
             given["ROLLCALL_REPLACE_COMMAND"] = shlex.join(command)
         environ = {"PATH": os.environ["PATH"], "RUNPOD_API_KEY": API_KEY, **given}
-        self.settings = read_settings({"ROLLCALL_RECIPE": "command", **environ}, ["true"])
+        self.settings = hurried({"ROLLCALL_RECIPE": "command", **environ}, ["true"])
         self.files = RunFiles(root)
         self.files.logs.mkdir(parents=True)
         self.journal = Journal(self.files.journal, "head", secrets=[API_KEY])

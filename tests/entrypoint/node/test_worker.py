@@ -39,6 +39,7 @@ from entrypoint.processes.inbox import (
 from entrypoint.processes.services import Services
 from entrypoint.run.lost_head import Failover
 from tests.support.control import TOKEN, VERSIONS, Head
+from tests.support.hurried import hurried
 from tests.support.waiting import eventually
 
 
@@ -123,7 +124,7 @@ def test_a_worker_that_gives_up_says_what_the_run_directory_tells_of_its_head(
         "ROLLCALL_HEAD_TIMEOUT": "0.2s",
         "ROLLCALL_RUN_DIR": str(tmp_path),
     }
-    settings = read_settings(environ)
+    settings = hurried(environ)
     services = Services(settings, is_head=False, env={}, tell=print)
     with pytest.raises(wait.GaveUpError) as caught:
         Membership(settings, {}, TOKEN, Inbox(), services)._join_once()

@@ -17,7 +17,6 @@ from contract.run_dir import RunFiles
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.storage_proof import StorageProof
-from entrypoint.config.read import read_settings
 from entrypoint.net.wait import InterruptedWaitError, NotYetError
 from entrypoint.node import ray_state
 from entrypoint.node.existing_ray import cluster as existing_ray
@@ -26,6 +25,7 @@ from entrypoint.node.existing_ray.cluster import ExistingRay
 from entrypoint.node.ray_state import Alive
 from entrypoint.processes.inbox import Inbox, RayEnded, UnfitRayError
 from entrypoint.run.journal import Journal
+from tests.support.hurried import hurried
 from tests.support.waiting import eventually
 
 VERSIONS = {"python": "3.11.7", "ray": "2.55.0", "image": "abc"}
@@ -94,7 +94,7 @@ def ray(dashboard: Dashboard) -> Iterator[ExistingRay]:
         "EXPECTED_WORKERS": "2",
         "ROLLCALL_NODE_TIMEOUT": "1s",
     }
-    settings = read_settings(environ)
+    settings = hurried(environ)
     me = NodeInfo(node="supervisor", address="10.0.0.9", versions=VERSIONS, storage="life")
     registry = NodeRegistry(me, 2, "life")
     journal = Journal(dashboard.run.journal, "supervisor")
