@@ -24,6 +24,7 @@ try:
     from contract.launch.programs import Program
     from contract.options import ConfigError, Fault
     from entrypoint.commands import cli, packages
+    from entrypoint.config.partly import SettingsError
     from entrypoint.config.read import read_settings
     from entrypoint.config.recipes import BUILTIN, RECIPES
     from entrypoint.config.settings import Settings
@@ -139,8 +140,9 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         try:
             typed = typed_job.read(environ, call.arguments)
         except ConfigError as error:
+            error = _with_those_of_the_machine(error, environ)
             if call.command == "up" and not _is_worker(environ):
-                raise  # a worker has no job
+                raise error from None  # a worker has no job
             typed, fault = typed_job.TypedJob(environ, call.arguments), error
         environ, said, recipe = typed.environ, typed.said, typed.recipe
         call = replace(call, arguments=typed.arguments)
@@ -162,10 +164,16 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
     if call.command != "doctor" and (why := packages.lacking("up")):
         raise cli.UsageError(why)
     use = Use.MACHINE if call.command == "doctor" else Use.START
-    settings = read_settings(environ, call.arguments, recipe, use)
+    try:
+        settings = read_settings(environ, call.arguments, recipe, use)
+    except SettingsError as error:
+        raise _with_those_of_the_job(error, error.settings, call.command) from None
     if said:
         print(said, file=sys.stderr)
-    _refuse_wrong_addresses(settings)
+    try:
+        _refuse_wrong_addresses(settings)
+    except ConfigError as error:
+        raise _with_those_of_the_job(error, settings, call.command) from None
     if why := node_shell.lacking(environ):
         print(why, file=sys.stderr)
     if call.command == "doctor":
@@ -173,6 +181,26 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
 
         return doctor.main(settings, call.as_json)
     return _up(settings, bare=not sys.argv[1:])
+
+
+def _with_those_of_the_machine(error: ConfigError, environ: Mapping[str, str]) -> ConfigError:
+    """Return a fault of what was typed as the job, with those of variables that need no job."""
+    try:
+        read_settings(environ, use=Use.MACHINE)
+    except ConfigError as other:
+        return ConfigError([*error.faults, *other.faults])
+    return error
+
+
+def _with_those_of_the_job(error: ConfigError, settings: Settings, command: str) -> ConfigError:
+    """Return the faults of a node's settings, with those of its job's words."""
+    if command != "up":
+        return error
+    from entrypoint.commands import arguments
+    from entrypoint.job.recipes import base as recipes
+
+    words = arguments.hinted(recipes.faults_beside(settings), command)
+    return ConfigError([*error.faults, *(Fault("job", None, one, "") for one in words)])
 
 
 def _is_worker(environ: Mapping[str, str]) -> bool:

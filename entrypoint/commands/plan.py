@@ -21,6 +21,7 @@ from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.commands import arguments, node_shell, plan_layout, plan_verdict
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
+from entrypoint.config.partly import SettingsError
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings
@@ -80,6 +81,9 @@ def plan(
 
     `awaited`: directories whose files other jobs will write. Without them there is no layout.
     """
+    if isinstance(settings, SettingsError):
+        beside = _of_the_job(recipes.faults_beside(settings.settings), other)
+        return _row(faults=(*_as_typed(settings.faults, other), *beside))
     if isinstance(settings, ConfigError):
         return _row(faults=_as_typed(settings.faults, other))
     if "EXPECTED_WORKERS" in other.flags:  # not this platform's nodes
@@ -93,7 +97,8 @@ def plan(
             run_token.given(settings.token)
         decided = role.decide(settings)
     except ConfigError as error:
-        return _row(**given, faults=_as_typed(error.faults, other))
+        beside = _of_the_job(recipes.faults_beside(settings), other)
+        return _row(**given, faults=(*_as_typed(error.faults, other), *beside))
     given["why"] = decided.why
     if isinstance(decided, Worker):
         return _row(warnings=list(role.warnings(settings)), **given)
@@ -162,6 +167,12 @@ def _row(*, faults: tuple[Fault, ...] = (), **known: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(KEYS)
     rows = [fault_row(fault) for fault in faults]
     return row | {"sources": {}, "warnings": []} | known | {"faults": rows}
+
+
+def _of_the_job(wrong: Sequence[str], other: PlannedNodes) -> tuple[Fault, ...]:
+    """Return faults of the job's words; not of this machine, if the plan is for others."""
+    here = [one for one in wrong if not (other.elsewhere and isinstance(one, NotHere))]
+    return tuple(Fault("job", None, one, "") for one in arguments.hinted(here, "plan"))
 
 
 def _as_typed(faults: Sequence[Fault], other: PlannedNodes) -> tuple[Fault, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from urllib.parse import urlsplit
 
@@ -10,27 +11,26 @@ from contract.options import Fault, nearest
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
 from entrypoint.config.parsers import Tls, one_of
+from entrypoint.config.partly import judged
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
 from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import shown
 
+Rule = Callable[[Settings], Iterator[Fault]]
+
 
 def contradictions(settings: Settings, use: Use) -> Iterator[Fault]:
     """Yield the faults that count for `use`."""
-    yield from _tls(settings)
-    if use is Use.ASK:
-        return
-    yield from _debuggers(settings)
-    yield from _ports(settings)
-    yield from _services(settings)
+    rules: list[Rule] = [_tls_twice, _tls_urls]
+    if use is not Use.ASK:
+        rules += [_debuggers, *_OF_PORTS, *_OF_SERVICES]
     if use is Use.START:
-        yield from _jobs(settings)
-        yield from _uploads(settings)
-    yield from _storage(settings)
-    yield from _left_out(settings)
-    yield from _beside_ray(settings)
+        rules += [_waits_with_a_job, _needless, _resume_args, _uploads]
+    if use is not Use.ASK:
+        rules += [_storage, _left_out, *_BESIDE_RAY]
+    yield from judged(rule(settings) for rule in rules)
 
 
 def _debuggers(settings: Settings) -> Iterator[Fault]:
@@ -55,42 +55,56 @@ def _debuggers(settings: Settings) -> Iterator[Fault]:
         )
 
 
-def _ports(settings: Settings) -> Iterator[Fault]:
-    taken = {
-        "ROLLCALL_RAY_PORT": (settings.ray_port, settings.ray_port),
-        "ROLLCALL_DASHBOARD_PORT": (settings.dashboard_port, settings.dashboard_port),
-        "ROLLCALL_CONTROL_PORT": (settings.control_port, settings.control_port),
-        "ROLLCALL_WORKER_PORTS": tuple(settings.worker_ports),
-    }
-    for service in ("reward", "retriever"):
-        url = getattr(settings, f"{service}_url")
-        if url and getattr(settings, f"{service}_command") and (port := urlsplit(url).port):
-            taken[f"ROLLCALL_{service.upper()}_URL"] = (port, port)
-    for (name, own), (other, its) in combinations(taken.items(), 2):
-        if own[0] <= its[1] and its[0] <= own[1]:
-            value = _range(*own)
-            yield Fault(name, value, f"overlaps {other}={_range(*its)}", "give each its own port")
+def _ports_of(settings: Settings, field: str) -> tuple[int, int] | None:
+    """The first and the last port that a setting takes here; None if it takes none."""
+    value = getattr(settings, field)
+    if field == "worker_ports":
+        return value.first, value.last
+    if field.endswith("_url"):
+        is_here = value and getattr(settings, field.replace("_url", "_command"))
+        value = urlsplit(value).port if is_here else None
+    return (value, value) if value else None
+
+
+def _overlap(settings: Settings, field: str, other: str) -> Iterator[Fault]:
+    own, its = _ports_of(settings, field), _ports_of(settings, other)
+    if own and its and own[0] <= its[1] and its[0] <= own[1]:
+        problem = f"overlaps {declared()[other].name}={_range(*its)}"
+        yield Fault(declared()[field].name, _range(*own), problem, "give each its own port")
+
+
+_WITH_PORTS = (
+    *("ray_port", "dashboard_port", "control_port", "worker_ports", "reward_url", "retriever_url"),
+)
+_OF_PORTS: Sequence[Rule] = [
+    partial(_overlap, field=one, other=two) for one, two in combinations(_WITH_PORTS, 2)
+]
 
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _services(settings: Settings) -> Iterator[Fault]:
-    for service in ("reward", "retriever"):
-        name = f"ROLLCALL_{service.upper()}"
-        if getattr(settings, f"{service}_command") and not getattr(settings, f"{service}_url"):
-            raw = settings.environ.get(f"{name}_COMMAND", "")
-            remedy = f"set {name}_URL to where the server answers"
-            value = shown(raw, settings.secrets)
-            yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
+def _service(settings: Settings, service: str) -> Iterator[Fault]:
+    name = f"ROLLCALL_{service.upper()}"
+    if getattr(settings, f"{service}_command") and not getattr(settings, f"{service}_url"):
+        raw = settings.environ.get(f"{name}_COMMAND", "")
+        remedy = f"set {name}_URL to where the server answers"
+        value = shown(raw, settings.secrets)
+        yield Fault(f"{name}_COMMAND", value, f"is set without {name}_URL", remedy)
 
 
-def _tls(settings: Settings) -> Iterator[Fault]:
+_OF_SERVICES: Sequence[Rule] = [partial(_service, service=one) for one in ("reward", "retriever")]
+
+
+def _tls_twice(settings: Settings) -> Iterator[Fault]:
     given = [name for name in ("tls_cert", "tls_key", "tls_ca") if getattr(settings, name)]
     if given and settings.variable("tls"):
         problem = f"is set beside {declared()[given[0]].name}"
         yield Fault("ROLLCALL_TLS", str(settings.tls), problem, "set one of the two")
+
+
+def _tls_urls(settings: Settings) -> Iterator[Fault]:
     plain = [one for one in settings.urls if urlsplit(one).scheme != "https"]
     if plain and settings.tls_mode is not Tls.OFF:
         problem = "is without TLS, which is on (ROLLCALL_TLS or ROLLCALL_TLS_CA)"
@@ -98,13 +112,17 @@ def _tls(settings: Settings) -> Iterator[Fault]:
         yield Fault("ROLLCALL_URL", value, problem, "begin it with https://")
 
 
-def _jobs(settings: Settings) -> Iterator[Fault]:
-    """A cluster that waits for jobs has none of its own; some settings are of other programs."""
+def _waits_with_a_job(settings: Settings) -> Iterator[Fault]:
+    """A cluster that waits for jobs has none of its own."""
     if settings.waits_for_jobs and settings.job:
         source = settings.variable("job") or "the command line"
         remedy = "leave one of the two out; `rollcall submit` gives the cluster its jobs"
         problem = f"waits for jobs, and {source} has one"
         yield Fault("ROLLCALL_WAIT_FOR_JOBS", "1", problem, remedy)
+
+
+def _needless(settings: Settings) -> Iterator[Fault]:
+    """Some settings are of other programs."""
     if settings.waits_for_jobs:
         if settings.runtime_env:
             problem = "is set, and the cluster waits for jobs, each of which has its own"
@@ -116,6 +134,9 @@ def _jobs(settings: Settings) -> Iterator[Fault]:
                 problem = f"is set, and the recipe is {settings.recipe}, which takes none"
                 remedy = "set ROLLCALL_RECIPE=command or torchrun, or leave it out"
                 yield Fault(declared()[name].name, None, problem, remedy)
+
+
+def _resume_args(settings: Settings) -> Iterator[Fault]:
     if settings.checkpoints is None and any(CHECKPOINT in word for word in settings.resume_args):
         problem = f"has {CHECKPOINT}, and ROLLCALL_CHECKPOINTS is not set"
         remedy = "set ROLLCALL_CHECKPOINTS to where the job's checkpoints lie"
@@ -190,25 +211,34 @@ OF_RAYS_START = {
 """Settings for the Ray that a node starts, and what counts instead if Ray is there already."""
 
 
-def _beside_ray(settings: Settings) -> Iterator[Fault]:
-    """Settings that have no effect on a Ray that exists already."""
+def _beside_ray(settings: Settings, field: str) -> Iterator[Fault]:
+    """A setting that has no effect on a Ray that exists already."""
     if settings.ray_address is None:
         return
-    remedy = "remove it, or remove ROLLCALL_RAY_ADDRESS to start Ray here"
-    for field, instead in OF_RAYS_START.items():
-        if (name := settings.variable(field)) and getattr(settings, field):
-            value = shown(settings.environ[name], settings.secrets)
-            problem = "is for a Ray that Rollcall starts, and ROLLCALL_RAY_ADDRESS names one that "
-            yield Fault(name, value, f"{problem}exists ({instead})", remedy)
-    for service in ("reward", "retriever"):
-        if (
-            getattr(settings, f"{service}_command")
-            and getattr(settings, f"{service}_on") is ServiceOn.EVERY
-        ):
-            yield Fault(
-                f"ROLLCALL_{service.upper()}_ON",
-                "every",
-                "starts a server on every node of Rollcall, and Ray's nodes are none "
-                "(ROLLCALL_RAY_ADDRESS)",
-                "give `head`, or start the server on Ray's nodes yourself",
-            )
+    if (name := settings.variable(field)) and getattr(settings, field):
+        value = shown(settings.environ[name], settings.secrets)
+        problem = "is for a Ray that Rollcall starts, and ROLLCALL_RAY_ADDRESS names one that "
+        problem += f"exists ({OF_RAYS_START[field]})"
+        remedy = "remove it, or remove ROLLCALL_RAY_ADDRESS to start Ray here"
+        yield Fault(name, value, problem, remedy)
+
+
+def _service_beside_ray(settings: Settings, service: str) -> Iterator[Fault]:
+    if (
+        settings.ray_address is not None
+        and getattr(settings, f"{service}_command")
+        and getattr(settings, f"{service}_on") is ServiceOn.EVERY
+    ):
+        yield Fault(
+            f"ROLLCALL_{service.upper()}_ON",
+            "every",
+            "starts a server on every node of Rollcall, and Ray's nodes are none "
+            "(ROLLCALL_RAY_ADDRESS)",
+            "give `head`, or start the server on Ray's nodes yourself",
+        )
+
+
+_BESIDE_RAY: Sequence[Rule] = [
+    *(partial(_beside_ray, field=field) for field in OF_RAYS_START),
+    *(partial(_service_beside_ray, service=one) for one in ("reward", "retriever")),
+]

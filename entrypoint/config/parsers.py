@@ -383,6 +383,24 @@ def absolute_path(raw: str) -> Path:
     return Path(raw)
 
 
+STORES = {
+    **{"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"},
+    **{"abfss": "adlfs", "oss": "ossfs", "oci": "ocifs", "tos": "tosfs", "hdfs": "pyarrow"},
+    **{"webhdfs": "requests", "sftp": "paramiko", "smb": "smbprotocol", "webdav": "webdav4"},
+    **{"hf": "huggingface_hub", "file": "fsspec"},
+}
+"""Scheme → the package that fsspec needs for it. Packages of others bring more schemes."""
+KNOWN_STORES = f"s3://BUCKET/PREFIX; other schemes that are known: {', '.join(sorted(STORES))}"
+
+
+def _is_store(scheme: str) -> bool:
+    if scheme in STORES:
+        return True
+    from importlib import metadata  # slow to import, and nearly never needed
+
+    return bool(metadata.entry_points(group="fsspec.specs", name=scheme))
+
+
 SHARED, HEAD = "shared", "head"
 """Values of ROLLCALL_STORAGE beside the URL of a store."""
 
@@ -398,6 +416,8 @@ def storage(raw: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*://.*", raw):
         known = f"{SHARED}, {HEAD} or a URL such as s3://BUCKET/PREFIX"
         raise ParseError("is not a place for checkpoints", f"give {known}")
+    if not _is_store(parts.scheme):
+        raise ParseError("has a scheme that no store has", f"give {KNOWN_STORES}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         remedy = "give scheme, bucket and prefix; AWS_ACCESS_KEY_ID and the like say the rest"
         raise ParseError("has more than a scheme, a bucket and a prefix", remedy)

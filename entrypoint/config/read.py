@@ -14,16 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contract.options import ConfigError, Declared, Fault, ParseError, nearest
+from contract.options import Declared, Fault, ParseError, nearest
 from contract.redaction import MASK, SECRET_NAME, secret_texts
 from contract.run_dir import NODE_DIR
-from entrypoint.config import image, job_parsers, parsers, wandb_key
+from entrypoint.config import image, job_parsers, parsers, role, wandb_key
 from entrypoint.config.conflicts import contradictions
+from entrypoint.config.misspelt import MISSPELT, PASSED_ON, service_links
 from entrypoint.config.parsers import DebugRay
+from entrypoint.config.partly import PartlyRead, SettingsError
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
 from entrypoint.config.recipes import ANY, RECIPES, command_of
-from entrypoint.config.role import is_worker, undecided
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import Variable, is_placeholder, shown, shown_placeholder
@@ -48,31 +49,12 @@ LONGEST_SECRET = 64 * 1024
 
 SHELL_LIKE = (parsers.arguments, job_parsers.resume_arguments)
 """Parsers of words that are quoted as in a shell."""
-PASSED_ON = (
-    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
-    *(
-        "CUDA_",
-        "HIP_",
-        "ROCR_",
-        "RAY_",
-        "TORCH_",
-        "OMP_",
-        "MASTER_",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-    ),
-)
-"""How names begin of variables that the job's libraries read, no shell between."""
 ISSUED_KEYS = ("HF_", "HUGGING_FACE_", "WANDB_")
 """How names begin of variables whose secrets others have issued: no word is such a secret."""
 HARMLESS = re.compile(r"[\d.,:+-]{1,15}|[a-z][a-z_]{0,11}|(?:~|\.\.?)?/.*")
 """Matches a number, a short word and a path: no issuer's secret is one."""
 QUOTED = ("is in quotes, and the quotes are part of the value", "remove the quotes")
 """`docker --env-file` and manifests keep the quotes that a shell would take away."""
-
-MISSPELT = 0.92
-"""difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
 
 
 def read_settings(
@@ -86,7 +68,7 @@ def read_settings(
     `recipe`: that of a job whose program tells it; it counts before ROLLCALL_RECIPE.
     Raises ConfigError with every fault that counts for `use`.
     """
-    environ = without_service_links(environ)
+    environ = withoutservice_links(environ)
     reader, platform = Reader(environ), detect(environ)
     values = {name: reader.read(variable) for name, variable in declared().items()}
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
@@ -109,18 +91,19 @@ def read_settings(
             given = shown_placeholder(key.reveal())
             reader.faults.append(Fault(flag, given, problem, "Give the key by WANDB_API_KEY"))
     settings = Settings(environ=dict(environ), platform=platform, **values)
-    if use is Use.START and is_worker(settings):
+    if use is Use.START and role.is_worker(settings):
         use = Use.MACHINE
     reader.faults = [fault for fault in reader.faults if use.needs(fault.path)]
     reader.check_variables(variable_names(), use)
     reader.check_platform(platform, use)
     if use is Use.MACHINE and recipe is None:
         settings = _of_other_program(settings)
-    if faults := [*reader.faults, *contradictions(settings, use)]:
-        open_role = (
-            None if use is Use.ASK else undecided(settings)
-        )  # alone it is a fault only of commands that need the role
-        raise ConfigError([*faults, *([open_role] if open_role else [])])
+    partly = PartlyRead.of(settings, reader.unusable)
+    faults = [*reader.faults, *contradictions(partly, use)]
+    if faults and use is not Use.ASK and not platform.faults:
+        faults += role.faults(partly)  # alone they are faults only of commands that need the role
+    if faults:
+        raise SettingsError(faults, partly)
     return settings
 
 
@@ -135,13 +118,13 @@ def _of_other_program(settings: Settings) -> Settings:
     return replace(settings, recipe=ANY)
 
 
-def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
+def withoutservice_links(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without what Kubernetes has set for a service in place of a setting.
 
     For a service called `rollcall-ray`, Kubernetes sets ROLLCALL_RAY_PORT=tcp://10.0.0.7:6379; for
     one called `vllm` VLLM_PORT, which ends vLLM; for one called `master` MASTER_PORT.
     """
-    links = _service_links(environ)
+    links = service_links(environ)
     known = variable_names()
 
     def is_link(name: str, text: str) -> bool:
@@ -149,16 +132,6 @@ def without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
         return replaces and name.startswith(links) and "://" in text
 
     return {name: text for name, text in environ.items() if not is_link(name, text)}
-
-
-def _service_links(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """How the names begin that Kubernetes sets for the services of the namespace."""
-    return tuple(
-        f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
-        for service in environ
-        for kind in ("SERVICE_", "PORT")
-        if service.endswith("_SERVICE_HOST")
-    )
 
 
 def _ray_debugger(environ: Mapping[str, str]) -> DebugRay:
@@ -175,6 +148,16 @@ class Reader:
         self.environ = environ
         self.secrets = secret_texts(environ)
         self.faults: list[Fault] = []
+        self.doubtful: set[str] = set()
+        """Variables that a misspelt name may mean."""
+
+    @property
+    def unusable(self) -> frozenset[str]:
+        """The fields of Settings that have no value which the user has meant."""
+        wrong = self.doubtful.union(fault.path for fault in self.faults)
+        return frozenset(
+            field for field, one in declared().items() if not wrong.isdisjoint(one.about.names)
+        )
 
     def read(self, declared: Declared[Variable]) -> Any:
         """The variable's value; its default if it is not set or has a fault."""
@@ -206,6 +189,7 @@ class Reader:
                 self._check_passed_on(name)
             meant = nearest(name.upper(), unset, cutoff=MISSPELT)
             if meant and name not in known and use.may_mean([meant]):
+                self.doubtful.add(meant)
                 remedy = f"spell it as {meant}, or rename it if it is another program's"
                 self.fault(
                     name, "is not a setting", remedy, secret=self._may_be_secret(name, meant)
@@ -219,6 +203,7 @@ class Reader:
             alike = _alike(ours, known)
             if not use.may_mean(alike.split(" or ")):
                 continue
+            self.doubtful.update(alike.split(" or "))
             secret = self._may_be_secret(name, *alike.split(" or "))
             self.fault(
                 name, "is not a setting", f"remove it, or spell it as {alike}", secret=secret
@@ -291,7 +276,7 @@ class Reader:
 
     def _is_service_link(self, name: str) -> bool:
         """Whether Kubernetes sets the name for a service that is called `rollcall…`."""
-        return name.startswith(_service_links(self.environ))
+        return name.startswith(service_links(self.environ))
 
 
 def is_quoted(text: str, *, shell_like: bool) -> bool:

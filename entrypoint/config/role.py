@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from contract.options import ConfigError, Fault
+from entrypoint.config import misspelt
+from entrypoint.config.partly import judged
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
 from entrypoint.config.recipes import BUILTIN
@@ -53,8 +55,8 @@ class Sourced(NamedTuple):
 
 def decide(settings: Settings) -> Head | Worker:
     """This node's role. Raises ConfigError if the settings give none or contradict each other."""
-    if faults := list(_faults(settings)):
-        raise ConfigError(faults)
+    if found := list(faults(settings)):
+        raise ConfigError(found)
     head = head_address(settings)
     if is_worker(settings) and head is not None:
         return Worker(head.value, f"{_why(settings)}; the head is named by {head.source}")
@@ -65,6 +67,8 @@ def decide(settings: Settings) -> Head | Worker:
 
 def warnings(settings: Settings) -> Iterator[str]:
     """Yield what of the settings does not count, or cannot come true by the platform alone."""
+    for name, meant in misspelt.alike(settings.environ):
+        yield f"{name} is not a setting and does not count: did you mean {meant}?"
     address, pod = settings.head_address, settings.head_pod_id
     if address and pod and pod_host(pod).lower() != address.lower():
         yield (
@@ -193,15 +197,24 @@ def _said_by_platform(settings: Settings) -> str:
     return f"{source}={value}"
 
 
-def _faults(settings: Settings) -> Iterator[Fault]:
+def faults(settings: Settings) -> Iterator[Fault]:
+    """Yield the faults of the role, as far as settings without a fault of their own tell it."""
+    yield from judged([_undecided(settings), _two_heads(settings), _of_a_role(settings)])
+
+
+def _undecided(settings: Settings) -> Iterator[Fault]:
     if fault := undecided(settings):
         yield fault
+
+
+def _of_a_role(settings: Settings) -> Iterator[Fault]:
+    if undecided(settings):
         return
-    yield from _two_heads(settings)
     if is_worker(settings):
         yield from _worker_faults(settings)
     else:
-        yield from _head_faults(settings)
+        of_head = (_unknown_size, _spare_faults, _straggler_faults, _min_workers)
+        yield from judged(rule(settings) for rule in of_head)
 
 
 def _two_heads(settings: Settings) -> Iterator[Fault]:
@@ -209,6 +222,8 @@ def _two_heads(settings: Settings) -> Iterator[Fault]:
 
     RAY_WORKER=0 overrides any HEAD_POD_ID. RAY_WORKER=1 with this pod's own id is an error.
     """
+    if undecided(settings):
+        return
     named, own = settings.head_pod_id, settings.environ.get("RUNPOD_POD_ID", "").strip()
     if named is None or not own:
         return
@@ -240,6 +255,10 @@ def _worker_faults(settings: Settings) -> Iterator[Fault]:
         }
         first, other = sorted(ways, reverse=not on_runpod)
         lacking = f"is not set, and this node is a worker ({_why(settings)})"
+        for name, meant in misspelt.alike(settings.environ):
+            if meant in ways:
+                yield Fault(meant, None, f"{lacking}, but {name} is", f"spell it as {meant}")
+                return
         yield Fault(first, None, lacking, f"{ways[first]}, or {ways[other].removeprefix('set ')}")
     elif platform.is_head and head.source == platform.sources.get("head_address"):
         yield Fault(
@@ -271,8 +290,9 @@ def _supervisor_faults(settings: Settings) -> Iterator[Fault]:
         )
 
 
-def _head_faults(settings: Settings) -> Iterator[Fault]:
-    expected, platform = expected_workers(settings), settings.platform
+def _unknown_size(settings: Settings) -> Iterator[Fault]:
+    """More or fewer nodes than the platform or Ray says, or none of the three."""
+    platform = settings.platform
     if settings.ray_address is not None:
         yield from _supervisor_faults(settings)
     by_platform = (
@@ -290,8 +310,10 @@ def _head_faults(settings: Settings) -> Iterator[Fault]:
     may_begin = settings.min_workers is not None and settings.min_workers < (platform.nodes or 0)
     if by_platform and not may_begin and (fault := _too_few_nodes(settings)):
         yield fault
-    yield from _spare_faults(settings)
-    yield from _straggler_faults(settings)
+
+
+def _min_workers(settings: Settings) -> Iterator[Fault]:
+    expected = expected_workers(settings)
     if settings.min_workers is not None and settings.min_workers > expected:
         source = _source(settings, "expected_workers", "nodes")
         yield Fault(

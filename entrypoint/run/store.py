@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from contract.background import in_background
 from contract.manifest import CHECKPOINT_NAME, LEFT, MANIFEST
+from entrypoint.config.parsers import KNOWN_STORES, STORES
 from entrypoint.net import wait
 
 T = TypeVar("T")
@@ -29,8 +30,6 @@ PROBE = ".rollcall-probe"
 CHECKPOINTS = "checkpoints"
 DIRECTORIES = (CHECKPOINTS, "hf", "hf_critic", "best")
 """All directories of a run in the store."""
-PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"}
-"""Scheme → the package that fsspec needs for it."""
 S3_TIMEOUTS = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}}
 """In seconds. botocore's own wait a minute for a connection, and fsspec tries five times."""
 NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
@@ -56,19 +55,19 @@ class Store:
         self.url = url
         scheme = urlsplit(url).scheme
         options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-        if PACKAGES.get(scheme) == "s3fs":
+        if STORES.get(scheme) == "s3fs":
             options["config_kwargs"] = S3_TIMEOUTS
         try:
             from fsspec.core import url_to_fs
 
             self._fs, self._root = url_to_fs(url, **options)
         except ImportError:
-            package = PACKAGES.get(scheme, "fsspec and the package of this scheme")
+            package = STORES.get(scheme, "fsspec and the package of this scheme")
             raise UnusableStoreError(
                 f"{scheme}:// needs a Python package that is not installed: install {package}"
             ) from None
         except ValueError:
-            raise UnusableStoreError(f"fsspec knows no {scheme}://: give another scheme") from None
+            raise UnusableStoreError(f"fsspec knows no {scheme}://: give {KNOWN_STORES}") from None
 
     def read(self, name: str) -> bytes | None:
         """Return a small file; None if it is not there."""
@@ -123,7 +122,7 @@ class Store:
 
     def abort_uploads(self) -> None:
         """Delete the parts that a killed head uploaded of files. S3 lists them nowhere else."""
-        if PACKAGES.get(urlsplit(self.url).scheme) != "s3fs":
+        if STORES.get(urlsplit(self.url).scheme) != "s3fs":
             return
         bucket, _, prefix = self._root.partition("/")
         with self._told():

@@ -12,11 +12,21 @@ from typing import Any, ClassVar, Self, cast
 
 from contract.launch.shell_wrapping import no_effect
 from contract.resources import NodeResources
+from entrypoint.config.partly import PartlyRead
+from entrypoint.config.role import is_worker
 from entrypoint.config.settings import Settings
 from entrypoint.job import told_numbers
 from entrypoint.job.job_end import Lacking
 from entrypoint.job.recipes.typed_command import Match, TypedCommand
 from entrypoint.run.failure_classes import FailureClass
+
+JUDGED_BY = (
+    *("ray_worker", "ray_address", "expected_workers", "recipe", "job", "waits_for_jobs"),
+    *("runtime_env", "step_pattern", "checkpoints", "resume_args", "wandb_api_key", "run_dir"),
+    *("storage", "reward_url", "reward_command", "reward_on"),
+    *("retriever_url", "retriever_command", "retriever_on"),
+)
+"""Fields of Settings that a recipe may read to find the faults of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +359,17 @@ def load(name: str) -> Recipe:
     """Return the recipe of that name; settings allow only names that exist."""
     module = import_module(f"entrypoint.job.recipes.{name.replace('-', '_')}.recipe")
     return cast(Recipe, module.RECIPE)
+
+
+def faults_beside(settings: Settings) -> Sequence[str]:
+    """Return the faults of a head's job whose settings have faults; none if it depends on those."""
+    if isinstance(settings, PartlyRead):
+        if not settings.unusable.isdisjoint(JUDGED_BY):
+            return ()
+        settings = settings.plain
+    if settings.waits_for_jobs or is_worker(settings) or not settings.job:
+        return ()
+    return load(settings.recipe).faults(settings)
 
 
 def refusal(settings: Settings, nodes: Sequence[NodeResources]) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from contract.options import ConfigError, Declared
 from entrypoint.commands import plan
+from entrypoint.config import role
 from entrypoint.config.durations import SHORTEST_SECONDS
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.read import FOR_CHILDREN, read_settings
@@ -181,6 +182,47 @@ def test_every_fault_is_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("environ", "at_fault"),
+    [
+        (
+            {"ROLLCALL_MIN_WORKERS": "x", "ROLLCALL_RAY_PORT": "8265", "EXPECTED_WORKERS": "0"}
+            | {"ROLLCALL_SPARE_WORKERS": "2"},
+            {"ROLLCALL_MIN_WORKERS", "ROLLCALL_RAY_PORT", "ROLLCALL_SPARE_WORKERS"},
+        ),
+        (
+            {"ROLLCALL_DASHBOARD_PORT": "0", "ROLLCALL_CONTROL_PORT": "6379"},
+            {"ROLLCALL_DASHBOARD_PORT", "ROLLCALL_RAY_PORT"},
+        ),
+        (
+            {"ROLLCALL_MIN_WORKERS": "5", "EXPECTED_WORKERS": "2", "ROLLCALL_TLS": "maybe"},
+            {"ROLLCALL_MIN_WORKERS", "ROLLCALL_TLS"},
+        ),
+    ],
+)
+def test_a_fault_hides_no_other(environ: dict[str, str], at_fault: set[str]) -> None:
+    assert set(faults(environ)) == at_fault
+
+
+@pytest.mark.parametrize(
+    ("environ", "at_fault"),
+    [
+        ({"ROLLCALL_TLS": "maybe", "ROLLCALL_TLS_CERT": "/x"}, "ROLLCALL_TLS"),
+        ({"EXPECTED_WORKER": "4", "ROLLCALL_MIN_WORKERS": "3"}, "EXPECTED_WORKER"),
+        ({"ROLLCALL_STORAGE": "head", "ROLLCALL_TOKEN": "short"}, "ROLLCALL_TOKEN"),
+        ({"RAY_WORKER": "1", "ROLLCALL_HEAD_ADDRESS": "a:1"}, "ROLLCALL_HEAD_ADDRESS"),
+        (
+            {"ROLLCALL_RESUME_ARGS": "{checkpoint}", "ROLLCALL_CHECKPOINTS": "a"}
+            | {"ROLLCALL_RECIPE": "command"},
+            "ROLLCALL_CHECKPOINTS",
+        ),
+        ({"ROLLCALL_REWARD_COMMAND": "serve", "ROLLCALL_REWARD_URL": "a"}, "ROLLCALL_REWARD_URL"),
+    ],
+)
+def test_a_fault_has_no_other_as_its_consequence(environ: dict[str, str], at_fault: str) -> None:
+    assert set(faults(environ)) == {at_fault}
+
+
+@pytest.mark.parametrize(
     ("wrong", "right"),
     [
         ("ROLLCALL_WROKERS", "ROLLCALL_MIN_WORKERS"),
@@ -218,6 +260,32 @@ def test_a_name_that_is_nearly_one_of_ours_is_offered_the_right_one(wrong: str, 
 def test_variables_of_others_that_resemble_ours_are_let_be() -> None:
     theirs = dict.fromkeys(("RAY_WORKER_ID", "HEAD_POD_IP", "WANDB_KEY", "RAY_DEBUG"), "1")
     assert read_settings(theirs).environ == theirs
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"HEAD_POD": "abc"},
+            "HEAD_POD is not a setting and does not count: did you mean",
+        ),
+        ({"EXPECTED_WORKER_COUNT": "2"}, "did you mean EXPECTED_WORKERS?"),
+        ({"HEAD_POD": "abc", "HEAD_POD_ID": "abc"}, ""),
+        ({"HEAD_SERVICE_HOST": "10.0.0.7", "HEAD_POD_SERVICE_HOST": "10.0.0.8"}, ""),
+        ({"HEAD_POD_SERVICE_HOST": "10.0.0.8", "HEAD_POD_PORT": "tcp://10.0.0.8:1"}, ""),
+        ({"RUNPOD_POD_ID": "xyz", "RAY_WORKER_ID": "1", "WANDB_KEY": "k"}, ""),
+    ],
+)
+def test_a_name_that_is_like_one_of_ours_is_warned_of(environ: dict[str, str], said: str) -> None:
+    warnings = [one for one in role.warnings(read_settings(environ)) if "is not a setting" in one]
+    assert len(warnings) == bool(said)
+    assert said in "".join(warnings)
+
+
+def test_a_worker_without_a_head_is_shown_the_name_that_may_mean_it() -> None:
+    settings = read_settings({"RAY_WORKER": "1", "HEAD_POD": "abc"})
+    with pytest.raises(ConfigError, match=r"HEAD_POD_ID is not set.* HEAD_POD is: spell it as"):
+        role.decide(settings)
 
 
 def test_the_variables_of_a_kubernetes_service_called_rollcall_are_no_misspelt_settings() -> None:

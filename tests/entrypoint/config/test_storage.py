@@ -51,6 +51,8 @@ def test_the_run_directory_is_shared_or_the_head_s(
         ("everywhere", "is not a place for checkpoints"),
         ("/mnt/disk", "is not a place for checkpoints"),
         ("s3://", "names no bucket"),
+        ("s4://bucket", "has a scheme that no store has"),
+        ("https://bucket", "has a scheme that no store has"),
         ("s3:///prefix", "names no bucket"),
         ("s3://id:key-of-somebody@bucket", "has more than a scheme, a bucket and a prefix"),
         ("s3://bucket?x=1", "has more than a scheme, a bucket and a prefix"),
@@ -62,6 +64,8 @@ def test_another_value_is_a_fault(given: str, problem: str) -> None:
     (fault,) = error.value.faults
     assert fault.problem == problem
     assert "key-of-somebody" not in str(fault)
+    if problem == "has a scheme that no store has":
+        assert "give s3://BUCKET/PREFIX; other schemes that are known: abfs, " in str(fault)
 
 
 @pytest.mark.parametrize("given", ["head", "s3://bucket"])

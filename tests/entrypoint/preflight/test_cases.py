@@ -222,7 +222,7 @@ CASES = {
     "host.reaper": Case(orphan(None), orphan(("Z", "1")), "warn"),
     "host.run_dir": Case(in_run_dir(""), in_run_dir("missing")),
     "host.run_dir_speed": Case(at_rate(1e9), at_rate(5e6), "warn"),
-    "host.store": Case(stored_at("file://ROOT/store"), stored_at("s4://bucket")),
+    "host.store": Case(stored_at("file://ROOT/store"), stored_at("gs://bucket")),
     "host.temp_dir": Case(
         lambda *_: context({"ROLLCALL_RAY_TEMP_DIR": "/tmp"}),
         lambda root, _: context({"ROLLCALL_RAY_TEMP_DIR": "/proc/ray"}),

@@ -30,7 +30,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ("url", "words"),
     [
         ("s3://no-bucket-of-this-name/x", "there is no such bucket"),
-        ("s4://bucket", "fsspec knows no s4://"),
         ("gs://bucket", "install gcsfs"),
     ],
 )

@@ -1,0 +1,54 @@
+"""Names of the environment that are like those of settings, and are or are not meant as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from contract.options import nearest
+from entrypoint.config.settings import variable_names
+
+MISSPELT = 0.92
+"""difflib's ratio from which a name counts as a misspelt variable: one letter is wrong."""
+ALIKE = 0.8
+"""From which a name may be one, or another program's: a word is missing or added."""
+PASSED_ON = (
+    *("NCCL_", "RCCL_", "GLOO_", "UCX_", "VLLM_", "HF_", "HUGGING_FACE_", "WANDB_", "AWS_"),
+    *(
+        "CUDA_",
+        "HIP_",
+        "ROCR_",
+        "RAY_",
+        "TORCH_",
+        "OMP_",
+        "MASTER_",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+    ),
+)
+"""How names begin of variables that the job's libraries read, no shell between."""
+
+
+def service_links(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """How the names begin that Kubernetes sets for the services of the namespace."""
+    return tuple(
+        f"{service.removesuffix('_SERVICE_HOST')}_{kind}"
+        for service in environ
+        for kind in ("SERVICE_", "PORT")
+        if service.endswith("_SERVICE_HOST")
+    )
+
+
+def alike(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each name that may be a misspelt variable without our prefix, and that variable.
+
+    The variable is not set, and the name is none that a platform or a library has for itself.
+    """
+    theirs = (*PASSED_ON, "RUNPOD_", "KUBERNETES_", *service_links(environ))
+    unset = [one for one in variable_names() if "ROLLCALL" not in one and not environ.get(one)]
+    known = variable_names()
+    for name in sorted(environ):
+        if name in known or not environ[name].strip() or name.upper().startswith(theirs):
+            continue
+        if meant := nearest(name.upper(), unset, cutoff=ALIKE):
+            yield name, meant
