@@ -152,13 +152,13 @@ def _on_this_node(call: cli.Invocation, environ: Mapping[str, str]) -> int:
         from entrypoint.commands import plan
 
         settings_or_error = fault or _settings_or_error(environ, call.arguments, recipe)
-        if said and not call.as_json:
-            print(said)
         if call.stages_of:
             from entrypoint.commands import planned_stages
 
             return planned_stages.main(settings_or_error, call)
-        return plan.main(settings_or_error, call.as_json, call.planned, cost=call.shows_cost)
+        return plan.main(
+            settings_or_error, call.as_json, call.planned, cost=call.shows_cost, said=said
+        )
     from entrypoint.commands import node_shell
 
     if call.command != "doctor" and (why := packages.lacking("up")):

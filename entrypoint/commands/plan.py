@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from entrypoint.config import role
 from entrypoint.config.partly import SettingsError
 from entrypoint.config.recipes import RECIPES
 from entrypoint.config.role import Head, Worker
-from entrypoint.config.settings import Settings
+from entrypoint.config.settings import Settings, declared
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.base import FilesGoneError, NotHere, PlacedJob
 from entrypoint.run import token as run_token
@@ -57,10 +57,17 @@ KEYS = (
     "faults",
 )
 NOT_FACTS = (
-    *("sources", "warnings", "faults", "layout"),
+    *("why", "sources", "warnings", "faults", "layout"),
     *("code", "notes", "steps", "lacks_run_dir"),
 )
 """Keys that are no line of their own."""
+ALWAYS = ("role", "head_address", "expected_workers", "recipe", "job", "run_dir")
+"""Facts that have a line even if nothing but a default decided them."""
+PORTS = {
+    **{"ray": "ray_port", "dashboard": "dashboard_port"},
+    **{"control": "control_port", "workers": "worker_ports"},
+}
+"""Name of a port in the plan → its field of Settings."""
 NOT_WRITTEN = (
     "no layout and no trial of the code yet: this stage reads what an earlier one has to write"
 )
@@ -153,13 +160,17 @@ def main(
     other: PlannedNodes = LIKE_THIS_ONE,
     *,
     cost: bool = False,
+    said: str = "",
 ) -> int:
-    """Print the plan, with the `cost` of a step or without; return 64 if there are faults."""
+    """Print the plan, with the `cost` of a step or without; return 64 if there are faults.
+
+    `said`: what the words of the job are.
+    """
     row = plan(settings, other)
     if as_json:
         print(json.dumps(row, indent=2))
     else:
-        show(row, cost=cost)
+        show(row, cost=cost, said=said)
     return ExitCode.USAGE if row["faults"] else ExitCode.FINISHED
 
 
@@ -246,12 +257,8 @@ def _given(settings: Settings) -> dict[str, Any]:
         "run_dir": str(settings.run_dir),
         "storage": settings.storage,
         "platform": settings.platform.name,
-        "ports": {
-            "ray": settings.ray_port,
-            "dashboard": settings.dashboard_port,
-            "control": settings.control_port,
-            "workers": str(settings.worker_ports),
-        },
+        "ports": {one: getattr(settings, field) for one, field in PORTS.items()}
+        | {"workers": str(settings.worker_ports)},
         "wandb_api_key": MASK if settings.wandb_api_key else None,
         "token": MASK if settings.token else None,
         "sources": role.sources(settings),
@@ -281,16 +288,25 @@ def _waits(settings: Settings) -> str:
     return plan_verdict.WAITS if settings.waits_for_jobs else ""
 
 
-def show(row: dict[str, Any], *, cost: bool) -> None:
-    """Print one fact a line, with what decided it, and the verdict.
+def show(row: dict[str, Any], *, cost: bool, said: str = "") -> None:
+    """Print the verdict, and one fact a line, with what decided it.
 
-    Warnings and faults go to standard error.
+    Between the two, faults and warnings go to standard error.
     """
+    print(f"{'verdict':<17} {plan_verdict.sentence(row)}", flush=True)
+    for fault in row["faults"]:
+        print(Fault(*fault.values()), file=sys.stderr)
+    for warning in row["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    sys.stderr.flush()
+    if said:
+        print(said)
     if row["role"] is not None:
+        sources = {**row["sources"], "role": row["why"] or row["sources"].get("role", "")}
         lines = [
-            (name.replace("_", " "), _text(row[name]), row["sources"].get(name, ""))
+            (name.replace("_", " "), _text(row[name]), sources.get(name, ""))
             for name in KEYS
-            if name not in NOT_FACTS and row[name] not in (None, "")
+            if name not in NOT_FACTS and _tells(row, name)
         ]
         lines += _steps(row["steps"])
         lines += [("tried", line, "") for line in row["code"] or ()]
@@ -299,19 +315,27 @@ def show(row: dict[str, Any], *, cost: bool) -> None:
         _print_table(
             lines + plan_layout.lines(layout) + (plan_layout.cost_lines(row) if cost else [])
         )
-    for warning in row["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
-    for fault in row["faults"]:
-        print(Fault(*fault.values()), file=sys.stderr)
-    sys.stderr.flush()
-    print(f"{'verdict':<17} {plan_verdict.sentence(row)}", flush=True)
+    sys.stdout.flush()
+
+
+def _tells(row: Mapping[str, Any], name: str) -> bool:
+    """Return whether the fact has a line: it is known, and not what it is without any setting."""
+    value = row[name]
+    if value in (None, "") or (name == "spare_workers" and not value):
+        return False
+    if name == "ports":
+        usual = {one: declared()[field].default for one, field in PORTS.items()}
+        return bool(value != usual | {"workers": str(usual["workers"])})
+    if name == "min_workers":
+        return bool(value != row["expected_workers"])
+    return name in ALWAYS or row["sources"].get(name) != role.DEFAULT
 
 
 def _steps(steps: dict[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return the line of the steps; none if only the framework knows them."""
-    if steps is None or (steps["count"] is None and not steps["why"]):
+    """Return the line of the steps; none if they are not known: the verdict says why."""
+    if steps is None or steps["count"] is None:
         return []
-    return [("steps", "unknown" if steps["count"] is None else str(steps["count"]), steps["why"])]
+    return [("steps", str(steps["count"]), steps["why"])]
 
 
 def _text(value: Any) -> str:

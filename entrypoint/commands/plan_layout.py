@@ -84,6 +84,21 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
+def most_memory(layout: Mapping[str, Any] | None) -> str:
+    """Return the largest estimate of a GPU's memory, or of a node without GPUs; "" for none."""
+    if layout is None:
+        return ""
+    if pools := [pool for pool in layout["memory"] if pool["each"] != "CPU" and pool["peak_bytes"]]:
+        most = max(pools, key=lambda pool: int(pool["peak_bytes"]))
+        has = f" of its {_gib(most['memory_bytes'])}" if most["memory_bytes"] else ""
+        return f"{_gib(most['peak_bytes'])} or more{has} on each GPU"
+    node = layout.get("on_cpus")
+    if not node or not node["need_bytes"]:
+        return ""
+    has = f" of its {_gib(node['memory_bytes'])}" if node["memory_bytes"] else ""
+    return f"{_gib(node['need_bytes'])} or more{has} on {node['node']}"
+
+
 def short_of_memory(layout: Mapping[str, Any] | None) -> list[str]:
     """Return a sentence for each estimate that is above what the machines have."""
     if layout is None:
@@ -128,7 +143,7 @@ def cost_lines(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     layout = row["layout"]
     if layout is None or "cost" not in layout:
         why = "only the builtin trainer's steps are estimated"
-        return [("cost", "unknown", "see the faults below" if row["faults"] else why)]
+        return [("cost", "unknown", "see the faults above" if row["faults"] else why)]
     if (known := layout["cost"]) is None:
         return [("cost", "unknown", "the layout is not on GPUs, or a model's size is unknown")]
     terms = ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["terms"].items())

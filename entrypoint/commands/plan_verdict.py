@@ -1,4 +1,4 @@
-"""The last line of a plan: what the command would do, or that it would not start."""
+"""The first line of a plan: what the command would do, or that it would not start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract.durations import counted
+from entrypoint.commands.plan_layout import most_memory
 from entrypoint.config.role import Worker
 
 WAITS = "waits for rollcall submit"
@@ -19,10 +20,10 @@ def sentence(row: Mapping[str, Any]) -> str:
     """Return the verdict of a plan's row."""
     warnings = len(row["warnings"])
     is_are = "is" if warnings == 1 else "are"
-    above = f"; {counted(warnings, 'warning')} {is_are} above" if warnings else ""
+    below = f"; {counted(warnings, 'warning')} {is_are} below" if warnings else ""
     if row["faults"]:
-        return f"this command would not start, for {counted(len(row['faults']), 'fault')}{above}"
-    return f"{_would(row)}{above}"
+        return f"this command would not start, for {counted(len(row['faults']), 'fault')}{below}"
+    return f"{_would(row)}{below}"
 
 
 def _unseen(row: Mapping[str, Any]) -> str:
@@ -45,7 +46,9 @@ def _would(row: Mapping[str, Any]) -> str:
         return f"this head would wait for {workers} and for jobs (rollcall submit){unseen}"
     nodes = counted((row["expected_workers"] or 0) + 1, "node")
     count, why = (row["steps"] or {"count": None, "why": NOT_WRITTEN}).values()
+    memory = most_memory(row["layout"])
+    needs = f", with {memory}" if memory else ""
     if count is not None:
-        return f"this command would run: {counted(count, 'step')} on {nodes}{unseen}"
+        return f"this command would run: {counted(count, 'step')} on {nodes}{needs}{unseen}"
     unknown = f"; its steps are not known: {why}" if why else ""
-    return f"this command would run on {nodes}{unseen}{unknown}"
+    return f"this command would run on {nodes}{needs}{unseen}{unknown}"

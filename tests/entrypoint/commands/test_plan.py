@@ -199,10 +199,12 @@ def test_without_layout_flags_the_plan_shows_the_choice_and_why(
     assert f"GiB or more on each GPU, {most}" in printed
     steps = "steps             1  (1 epoch of 1024 prompts, 1024 a step)"
     assert steps in printed.splitlines()
-    verdict = "verdict           this command would run: 1 step on 3 nodes, if the directory "
-    assert printed.splitlines()[-1] == (
-        f"{verdict}/checkpoints is there and if the hub, which was not asked, has what it names"
+    verdict = "verdict           this command would run: 1 step on 3 nodes, with "
+    first = printed.splitlines()[0]
+    assert re.match(
+        rf"{verdict}\d+\.\d GiB or more of its 74\.5 GiB on each GPU, if the dir", first
     )
+    assert first.endswith("is there and if the hub, which was not asked, has what it names")
     assert adds_up(printed)
     again = plan.plan(read_settings(environ, job(tmp_path, *words, model="Qwen/Qwen2.5-7B")))
     assert again["layout"]["groups"] == layout["groups"]
@@ -284,14 +286,15 @@ def test_a_job_that_cannot_run_is_a_fault(
     assert any(line.startswith("--pretrian: ") and "--pretrain" in line for line in told)
     assert any(line.startswith("--zero_stage: ") for line in told)
     plan.show(plan.plan(read_settings({}, wrong)), cost=True)
-    assert re.search(r"^cost +unknown  \(see the faults below\)$", capsys.readouterr().out, re.M)
+    assert re.search(r"^cost +unknown  \(see the faults above\)$", capsys.readouterr().out, re.M)
     assert plan.plan(read_settings({}, wrong))["layout"] is None
     assert plan.plan(read_settings(WORKER, wrong))["faults"] == []  # the head's flags count
     no_program = read_settings({"ROLLCALL_RECIPE": "command"}, ["nosuchprogram"])
     assert plan.main(no_program, False) == 64
     printed = capsys.readouterr()
     assert "nosuchprogram is not a program" in printed.err
-    assert printed.out.endswith("verdict           this command would not start, for 1 fault\n")
+    first = "verdict           this command would not start, for 1 fault\n"
+    assert printed.out.startswith(first)
 
 
 @pytest.mark.parametrize(
@@ -352,11 +355,34 @@ COMMAND = {"ROLLCALL_JOB": "true", "ROLLCALL_RECIPE": "command"}
         ),
     ],
 )
-def test_the_last_line_is_the_verdict(
+def test_the_first_line_is_the_verdict(
     capsys: pytest.CaptureFixture[str], environ: dict[str, str], said: str
 ) -> None:
     assert plan.main(read_settings(environ), False) == 0
-    assert said in capsys.readouterr().out.splitlines(keepends=True)[-1]
+    printed = capsys.readouterr().out.splitlines(keepends=True)
+    assert said in printed[0]
+    assert not [line for line in printed if line.startswith(("ports", "storage", "node name"))]
+
+
+def test_what_no_setting_has_changed_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"ROLLCALL_RAY_PORT": "7000", "ROLLCALL_NODE_NAME": "n1", "ROLLCALL_MIN_WORKERS": "0"}
+    assert plan.main(read_settings(COMMAND | own), False) == 0
+    printed = capsys.readouterr().out
+    assert "ports             ray 7000, dashboard 8265" in printed
+    assert "node name         n1  (ROLLCALL_NODE_NAME)" in printed
+    assert "min workers       0  (ROLLCALL_MIN_WORKERS)" in printed
+    assert "spare workers" not in printed
+
+
+def test_a_fault_of_a_variable_hides_none_of_the_job() -> None:
+    for environ in ({"ROLLCALL_MIN_WORKERS": "x"}, {"ROLLCALL_MIN_WORKERS": "5"}):
+        done = run_plan(environ, "--pretrian", "some/model")
+        assert done.returncode == 64
+        assert "ROLLCALL_MIN_WORKERS=" in done.stderr
+        assert "--pretrian: unknown flag. Did you mean --pretrain?" in done.stderr
+    done = run_plan({"ROLLCALL_MIN_WORKERS": "x"}, "bash", "nope.sh")
+    assert "ROLLCALL_MIN_WORKERS=" in done.stderr
+    assert "nope.sh is not a file" in done.stderr
 
 
 def test_what_nobody_can_know_of_a_program_is_a_note_with_the_variables_that_say_it() -> None:
