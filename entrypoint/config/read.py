@@ -100,8 +100,8 @@ def read_settings(
         settings = _of_other_program(settings)
     partly = PartlyRead.of(settings, reader.unusable)
     faults = [*reader.faults, *contradictions(partly, use)]
-    if faults and use is not Use.ASK and not platform.faults:
-        faults += role.faults(partly)  # alone they are faults only of commands that need the role
+    if faults and use is not Use.ASK:  # alone they are faults only of commands that need the role
+        faults += role.faults(partly, is_told=not platform.faults)
     if faults:
         raise SettingsError(faults, partly)
     return settings
