@@ -8,6 +8,7 @@ than a worker waits before it considers the head lost.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -51,6 +52,10 @@ from entrypoint.run.storage_reads import StorageReads
 PROVING = Lock()
 HEAR_SECONDS = 1.0
 """How long a worker that lives may take to open its next poll."""
+PAGE_SECONDS = 4.0
+"""How long a page that is open may take to ask for the state again; it does so every 2 s."""
+DETAIL_SECONDS = 1.0
+"""How long a page may take to read the log of what has failed, after it knows the outcome."""
 
 
 class HeadPhase(StrEnum):
@@ -100,6 +105,10 @@ class ControlServer:
         """Those ranks that are slow now."""
         self.staying: Sequence[Stays] = ()
         """Slow nodes that do not leave for a spare."""
+        self._page_asked = -math.inf
+        """When a page has asked for the state last, by the monotonic clock."""
+        self._page_knows = False
+        """Whether a page has got the outcome."""
         self._measuring = Measuring()
         self._closing = asyncio.Event()
         self._views = ViewRoutes(self.jobs, self._reads, self._closing, registry.gpu_history)
@@ -260,10 +269,15 @@ class ControlServer:
         self._in_loop(self._workers.announced.set)
 
     def wait_until_acknowledged(self, timeout: float) -> None:
-        """Wait until every present worker has received the outcome, or `timeout` seconds."""
+        """Wait until every present worker and an open page know the outcome, or `timeout` s."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self._registry.unacknowledged():
             time.sleep(0.05)
+        deadline = min(deadline, self._page_asked + PAGE_SECONDS)
+        while time.monotonic() < deadline and not self._page_knows:
+            time.sleep(0.05)
+        if self._page_knows:
+            time.sleep(DETAIL_SECONDS)
 
     def state(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the state for programs and the page. Raises OSError from storage."""
@@ -340,6 +354,8 @@ class ControlServer:
         told: dict[str, Any] = {"may_stop": request.scope["extensions"][ACCESS] >= Access.OPERATE}
         if "authorization" in request.headers:  # a program, which makes the page's link of it
             told["read_key"] = self._keys.read_only
+        else:
+            self._page_asked, self._page_knows = time.monotonic(), state["outcome"] is not None
         return JSONResponse({**state, **told})
 
     async def _known_keys(self, request: Request) -> Response:

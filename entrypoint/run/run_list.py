@@ -223,7 +223,7 @@ def _row(name: str, run: RunFiles) -> RunRow:
         sentence=sentence,
         steps=progress.step if progress else newest_finished(run.journal),
         total_steps=progress.total_steps or None if progress else None,
-        began=events[0]["at"] if events else facts.get("created", ""),
+        began=facts.get("created") or (events[0]["at"] if events else ""),
         ended=newest if is_over or progress is None else max(newest, progress.at),
         path=str(run.root),
         resume=str(starts[-1].get("resume", "")) if is_to_resume else "",

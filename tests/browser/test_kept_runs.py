@@ -34,9 +34,12 @@ def test_a_run_that_is_over_says_how_it_ended_and_asks_for_no_head(
     tab: Page, tmp_path: Path
 ) -> None:
     run = reported_runs.with_faults(tmp_path / "a")
+    run.exported.mkdir()
+    (run.exported / "config.json").write_text("{}")
     with KeptRunsServer(run.root) as server:
         tab.goto(server.link)
         expect(tab.locator("#state")).to_have_text("Finished")
+        expect(tab.locator("#facts")).to_contain_text(f"Trained model{run.exported}")
         expect(tab.locator("#verdict")).to_have_text("The run has finished: nothing to do.")
         expect(tab.locator("#attempts li").first).to_contain_text("Attempt 2")
         expect(tab.locator("#charts figure").first).to_be_visible()

@@ -223,6 +223,24 @@ def test_a_failed_run_shows_the_cause_and_the_end_of_the_last_attempts_log(
     assert tab.evaluate(FIRST_OF, ["of-logs", "curves", "of-nodes"]) == "of-logs"
 
 
+def test_an_open_page_has_cause_and_log_of_a_head_that_ends_at_once(head: Head, tab: Page) -> None:
+    trains(head)
+    head.run.logs.mkdir(exist_ok=True)
+    (head.run.logs / "attempt-1.log").write_text("KeyError: 'corect'\n")
+    opened(head, tab)
+    expect(tab.locator("#state")).to_have_text("Training")
+    failure = {"failure": "code", "evidence": "KeyError: 'corect'", "place": "/job/model.py:12"}
+    append_event(head.run.journal, "failure", "code: KeyError", failure, source=FIRST)
+    details = {"outcome": "failed", "exit_code": 70}
+    append_event(head.run.journal, "outcome", "the code failed", details, source=FIRST)
+    head.control.announce("failed", 70, run_end.read(head.run))
+    head.control.wait_until_acknowledged(5)
+    head.control.__exit__()
+    expect(tab.locator("#log")).to_contain_text("KeyError: 'corect'")
+    expect(tab.locator("#verdict")).to_contain_text("Correct the line")
+    expect(tab.locator("#facts")).to_contain_text("Failures1")
+
+
 def test_a_run_that_ended_with_its_head_before_any_failure_says_where_to_look(
     head: Head, tab: Page
 ) -> None:
@@ -232,7 +250,8 @@ def test_a_run_that_ended_with_its_head_before_any_failure_says_where_to_look(
     details = {"outcome": "failed", "exit_code": 69}
     append_event(head.run.journal, "outcome", "workers are missing", details, source=FIRST)
     expect(tab.locator("#state")).to_have_text("Failed")
-    expect(tab.locator("#verdict")).to_have_text("rollcall report says what to do.")
+    told = f"rollcall report {head.run.root} says what to do."
+    expect(tab.locator("#verdict")).to_have_text(told)
     expect(tab.locator("#resume")).to_be_hidden()
 
 

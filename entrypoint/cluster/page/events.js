@@ -59,13 +59,13 @@ const ending = () => entries.findLast(event => event.kind === "outcome")?.senten
 /** Pure: the command that starts the head again; undefined if it is not known. */
 const resumption = events => events.findLast(event => event.kind === "start")?.details.resume;
 
-/** Pure: the end of a run that no head tells any more: it ends right after its last event. */
-function endAfter(events, at) {
+/** Pure: the end of a run in a directory that no head tells any more: right after its last event. */
+function endAfter(events, at, directory) {
   const last = events.findLast(event => event.kind === "start" || event.kind === "outcome");
   const isNew = last?.kind === "outcome" && Date.parse(last.at) >= Date.parse(at) - 3000;
   if (!isNew) return null;
   const failure = last.details.outcome === "failed" && events.findLast(event => event.kind === "failure");
-  const end = {...last.details, ended: last.at, resume: resumption(events), remedy: "rollcall report says what to do."};
+  const end = {...last.details, ended: last.at, resume: resumption(events), remedy: `rollcall report ${quoted(directory)} says what to do.`};
   const {failure: kind, evidence, place} = failure?.details ?? {};
   const cause = ["unknown", "code"].includes(kind) && evidence || failure?.sentence;
   return failure ? {...end, cause, place, log: `attempt-${failure.attempt}`} : end;

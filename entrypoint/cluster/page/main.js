@@ -166,8 +166,9 @@ function showVerdict(news) {
 
 /** The state of a run, with the end that its journal tells before its head does. */
 function withEnd(news) {
-  const end = !news.outcome && !shownJob && news.is_live && endAfter(entries, news.at);
-  return end ? {...news, outcome: end, isLost: false} : news;
+  const end = !news.outcome && !shownJob && news.is_live && endAfter(entries, news.at, news.run.run_dir);
+  const unheard = entries.filter(event => event.kind === "failure" && Date.parse(event.at) > Date.parse(news.at)).length;
+  return end ? {...news, outcome: end, isLost: false, failures: news.failures + unheard} : news;
 }
 
 /** Say when the run began, and for how long it has run. */

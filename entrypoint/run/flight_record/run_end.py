@@ -90,6 +90,7 @@ class Ended:
             "cause": self.cause,
             "place": self.place,
             "log": self.log.stem if self.log else "",
+            "model": str(self.model.absolute()) if self.model else "",
             "ended": self.at,
         }
 

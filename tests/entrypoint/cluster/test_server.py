@@ -35,6 +35,29 @@ from tests.support.control import TOKEN, VERSIONS, Head, asking, node_info, shar
 from tests.support.waiting import eventually
 
 
+def test_a_head_waits_for_a_page_that_is_open_to_read_the_outcome(head: Head) -> None:
+    link = head.link()
+    with httpx.Client(base_url=link.partition("?")[0]) as page, ThreadPoolExecutor() as pool:
+        page.get(link)  # gives the cookie
+        page.get("/v1/state")
+        head.control.announce("failed", 70)
+        waiting = pool.submit(head.control.wait_until_acknowledged, 5)
+        time.sleep(0.5)
+        assert not waiting.done()
+        assert page.get("/v1/state").json()["outcome"]["outcome"] == "failed"
+        began = time.monotonic()
+        waiting.result(5)
+        assert time.monotonic() - began < 3
+
+
+def test_a_head_waits_for_no_program_that_has_asked(head: Head) -> None:
+    head.get("/v1/state")
+    head.control.announce("failed", 70)
+    began = time.monotonic()
+    head.control.wait_until_acknowledged(5)
+    assert time.monotonic() - began < 1
+
+
 @pytest.mark.parametrize("path", ["/", "/v1/state", "/v1/outcome", "/v1/events", "/metrics"])
 def test_nothing_but_health_answers_without_the_token(head: Head, path: str) -> None:
     assert head.get(path, token="wrong").status_code == 401
