@@ -218,7 +218,7 @@ print(scores(settings, Rewards(whole=np.array([0.0, 1.0, 2.0, 5.0])), np.full(4,
 
 def test_a_policy_loss_with_a_flag_of_its_own(tree: Path) -> None:
     edits: Edits = {
-        "trainer/config/policy_losses.py": lambda text: after(
+        "trainer/config/policy_loss_formulas.py": lambda text: after(
             "POLICY_LOSSES = {\n",
             """\
     "tilted": PolicyLoss(

@@ -20,7 +20,7 @@ from tests.support.repository import ROOT
 from tests.support.variable_groups import GROUPS, nodes_of
 from trainer.config.config import Config
 from trainer.config.parity import default, effect, markdown, with_tables
-from trainer.config.policy_losses import POLICY_LOSSES
+from trainer.config.policy_loss_formulas import POLICY_LOSSES
 from trainer.config.schema import Declared, flags_of
 from trainer.supervised.options import StageFlags
 from trainer.supervised.stages import STAGES

@@ -3,7 +3,7 @@
 The N action tokens of one micro-batch lie end to end, whole sequences only. A loss is the sum over
 tokens of weight x token loss. `token_weights` computes the weights once for the *whole* optimizer
 step, so the gradients, added up over micro-batches and ranks, do not depend on how the step was
-split.
+split. The policy losses' formulas are in `trainer.config.policy_loss_formulas`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.algorithms.importance_sampling import Correction, correct, segment_
 from trainer.algorithms.kl import kl
 from trainer.algorithms.objectives import PolicyObjective
 from trainer.algorithms.own_functions import OwnFunction, described
-from trainer.config.policy_losses import (
+from trainer.config.policy_loss_formulas import (
     Bounds,
     EngineCorrection,
     PolicyTokens,

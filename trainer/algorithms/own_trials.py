@@ -10,7 +10,7 @@ from trainer.algorithms.baselines import Completions, Rewards, own_estimate
 from trainer.algorithms.own_functions import OwnFunction
 from trainer.config.config import Config
 from trainer.config.options.algorithm import LossSettings
-from trainer.config.policy_losses import PolicyTokens
+from trainer.config.policy_loss_formulas import PolicyTokens
 
 
 def run(config: Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from trainer.config.translate import policy_losses as losses
+from trainer.config.translate import policy_loss_conversions as losses
 from trainer.config.translate.rows import (
     TRACKERS,
     TRUE,

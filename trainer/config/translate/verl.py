@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from trainer.config.translate import policy_losses as losses
+from trainer.config.translate import policy_loss_conversions as losses
 from trainer.config.translate import verl_conversions as by
 from trainer.config.translate import verl_rewards as rewards
 from trainer.config.translate.rows import (

@@ -1,4 +1,4 @@
-"""The policy losses: the formula of each, and what else depends on it.
+"""Formulas of the policy losses, and what else depends on each: ratio, correction, flags, paper.
 
 The formulas use methods of tensors only, so that planning a run needs no torch.
 """
