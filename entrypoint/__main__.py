@@ -26,7 +26,7 @@ try:
     from entrypoint.commands import cli, packages
     from entrypoint.config.partly import SettingsError
     from entrypoint.config.read import read_settings
-    from entrypoint.config.recipes import BUILTIN, RECIPES
+    from entrypoint.config.recipe_registry import BUILTIN, RECIPES
     from entrypoint.config.settings import Settings
     from entrypoint.config.uses import Use
     from entrypoint.processes import home, programs

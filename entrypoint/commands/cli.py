@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from contract.options import ParseError, did_you_mean, nearest
 from entrypoint.config import parsers
-from entrypoint.config.recipes import SUPERVISED
+from entrypoint.config.recipe_registry import SUPERVISED
 
 DEMO_TAKES = "about three minutes"
 """With 120 steps on two CPU cores that have nothing else to do."""

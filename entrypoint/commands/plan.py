@@ -22,7 +22,7 @@ from entrypoint.commands import arguments, node_shell, plan_layout, plan_verdict
 from entrypoint.commands.cli import COLUMNS, LIKE_THIS_ONE, PlannedNodes
 from entrypoint.config import role
 from entrypoint.config.partly import SettingsError
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.role import Head, Worker
 from entrypoint.config.settings import Settings, declared
 from entrypoint.job.recipes import base as recipes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from contract.options import ConfigError, ParseError
 from entrypoint.config import parsers
-from entrypoint.config.recipes import BUILTIN, RECIPES
+from entrypoint.config.recipe_registry import BUILTIN, RECIPES
 
 if TYPE_CHECKING:
     from entrypoint.job.recipes.recognise import Recognised

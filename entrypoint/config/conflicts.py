@@ -12,7 +12,7 @@ from entrypoint.config.check_names import CheckName
 from entrypoint.config.job_parsers import CHECKPOINT
 from entrypoint.config.parsers import Tls, one_of
 from entrypoint.config.partly import judged
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.role import expected_workers
 from entrypoint.config.settings import ServiceOn, Settings, declared
 from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use

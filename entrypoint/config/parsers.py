@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from contract.files import ray_home
 from contract.options import Bounds, ParseError, boolean
 from entrypoint.config.durations import duration
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.variables import Secret, is_placeholder
 
 EnumT = TypeVar("EnumT", bound=StrEnum)

@@ -24,7 +24,7 @@ from entrypoint.config.parsers import DebugRay
 from entrypoint.config.partly import PartlyRead, SettingsError
 from entrypoint.config.platforms.detect import detect
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.recipes import ANY, RECIPES, command_of
+from entrypoint.config.recipe_registry import ANY, RECIPES, command_of
 from entrypoint.config.settings import Settings, declared, variable_names
 from entrypoint.config.uses import OF_OTHER_PROGRAMS, Use
 from entrypoint.config.variables import Variable, is_placeholder, shown, shown_placeholder

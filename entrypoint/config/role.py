@@ -11,7 +11,7 @@ from entrypoint.config import misspelt
 from entrypoint.config.partly import judged
 from entrypoint.config.platforms.facts import REMEDIES
 from entrypoint.config.platforms.runpod import pod_host
-from entrypoint.config.recipes import BUILTIN
+from entrypoint.config.recipe_registry import BUILTIN
 from entrypoint.config.settings import Settings, Stragglers
 from entrypoint.config.variables import shown
 

@@ -29,7 +29,7 @@ from entrypoint.config.parsers import (
     Tls,
 )
 from entrypoint.config.platforms.facts import Facts
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.variables import Secret, Variable, variable
 
 __all__ = [

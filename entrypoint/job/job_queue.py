@@ -22,7 +22,7 @@ from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.config import pipeline, wandb_key
 from entrypoint.config import runtime_env as environments
 from entrypoint.config.pipeline import Stage
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.settings import Settings
 from entrypoint.job import jobs as entries
 from entrypoint.job.jobs import LOST, Job, JobState

@@ -26,7 +26,7 @@ from entrypoint.cluster.registry import NodeRegistry, Spares
 from entrypoint.cluster.server import ControlServer
 from entrypoint.cluster.serving import Listener
 from entrypoint.config.durations import NEVER
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.role import Head, bind_address, head_address
 from entrypoint.config.settings import Settings
 from entrypoint.job import (

@@ -7,7 +7,7 @@ import json
 from contract.launch import standby_ranks, warm
 from contract.launch.programs import Program
 from entrypoint.config.parsers import DAEMON_PORTS
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.settings import DebugRay, Settings
 from entrypoint.machine.address import is_loopback
 from entrypoint.machine.inventory import offered_cpus

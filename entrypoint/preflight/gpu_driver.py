@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.config.settings import Settings
 from entrypoint.machine import inventory, xid
 from entrypoint.machine.gpus import amd, discover, nvidia

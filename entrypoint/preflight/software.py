@@ -7,7 +7,7 @@ from importlib import metadata
 
 from contract.launch import distribution
 from entrypoint.config.check_names import CheckName
-from entrypoint.config.recipes import RECIPES
+from entrypoint.config.recipe_registry import RECIPES
 from entrypoint.machine.inventory import installed
 from entrypoint.preflight.check import Check, Context
 from entrypoint.preflight.verdict import Finding, Verdict

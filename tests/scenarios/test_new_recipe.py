@@ -114,7 +114,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "recipe.py").write_text(TOY)
-    registry = root / "entrypoint/config/recipes.py"
+    registry = root / "entrypoint/config/recipe_registry.py"
     line = '    "command": RecipeTraits(),\n'
     text = registry.read_text()
     assert text.count(line) == 1

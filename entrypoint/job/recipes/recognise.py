@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.launch.command_lines import PYTHON
 from contract.options import Fault
-from entrypoint.config.recipes import ANY, BUILTIN, RECIPES, command_of
+from entrypoint.config.recipe_registry import ANY, BUILTIN, RECIPES, command_of
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes.base import load
 from entrypoint.job.recipes.script import (

@@ -19,7 +19,7 @@ from entrypoint.__main__ import recipe_takes_command
 from entrypoint.commands import arguments, cli
 from entrypoint.commands.cli import COMMANDS, Invocation, PlannedNodes, UsageError, parse
 from entrypoint.config.read import read_settings
-from entrypoint.config.recipes import BUILTIN, RECIPES
+from entrypoint.config.recipe_registry import BUILTIN, RECIPES
 from entrypoint.job.recipes.base import UnknownFlag
 from entrypoint.processes.programs import program
 

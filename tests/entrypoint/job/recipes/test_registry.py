@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from entrypoint.config.read import read_settings
-from entrypoint.config.recipes import BUILTIN, RECIPES, SUPERVISED
+from entrypoint.config.recipe_registry import BUILTIN, RECIPES, SUPERVISED
 from entrypoint.config.settings import Settings
 from entrypoint.job.recipes import base as recipes
 from entrypoint.job.recipes.recognise import recipe_of
