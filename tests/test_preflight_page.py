@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from entrypoint.cluster import differences, refusal
+from entrypoint.cluster import refusal, reported_differences
 from entrypoint.config import parsers
 from entrypoint.config.check_names import CheckName
 from entrypoint.job import collective
@@ -121,9 +121,9 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
     CheckName.NODES_STORAGE: (f"{STORAGE_GRACE_SECONDS:g} s",),
     CheckName.NODES_CLOCK: (
         f"from {refusal.CLOCK_FAILS:g} s",
-        f"from {differences.CLOCK_WARNS:g} s",
+        f"from {reported_differences.CLOCK_WARNS:g} s",
     ),
-    CheckName.NODES_SOFTWARE: (", ".join(differences.SOFTWARE),),
+    CheckName.NODES_SOFTWARE: (", ".join(reported_differences.SOFTWARE),),
     CheckName.NODES_COLLECTIVE: (
         f"below {collective.FAILS:.0%}",
         f"below {collective.WARNS:.0%}",
@@ -135,7 +135,7 @@ NUMBERS: dict[CheckName, tuple[str, ...]] = {
 
 def test_the_names_that_can_be_skipped_are_those_of_all_checks() -> None:
     own = [check.name for check in CHECKS]
-    assert [*own, *differences.CHECKS, CheckName.NODES_COLLECTIVE] == list(CheckName)
+    assert [*own, *reported_differences.CHECKS, CheckName.NODES_COLLECTIVE] == list(CheckName)
 
 
 def test_every_check_has_one_row_with_verdict_and_remedy() -> None:

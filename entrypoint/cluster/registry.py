@@ -17,7 +17,7 @@ from typing import Any
 
 from contract.durations import duration
 from contract.resources import NodeResources
-from entrypoint.cluster import differences, lost_nodes, places, roll
+from entrypoint.cluster import lost_nodes, places, reported_differences, roll
 from entrypoint.cluster import refusal as refusals
 from entrypoint.cluster.gpu_history import GpuHistory
 from entrypoint.cluster.health import Health
@@ -146,7 +146,7 @@ class NodeRegistry:
             if sum(entry.info.joined for entry in entries) < self.expected:
                 return []
             nodes = [RegisteredNode(self.me), *entries]
-            found = differences.differences(nodes, self._skipped_checks)
+            found = reported_differences.differences(nodes, self._skipped_checks)
             new = [sentence for sentence in found if sentence not in self._differences]
             self._differences = found
             return new

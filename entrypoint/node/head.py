@@ -19,7 +19,7 @@ from contract.exit_codes import ExitCode
 from contract.files.fd_store import FdStore
 from contract.journal_file.index import newest_first
 from contract.run_dir import RunFiles
-from entrypoint.cluster import differences, earlier_nodes, storage_proof
+from entrypoint.cluster import earlier_nodes, reported_differences, storage_proof
 from entrypoint.cluster.access import keys_of, page_link
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry, Spares
@@ -276,7 +276,7 @@ def _registry(settings: Settings, role: Head, me: NodeInfo) -> NodeRegistry:
     shrinks = role.min_workers < role.expected_workers
     patience = math.inf if shrinks else settings.replace_timeout
     spares = Spares(role.spare_workers, places_itself, settings.keeps_spares, patience)
-    skipped = differences.skipped_checks(settings)
+    skipped = reported_differences.skipped_checks(settings)
     return NodeRegistry(me, role.expected_workers, me.storage, skipped, spares)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from contract.files.fd_store import FdStore
 from contract.journal_file.index import landmarks
 from contract.run_dir import RunFiles
-from entrypoint.cluster import differences, earlier_nodes
+from entrypoint.cluster import earlier_nodes, reported_differences
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.durations import NEVER
 from entrypoint.config.read import read_settings
@@ -90,7 +90,7 @@ def why_off(settings: Settings, expected_workers: int) -> str:
             f"(ROLLCALL_STORAGE={settings.storage}); mount one on all nodes, and set "
             "ROLLCALL_STORAGE=shared"
         )
-    if CheckName.NODES_STORAGE in differences.skipped_checks(settings):
+    if CheckName.NODES_STORAGE in reported_differences.skipped_checks(settings):
         return (
             "preflight does not check that all nodes share storage; set ROLLCALL_PREFLIGHT=strict, "
             f"and leave {CheckName.NODES_STORAGE} out of ROLLCALL_PREFLIGHT_SKIP"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from entrypoint.cluster import differences, refusal, storage_proof
+from entrypoint.cluster import refusal, reported_differences, storage_proof
 from entrypoint.cluster.node_info import NodeInfo
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import RegisteredNode
@@ -85,7 +85,7 @@ class RayRoll:
 
     def _take_head(self, head: Alive, info: NodeInfo) -> None:
         """Take Ray's head for the head of the roll. Raises UnfitRayError, InterruptedWaitError."""
-        me, skipped = self.registry.me, differences.skipped_checks(self.settings)
+        me, skipped = self.registry.me, reported_differences.skipped_checks(self.settings)
         named = replace(info, node="Ray's head node")
         if reason := refusal.refusal(named, me, 0.0, skipped):
             raise UnfitRayError(reason)

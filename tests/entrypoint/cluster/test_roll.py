@@ -1,4 +1,4 @@
-"""Who is there, who is missing, who is refused."""
+"""Who is there and who is missing."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.refusal import name_taken, refusal
 from entrypoint.cluster.registry import NodeRegistry
 from entrypoint.cluster.roll import (
     SILENT_SECONDS,
@@ -68,31 +67,6 @@ def test_a_cluster_of_one_node_says_so() -> None:
     assert "EXPECTED_WORKERS is 0" in str(state)
 
 
-@pytest.mark.parametrize("name", ["python", "ray", "image"])
-def test_a_differing_version_is_refused_with_both_versions(name: str) -> None:
-    other = node_info(versions=VERSIONS | {name: "other"})
-    reason = refusal(other, node_info("head"))
-    assert reason is not None
-    assert f"{name} other here, {VERSIONS[name]} on the head" in reason
-
-
-def test_a_version_that_the_head_does_not_know_refuses_nobody() -> None:
-    head = node_info("head", versions={"python": "3.12.4", "ray": "2.55.0"})
-    assert refusal(node_info(), head) is None
-
-
-def test_two_living_nodes_cannot_share_a_name() -> None:
-    entries = {"worker-1": RegisteredNode(node_info(), 0.0, asking=1)}
-    taken = name_taken(node_info(address="10.0.0.9"), entries, now=1.0)
-    assert taken is not None
-    assert "ROLLCALL_NODE_NAME" in taken
-
-
-def test_a_dead_node_gives_its_name_back() -> None:
-    entries = {"worker-1": RegisteredNode(node_info(), 0.0)}
-    assert name_taken(node_info(address="10.0.0.9"), entries, now=100.0) is None
-
-
 def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
     registry = NodeRegistry(node_info("head", storage="lease"), expected=1, incarnation="first")
 
@@ -102,29 +76,6 @@ def test_who_has_joined_and_asks_to_join_has_lost_what_it_had_of_ray() -> None:
     assert [again(joined) for joined in (False, False, True, True)] == [False] * 4
     assert again(False)
     assert not again(False)
-
-
-def test_a_worker_with_the_heads_own_name_is_refused_each_time_and_never_taken_for_it() -> None:
-    registry = NodeRegistry(node_info("n1", storage="lease"), expected=1, incarnation="first")
-    for joined in (False, True, False):
-        answer = registry.check_in(node_info("n1", joined=joined, storage="lease"), "")
-        assert answer.refusal == (
-            "n1 is the head's own name: give this worker another ROLLCALL_NODE_NAME"
-        )
-        assert not answer.had_joined
-    assert registry.roll_state().present == ()
-
-
-def test_a_second_node_of_a_workers_name_that_its_checks_have_stopped_is_not_that_worker() -> None:
-    registry = NodeRegistry(node_info("head", storage="lease"), expected=1, incarnation="first")
-    registry.check_in(node_info(storage="lease"), "")
-    unfit = node_info(
-        joined=False, unfit=["host.stale_ray: another Rollcall node runs here (pid 7)"]
-    )
-    answer = registry.check_in(unfit, "")
-    assert answer.refusal
-    assert not answer.had_joined
-    assert registry.roll_state().present == ("worker-1",)
 
 
 def test_a_silent_worker_is_shown_until_another_one_has_come_in_its_place() -> None:

@@ -18,7 +18,6 @@ from contract.launch.collectives import Entry, Group, Standing
 from contract.progress import Progress
 from entrypoint.cluster import serving
 from entrypoint.cluster.client import RefusedError
-from entrypoint.cluster.storage_proof import StorageProof
 from entrypoint.cluster.trust import WrongTokenError
 from entrypoint.net.wait import NotYetError
 from entrypoint.processes.inbox import (
@@ -76,16 +75,6 @@ def test_the_roll_completes_as_workers_join(head: Head) -> None:
     for name, address in (("a", "127.0.0.3"), ("b", "127.0.0.4")):
         assert client.check_in(node_info(name, address), joined=True).incarnation == "first"
     assert head.control.roll().complete
-
-
-def test_a_refused_worker_hears_the_reason_and_the_head_is_told(head: Head) -> None:
-    with pytest.raises(RefusedError, match=r"ray 2\.54\.0 here, 2\.55\.0 on the head"):
-        head.client().check_in(node_info("a", ray="2.54.0"))
-    ((node, reason),) = head.heard.check_ins
-    assert node == "a"
-    assert reason
-    assert "use one image" in reason
-    assert head.control.roll().present == ()
 
 
 def test_saying_the_same_again_is_no_news(head: Head) -> None:
@@ -355,16 +344,6 @@ def test_a_stop_is_passed_on(head: Head) -> None:
 def test_a_taken_port_is_an_error_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
         Head(tmp_path, taken.getsockname()[1])
-
-
-def test_a_worker_whose_clock_is_an_hour_off_is_refused_and_the_roll_says_why(
-    strict: Head,
-) -> None:
-    proof = StorageProof(strict.run.root)
-    with pytest.raises(RefusedError, match="1 h 0 min behind the head's"):
-        strict.client().check_in(shared("a", clock=time.time() - 3600, storage=proof.show()))
-    assert "a was refused: the clock of a is 1 h 0 min behind" in str(strict.control.roll())
-    assert "1 worker never checked in" in str(strict.control.roll())
 
 
 def test_what_differs_is_told_once_when_all_have_joined(strict: Head) -> None:

@@ -9,7 +9,7 @@ import pytest
 from contract.exit_codes import ExitCode
 from contract.options import ConfigError
 from contract.run_dir import NODE_DIR
-from entrypoint.cluster import differences
+from entrypoint.cluster import reported_differences
 from entrypoint.config.check_names import CheckName
 from entrypoint.config.read import read_settings
 from entrypoint.config.role import Head, Worker
@@ -98,8 +98,8 @@ def test_a_store_takes_the_checkpoints_of_the_builtin_recipe_only() -> None:
 
 
 def test_only_nodes_that_share_the_directory_are_asked_to_prove_it() -> None:
-    assert CheckName.NODES_STORAGE not in differences.skipped_checks(settings_of())
-    apart = differences.skipped_checks(settings_of(ROLLCALL_STORAGE="head"))
+    assert CheckName.NODES_STORAGE not in reported_differences.skipped_checks(settings_of())
+    apart = reported_differences.skipped_checks(settings_of(ROLLCALL_STORAGE="head"))
     assert apart == {CheckName.NODES_STORAGE}
 
 

@@ -21,7 +21,7 @@ from contract.options import did_you_mean
 from contract.progress import Progress
 from contract.resources import NodeResources
 from contract.run_dir import RunFiles
-from entrypoint.cluster.differences import skipped_checks
+from entrypoint.cluster.reported_differences import skipped_checks
 from entrypoint.config.parsers import BY_A_SHELL
 from entrypoint.config.runtime_env import NEEDS_INSTALL
 from entrypoint.config.settings import Settings

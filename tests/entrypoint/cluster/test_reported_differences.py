@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from entrypoint.cluster import differences
+from entrypoint.cluster import reported_differences
 from entrypoint.cluster.node_info import NodeInfo
-from entrypoint.cluster.refusal import other_storage, refusal
 from entrypoint.cluster.roll import RegisteredNode
 from entrypoint.config.read import read_settings
 
@@ -29,7 +28,9 @@ def node(name: str, *, skew: float = 0.0, source: str = "", **changes: Any) -> R
 
 def told(*changed: RegisteredNode, skipped_checks: frozenset[str] = frozenset()) -> list[str]:
     """The differences of a head, two workers like it, and `changed`."""
-    return differences.differences([node("head"), node("a"), node("b"), *changed], skipped_checks)
+    return reported_differences.differences(
+        [node("head"), node("a"), node("b"), *changed], skipped_checks
+    )
 
 
 def test_nodes_that_are_alike_give_no_sentence() -> None:
@@ -71,13 +72,13 @@ def test_a_difference_names_who_differs_from_the_majority(
 def test_the_head_itself_may_be_the_one_that_differs() -> None:
     other = VERSIONS | {"torch": "2.12.0", "gpu": "NVIDIA H100 80GB HBM3"}
     seen = [node("head", versions=other), node("a"), node("b")]
-    assert differences.differences(seen) == [
+    assert reported_differences.differences(seen) == [
         "nodes.software: head: torch is 2.12.0, on 2 of 3 nodes 2.13.0"
     ]
 
 
 def test_of_two_that_differ_the_head_counts_as_right() -> None:
-    assert differences.minority("torch", {"head": "1", "a": "2"}) == [
+    assert reported_differences.minority("torch", {"head": "1", "a": "2"}) == [
         "a: torch is 2, on 1 of 2 nodes 1"
     ]
 
@@ -85,7 +86,7 @@ def test_of_two_that_differ_the_head_counts_as_right() -> None:
 def test_many_that_differ_are_counted() -> None:
     values = {f"n{number}": "1" for number in range(20)}
     values |= {f"n{number}": "2" for number in range(7)}
-    (sentence,) = differences.minority("torch", values)
+    (sentence,) = reported_differences.minority("torch", values)
     assert sentence.startswith("n0, n1, n2, n3, n4 and 2 more: torch is 2")
 
 
@@ -105,35 +106,11 @@ def test_a_check_between_nodes_can_be_left_out() -> None:
     [
         ({}, set()),
         ({"ROLLCALL_PREFLIGHT_SKIP": "nodes.clock"}, {"nodes.clock"}),
-        ({"ROLLCALL_PREFLIGHT": "warn"}, set(differences.CHECKS)),
-        ({"ROLLCALL_PREFLIGHT": "off"}, set(differences.CHECKS)),
+        ({"ROLLCALL_PREFLIGHT": "warn"}, set(reported_differences.CHECKS)),
+        ({"ROLLCALL_PREFLIGHT": "off"}, set(reported_differences.CHECKS)),
     ],
 )
 def test_the_head_asks_what_its_settings_leave_in(
     environ: dict[str, str], skipped_checks: set[str]
 ) -> None:
-    assert differences.skipped_checks(read_settings(environ)) == skipped_checks
-
-
-HEAD = NodeInfo(node="head", address="10.0.0.1", versions=VERSIONS, storage="f00d")
-
-
-def test_a_clock_that_is_far_off_is_refused_and_a_near_one_is_not() -> None:
-    info = node("c").info
-    assert refusal(info, HEAD, skew=30.0) is None
-    reason = refusal(info, HEAD, skew=-3600.0)
-    assert reason is not None
-    assert "1 h 0 min behind the head's" in reason
-    assert refusal(info, HEAD, skew=-3600.0, skipped_checks=frozenset({"nodes.clock"})) is None
-
-
-@pytest.mark.parametrize(
-    ("storage", "skipped_checks", "same"),
-    [("f00d", "", True), ("", "", False), ("cafe", "", False), ("cafe", "nodes.storage", True)],
-)
-def test_a_node_must_read_what_the_head_wrote(
-    storage: str, skipped_checks: str, same: bool
-) -> None:
-    reason = other_storage(node("c", storage=storage).info, HEAD, frozenset({skipped_checks}))
-    assert (reason is None) is same
-    assert reason is None or "ROLLCALL_RUN_DIR" in reason
+    assert reported_differences.skipped_checks(read_settings(environ)) == skipped_checks

@@ -1,7 +1,8 @@
 """Pure: compares the nodes with one another, from what they said at check-in.
 
-Some differences refuse a node at check-in (`nodes.storage`, `nodes.clock`, `nodes.versions`). The
-others are reported once the roll is complete, with the nodes that differ from the majority.
+Some differences refuse a node at check-in (`nodes.storage`, `nodes.clock`, `nodes.versions`):
+`refusal.py` finds them. The others are reported once the roll is complete, with the nodes that
+differ from the majority.
 """
 
 from __future__ import annotations
