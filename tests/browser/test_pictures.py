@@ -147,6 +147,7 @@ def test_a_picture_of_the_jobs_of_a_queue(head: Head, tab: Page, tmp_path: Path)
     tab.goto(head.link())
     for name in ("warm-up", "rate-1e-6"):
         tab.get_by_label(f"Curves of {name}").check()
+    tab.get_by_text("Final values").click()  # folds them: the curves are seen
     together = tab.locator("#together")
     both = re.compile("^KL from.*(rate.*warm-up|warm-up.*rate)")
     expect(together.get_by_role("img", name=both)).to_be_visible()
@@ -179,6 +180,7 @@ def test_a_picture_of_the_report(tab: Page, name: str, tmp_path: Path) -> None:
 
 def test_a_picture_of_a_run_after_its_end(tab: Page, tmp_path: Path) -> None:
     run = reported_runs.with_faults(tmp_path / "run-7")
+    run.exported.mkdir()
     tab.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     with KeptRunsServer(run.root) as server:
         tab.goto(server.link)

@@ -191,13 +191,13 @@ function timesOf({run: {created: began}, outcome, at}, age) {
 function facts(state) {
   const p = state.progress, goesOn = !state.outcome && !state.isLost, rows = [[isWithoutJob(state) ? "Cluster" : "Run", nameOf(state)], ["Model", modelOf(state.run)], ["Algorithm", state.run.algorithm], ["Data", state.run.data], ["Recipe", isWithoutJob(state) ? null : state.run.recipe]];
   rows.push(["Workers", state.is_live ? [workersOf(state), sparesOf(state)].filter(Boolean).join(", ") : null]);
-  rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Trained model", state.outcome?.model], ["Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
+  rows.push(["Run directory", state.outcome || !state.is_live ? state.run.run_dir : null], ["Trained model", state.outcome?.model], [state.outcome ? "Attempts" : "Attempt", state.attempt || null], [state.outcome ? "Failures" : "Failures so far", state.failures || null]);
   if (p) rows.push(
     ["Step", p.total_steps ? `${p.step} of ${p.total_steps}` : p.step],
     ["Steps made", state.steps_lost ? `${p.step + state.steps_lost}, ${state.steps_lost} lost` : null],
     ["Last step at", isHeadLost(state) && p.at ? dated(p.at) : null],
     ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
-    ["Last checkpoint", p.checkpoint === null ? "none yet" : `step ${p.checkpoint}`],
+    ["Last checkpoint", p.checkpoint === null ? goesOn ? "none yet" : "none" : `step ${p.checkpoint}`],
     ["Reward", p.reward == null ? null : number(p.reward)],
     ["Loss", p.loss == null ? null : number(p.loss)],
     heldOut(p.eval, p.eval_is_reward),
