@@ -232,8 +232,9 @@ def _attempts(state: Mapping[str, Any]) -> Iterator[str]:
         told = f"{failures} failure{'' if failures == 1 else 's'} so far" if failures else ""
         saved = progress.checkpoint if progress else None
         checkpoint = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
-        if not state.get("tells_steps", True):
-            checkpoint = ""
+        is_logged = progress is not None and progress.is_logged
+        if not state.get("tells_steps", True) or (is_logged and saved is None):
+            checkpoint = ""  # the job alone knows
         lost = state.get("steps_lost")
         kept = steps_kept(progress.step, lost) if progress and lost else ""
         parts = (_without_step(state), told, kept, checkpoint)

@@ -197,7 +197,7 @@ function facts(state) {
     ["Steps made", state.steps_lost ? `${p.step + state.steps_lost}, ${state.steps_lost} lost` : null],
     ["Last step at", isHeadLost(state) && p.at ? dated(p.at) : null],
     ["Time left", goesOn && p.eta_seconds && p.step < p.total_steps ? duration(p.eta_seconds) : null],
-    ["Last checkpoint", p.checkpoint === null ? goesOn ? "none yet" : "none" : `step ${p.checkpoint}`],
+    ["Last checkpoint", p.checkpoint !== null ? `step ${p.checkpoint}` : p.is_logged ? null : goesOn ? "none yet" : "none"],
     ["Reward", p.reward == null ? null : number(p.reward)],
     ["Loss", p.loss == null ? null : number(p.loss)],
     heldOut(p.eval, p.eval_is_reward),

@@ -142,6 +142,11 @@ def test_status_says_for_how_long_a_command_runs_that_tells_no_steps(
     said = capsys.readouterr().out
     assert said.startswith("head: running;")
     assert re.search(r"^attempt 1: running for [0-9.]+ s; it tells no steps$", said, re.MULTILINE)
+    Progress(step=7, attempt=1, is_logged=True).write(head.run.progress)
+    assert remote.status(settings, parse("status", [])) == 0
+    said = capsys.readouterr().out
+    assert "\nstep 7\n" in said
+    assert "checkpoint" not in said, "the job alone knows whether it has any"
 
 
 @pytest.mark.parametrize(
