@@ -397,9 +397,12 @@ def _report(layout: Layout) -> None:
         "logs": layout.run.logs,
         "curve": picture,
     }
+    before, after = (
+        "not known" if value is None else f"{100 * value:.0f} %"
+        for value in (result["eval_before"], result["eval_after"])
+    )
     accuracy = (
-        f"held-out accuracy {100 * result['eval_before']:.0f} % before, "
-        f"{100 * result['eval_after']:.0f} % after {counted(result['steps'], 'step')} "
+        f"held-out accuracy {before} before, {after} after {counted(result['steps'], 'step')} "
         f"in {counted(result['attempts'], 'attempt')}"
     )
     if console.writes_json():

@@ -142,7 +142,7 @@ def test_the_command_that_the_demo_prints_works_as_typed(
 ) -> None:
     layout = demo.Layout(tmp_path / "a demo", 21000)
     layout.run.root.mkdir(parents=True)
-    result = {"eval_before": 0.5, "eval_after": 0.9, "steps": 1, "attempts": 1}
+    result = {"eval_before": 0.5, "eval_after": None, "steps": 1, "attempts": 1}
     layout.run.result.write_text(json.dumps(result))
     layout.run.metrics.write_text('{"step": 1, "train/reward": 0.5, "eval/accuracy": 0.5}\n')
     append_event(layout.run.journal, "outcome", "it has ended", {"outcome": "finished"})
