@@ -36,7 +36,9 @@ class Meaning:
 
 
 MEANINGS: Mapping[ExitCode, Meaning] = {
-    ExitCode.FINISHED: Meaning("the run finished", ""),
+    ExitCode.FINISHED: Meaning(
+        "the run finished, or `rollcall stop` had ended it and a platform started the node again", ""
+    ),
     ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
     ExitCode.UNREACHABLE: Meaning(
         "at the deadline the head or a service was unreachable, or workers were missing. A "
@@ -64,5 +66,7 @@ MEANINGS: Mapping[ExitCode, Meaning] = {
         f"Replace the node that is not fit; rollcall doctor says why. {RESUMES}",
     ),
     ExitCode.NOT_ALLOWED: Meaning("wrong token, or a certificate that is refused"),
-    ExitCode.STOPPED: Meaning("stopped after a save: SIGTERM, Ctrl-C, or a terminal that closed"),
+    ExitCode.STOPPED: Meaning(
+        "stopped after a save: `rollcall stop`, SIGTERM, Ctrl-C, or a terminal that closed"
+    ),
 }

@@ -98,6 +98,8 @@ def test_the_supervisor_waits_for_all_workers_of_the_cluster_that_it_names() -> 
     assert settings.ray_address == f"http://{name}-head-svc:8265"
     (token,) = (one for one in supervisor()["env"] if one["name"] == "RAY_AUTH_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {"name": name, "key": "auth_token"}
+    (start,) = (one for one in supervisor()["env"] if one["name"] == "ROLLCALL_START_ID")
+    assert "controller-uid" in start["valueFrom"]["fieldRef"]["fieldPath"]
     assert found["RayCluster"]["spec"]["authOptions"]["mode"] == variables()["RAY_AUTH_MODE"]
 
 

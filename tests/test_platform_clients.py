@@ -97,6 +97,11 @@ FULL = {
 }
 
 
+OF_JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
+START_IDS = {"indexed-job": OF_JOB, "jobset": OF_JOB, "leader-worker-set": "metadata.uid"}
+"""A new Job is never the same again; a LeaderWorkerSet starts the containers of a pod again."""
+
+
 def rendered(home: Path, **values: Any) -> dict[str, dict[str, Any]]:
     manifests = read("chart", CHART, home, **values)
     return {f"{found['kind']}/{found['metadata']['name']}": found for found in manifests}
@@ -123,6 +128,8 @@ def test_helm_renders_what_kubernetes_takes(
     assert {"/shared", "/dev/shm", "/tmp", "/run/secrets/rollcall"} == mounts
     assert {"readinessProbe", "livenessProbe"} <= container.keys()
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    (start,) = (one for one in container["env"] if one["name"] == "ROLLCALL_START_ID")
+    assert start["valueFrom"]["fieldRef"]["fieldPath"] == START_IDS[kind]
     (touched,) = container["lifecycle"]["preStop"]["exec"]["command"][1:]
     assert touched == variables["ROLLCALL_PREEMPT_FILE"]
     grace = int(variables["ROLLCALL_GRACE_SECONDS"].rstrip("s"))

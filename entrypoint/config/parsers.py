@@ -365,6 +365,17 @@ def image(raw: str) -> str:
     return raw
 
 
+LONGEST_START_ID = 200
+
+
+def start_id(raw: str) -> str:
+    """Any text of one line: nothing but that it is the same is read from it."""
+    if not raw.isprintable() or len(raw) > LONGEST_START_ID:
+        remedy = f"give at most {LONGEST_START_ID} characters, such as a job's id"
+        raise ParseError("is no name of a start", remedy)
+    return raw
+
+
 RUN_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9 ._+=-]{0,62}[A-Za-z0-9._+=-])?"
 
 

@@ -73,6 +73,7 @@ def read_settings(
     values = {name: reader.read(variable) for name, variable in declared().items()}
     values["node_name"] = values["node_name"] or platform.node_name or reader.host_name()
     values["node_address"] = values["node_address"] or platform.node_address
+    values["start_id"] = values["start_id"] or platform.start_id
     if not environ.get("DEBUG_RAY"):  # DEBUG_RAY=0 is an answer
         values["debug_ray"] = _ray_debugger(environ)
     values["image"] = values["image"] or image.digest()

@@ -457,6 +457,14 @@ class Settings:
         "Time for a save after SIGTERM.",
         default=25.0,
     )
+    start_id: str | None = variable(
+        "ROLLCALL_START_ID",
+        "Any text, the same on all nodes. After `rollcall stop`, a node that starts again with the"
+        " same text [does not resume](platforms/index.md#a-stop-that-stays).",
+        parse=parse.start_id,
+        shown="the platform's, else –",
+        replaces=("start_id",),
+    )
     preempt_file: Path | None = variable(
         "ROLLCALL_PREEMPT_FILE",
         "When root or this user makes this file, act as on SIGTERM: the machine is taken away.",

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 PROBE_BYTES = 2**20
 ACKNOWLEDGE_SECONDS = 5.0
 """How long the head waits until all workers have received the outcome."""
+ENDED_START = "ended_start"
+"""Detail of the outcome of a run that a person has stopped: its ROLLCALL_START_ID, or ""."""
 BY_US = (FailureClass.SCALED_UP, FailureClass.STRAGGLER)
 """The head has ended the attempt, for a better one."""
 NO_FAILURE = (FailureClass.FINISHED, FailureClass.PREEMPTED, *BY_US)
@@ -382,4 +384,13 @@ def record(outcome: Outcome, run: RunContext, seconds: float) -> None:
         outcome=outcome.name,
         exit_code=int(outcome.exit_code),
         command=run.fingerprint,
+        **_ended_start(outcome, run),
     )
+
+
+def _ended_start(outcome: Outcome, run: RunContext) -> dict[str, str]:
+    """Return the start that a person has ended, which a platform is not to begin again."""
+    asked = run.inbox.node_stop
+    if outcome.name != "stopped" or asked is None or not asked.by_person:
+        return {}
+    return {ENDED_START: run.settings.start_id or ""}

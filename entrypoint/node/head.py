@@ -48,6 +48,7 @@ from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.net import sockets, wait
 from entrypoint.node import (
     actor_logs,
+    ended_start,
     heritage,
     own_info,
     ray_node,
@@ -118,6 +119,8 @@ def _serve(
         address = address_of.own_head_address(settings, named.value if named else None)
         tls_files.check(settings, address)
         store_sync.fetch_history(settings, run, inbox.stop)
+        if taken is None and ended_start.is_over(settings):
+            return ExitCode.FINISHED
         own = taken.lease if taken else Lease(run.leases, superseded, address)
         mark = f"{process.NODE_OWNER}={process.identity() or ''}"
         own.about = {"url": _url(settings, address), "mark": mark}

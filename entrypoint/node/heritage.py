@@ -31,6 +31,7 @@ OF_NODE = frozenset(
         *("ray_worker", "head_pod_id", "head_address", "ray_address", "node_name", "node_address"),
         *("num_cpus", "num_gpus", "gpu_memory", "resources", "worker_ports", "ray_temp_dir"),
         *("preempt_file", "run_dir", "urls", "token", "image", "log", "tls_cert", "tls_key"),
+        "start_id",
     }
 )
 """Settings that each node has for itself."""

@@ -61,4 +61,4 @@ class JournalObserver:
         self.inbox.put(WorkerLeaves(worker, why))
 
     def stop_requested(self, why: str) -> None:
-        self.inbox.put(StopAsked(why))
+        self.inbox.put(StopAsked(why, by_person=True))

@@ -33,10 +33,8 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
     if whole := settings.environ.get(STARTED_BY):
         return whole  # the head alone would wait for the other nodes of that program
     run_dir = str(settings.run_dir)
-    if settings.platform.again:
-        return filled(settings.platform.again, {**os.environ, "ROLLCALL_RUN_DIR": run_dir})
-    if settings.platform.name and settings.platform.name not in BY_HAND:
-        return f"submit the job to {settings.platform.name} again, with ROLLCALL_RUN_DIR={run_dir}"
+    if settings.platform.again or (settings.platform.name or BY_HAND[0]) not in BY_HAND:
+        return of_platform(settings, os.environ)
     if any(name in os.environ for name in APPTAINER):
         return f"apptainer run OPTIONS IMAGE WORDS, with ROLLCALL_RUN_DIR={run_dir}"
     for engine, made in ENGINES.items():
@@ -45,6 +43,14 @@ def command(settings: Settings, host: str, root: Path = Path("/")) -> str:
             kept = f"{engine} start --attach {host}; after {engine} run --rm: {again}"
             return kept if CONTAINER.fullmatch(host) else again
     return typed(sys.argv, os.environ, Path.cwd())
+
+
+def of_platform(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the line of the platform on which this node runs."""
+    platform, run_dir = settings.platform, str(settings.run_dir)
+    if platform.again:
+        return filled(platform.again, {**environ, "ROLLCALL_RUN_DIR": run_dir})
+    return f"submit the job to {platform.name} again, with ROLLCALL_RUN_DIR={run_dir}"
 
 
 def _is_first(own: int, parent: int) -> bool:

@@ -16,7 +16,7 @@ from entrypoint.cluster.trust import OtherTlsError, UntrustedError, WrongTokenEr
 from entrypoint.config.settings import Settings
 from entrypoint.machine.gpus import use as gpu_use
 from entrypoint.net import wait
-from entrypoint.node import actor_logs, ray_node
+from entrypoint.node import actor_logs, ended_start, ray_node
 from entrypoint.node.candidate import TookOverError
 from entrypoint.node.heritage import Succession
 from entrypoint.node.membership import Membership
@@ -38,6 +38,8 @@ def serve(settings: Settings, findings: Mapping[str, str], inbox: Inbox) -> int 
     Returns a Succession if this worker has taken the place of a head that was lost. `findings`: as
     in NodeInfo.
     """
+    if settings.start_id is not None and ended_start.is_over(settings):
+        return ExitCode.FINISHED
     try:
         token = run_token.for_worker(settings, inbox.stop)
         run_token.show_to_shells(token)

@@ -22,6 +22,8 @@ class StopAsked:
     why: str
     job: str = ""
     """The submitted job that is to stop; "" if the node itself is to stop."""
+    by_person: bool = False
+    """`rollcall stop`, or what else asks the control port: nothing but a person is to go on."""
     has_successor: bool = False
     """This head is to stop because a later one has the run: its node may go on as a worker."""
 

@@ -21,6 +21,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path / "one", workers=0)
     places = (cluster.run.root, cluster.ray_home(HEAD))
     cluster.own[HEAD] = failing_calls.variables(*places, notes=tmp_path / "calls")
+    cluster.own[HEAD]["ROLLCALL_START_ID"] = "job-uid-1"
     try:
         cluster.start(HEAD)
         cluster.goes_on(within=90)
@@ -29,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.close()
 
 
-def test_stop_saves_and_ends_the_node_with_143_and_a_finished_run_is_not_begun_again(
+def test_stop_saves_and_ends_with_143_and_the_same_start_and_a_finished_run_do_not_begin_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     said = cluster.said(HEAD)
@@ -41,6 +42,11 @@ def test_stop_saves_and_ends_the_node_with_143_and_a_finished_run_is_not_begun_a
     assert cluster.left() == []
     _preflight_has_tried_each_call(tmp_path)
     (cluster.run.root / "finish").touch()
+    cluster.start(HEAD)
+    assert cluster.exit_codes(within=60) == {HEAD: 0}
+    assert "start all nodes with another ROLLCALL_START_ID" in cluster.said(HEAD)
+    assert result(cluster)["outcome"] == "stopped"
+    cluster.own[HEAD]["ROLLCALL_START_ID"] = "job-uid-2"
     cluster.start(HEAD)
     assert cluster.exit_codes(within=90) == {HEAD: 0}
     assert result(cluster)["attempts"] == 2

@@ -11,8 +11,9 @@ PAGE = ROOT / "docs" / "platforms" / "docker.md"
 
 
 def run_lines() -> list[tuple[str, str]]:
-    """The name of the image's target, and the line."""
-    return re.findall(r"^```sh run-line=(\w+)\n(.+?)\n```$", PAGE.read_text(), re.M | re.S)
+    """The name of the image's target, and the line, of which the page makes several."""
+    blocks = re.findall(r"^```sh run-line=(\w+)\n(.+?)\n```$", PAGE.read_text(), re.M | re.S)
+    return [(name, re.sub(r" *\\\n *", " ", block)) for name, block in blocks]
 
 
 def options_of_line(words: Sequence[str]) -> tuple[set[tuple[str, str]], list[str]]:

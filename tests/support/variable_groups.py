@@ -24,7 +24,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Restarts and time limits": (
         *("max_restarts", "hang_timeout", "head_failover", "head_timeout", "roll_timeout"),
-        *("node_timeout", "grace_seconds", "preempt_file", "standby_ranks"),
+        *("node_timeout", "grace_seconds", "preempt_file", "start_id", "standby_ranks"),
     ),
     "Checks and resources of a node": (
         *("preflight", "preflight_skip", "num_cpus", "num_gpus", "gpu_memory", "resources"),

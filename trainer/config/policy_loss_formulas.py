@@ -137,8 +137,8 @@ POLICY_LOSSES = {
     "ppo": PolicyLoss(
         formula=clipped_surrogate,
         settings=CLIP | {"dual_clip"},
-        paper="Schulman et al. 2017, equation 7; two bounds: Yu et al. 2025, equation 8; "
-        "dual clip: Ye et al. 2020, equation 5",
+        paper="Schulman 2017, equation 7; two bounds: Yu 2025, equation 8; "
+        "dual clip: Ye 2020, equation 5",
     ),
     "gspo": PolicyLoss(
         formula=clipped_surrogate,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.options import ParseError
-from entrypoint.config.parsers import host
+from entrypoint.config.parsers import host, start_id
 from entrypoint.config.platforms.facts import (
     NODE_COUNT,
     NOT_THE_JSON,
@@ -43,11 +43,17 @@ def batch_node(environ: Mapping[str, str]) -> Facts | None:
             *known,
             Source("nodes", "AWS_BATCH_JOB_NUM_NODES", NODE_COUNT),
             Source("head_address", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", host),
+            Source("start_id", "AWS_BATCH_JOB_ID", _of_all_nodes),
         ),
         again="aws batch submit-job --job-name NAME --job-queue $AWS_BATCH_JQ_NAME "
         "--job-definition DEFINITION",
         undecided=f"pass {NODE_INDEX} and {MAIN_INDEX} to the node, or set RAY_WORKER",
     ).read(environ)
+
+
+def _of_all_nodes(job: str) -> str:
+    """The job's id, which stays in each attempt, without the node's number after it."""
+    return start_id(job.partition("#")[0])
 
 
 RESOURCE_CONFIG = "SM_RESOURCE_CONFIG"

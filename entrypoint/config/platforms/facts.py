@@ -26,6 +26,7 @@ REMEDIES = {
     "node_address": "set ROLLCALL_NODE_ADDRESS to this node's address",
     "node_name": "set ROLLCALL_NODE_NAME",
     "node_host": "set ROLLCALL_HEAD_ADDRESS on all nodes",
+    "start_id": "set ROLLCALL_START_ID",
 }
 """Fact to the remedy if the platform's value for it cannot be used."""
 
@@ -56,6 +57,8 @@ class Facts:
     node_name: str | None = None
     node_host: str | None = None
     """The host name by which the platform's other nodes reach this node."""
+    start_id: str | None = None
+    """What stays the same if the platform starts the nodes again, and not if a person does."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Fact (a field's name) to the variable that gave it."""
     faults: Mapping[str, Fault] = field(default_factory=dict)

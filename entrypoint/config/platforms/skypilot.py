@@ -5,7 +5,7 @@ Source: docs.skypilot.co, "Distributed multi-node jobs" and "Using environment v
 
 from __future__ import annotations
 
-from entrypoint.config.parsers import host
+from entrypoint.config.parsers import host, start_id
 from entrypoint.config.platforms.facts import GPU_COUNT, NODE_COUNT, RANK, Platform, Source
 
 
@@ -21,6 +21,7 @@ SKYPILOT = Platform(
         Source("nodes", "SKYPILOT_NUM_NODES", NODE_COUNT),
         Source("head_address", "SKYPILOT_NODE_IPS", first_line),
         Source("gpus_per_node", "SKYPILOT_NUM_GPUS_PER_NODE", GPU_COUNT),
+        Source("start_id", "SKYPILOT_TASK_ID", start_id),  # stays when a managed job is recovered
     ),
     again="sky jobs launch FILE, or sky launch --cluster CLUSTER FILE",
     undecided="pass SKYPILOT_NODE_RANK to the node, or set RAY_WORKER",

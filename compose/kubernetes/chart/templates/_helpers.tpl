@@ -59,7 +59,7 @@ podFailurePolicy:
         containerName: rollcall
         operator: In
         values: [64, 70, 77]
-    # Stopped after a save (143): its replacement resumes.
+    # Stopped after a save (143): its replacement resumes. After `rollcall stop` it ends with 0.
     - action: Ignore
       onExitCodes:
         containerName: rollcall
@@ -148,6 +148,9 @@ spec:
           value: /run/secrets/rollcall/token
         - name: ROLLCALL_GRACE_SECONDS
           value: {{ printf "%ds" (int .Values.graceSeconds) | quote }}
+        # `rollcall stop` ends the run: pods that {{ .Values.kind }} makes after it do not resume.
+        - name: ROLLCALL_START_ID
+          valueFrom: {fieldRef: {fieldPath: {{ include "rollcall.startId" . | quote }}}}
         - name: ROLLCALL_PREEMPT_FILE
           value: /tmp/rollcall-notice/preempted
         - name: ROLLCALL_NUM_GPUS
@@ -221,6 +224,11 @@ spec:
       secret:
         secretName: {{ include "rollcall.tokenSecret" . }}
         defaultMode: 0440
+{{- end }}
+
+{{- /* What makes the pods: the uid of the Job; of a LeaderWorkerSet the pod, whose containers start again. */ -}}
+{{- define "rollcall.startId" -}}
+{{ ternary "metadata.uid" "metadata.labels['batch.kubernetes.io/controller-uid']" (eq .Values.kind "leader-worker-set") }}
 {{- end }}
 
 {{- define "rollcall.controlPort" -}}
