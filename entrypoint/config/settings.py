@@ -460,7 +460,7 @@ class Settings:
     start_id: str | None = variable(
         "ROLLCALL_START_ID",
         "Any text, the same on all nodes. After `rollcall stop`, a node that starts again with the"
-        " same text [does not resume](platforms/index.md#a-stop-that-stays).",
+        " same text [does not resume](platforms/index.md#stop-and-resume).",
         parse=parse.start_id,
         shown="the platform's, else –",
         replaces=("start_id",),
