@@ -37,7 +37,8 @@ class Meaning:
 
 MEANINGS: Mapping[ExitCode, Meaning] = {
     ExitCode.FINISHED: Meaning(
-        "the run finished, or `rollcall stop` had ended it and a platform started the node again", ""
+        "the run finished, or `rollcall stop` had ended it and a platform started the node again",
+        "",
     ),
     ExitCode.USAGE: Meaning("wrong usage or settings; all faults are listed", CORRECT),
     ExitCode.UNREACHABLE: Meaning(

@@ -73,7 +73,14 @@ def test_a_worker_of_the_start_that_a_person_has_ended_says_what_resumes_and_end
         ([("outcome", {ENDED_START: ""})], {}),
         ([("outcome", {ENDED_START: "7"}), ("start", {})], {"ROLLCALL_START_ID": "7"}),
     ],
-    ids=["no journal", "stopped by a platform", "another start", "no name", "never a name", "begun since"],
+    ids=[
+        "no journal",
+        "stopped by a platform",
+        "another start",
+        "no name",
+        "never a name",
+        "begun since",
+    ],
 )
 def test_every_other_start_resumes(
     events: list[tuple[str, dict[str, Any]]], given: dict[str, str], tmp_path: Path
