@@ -184,6 +184,7 @@ DETAILS: Mapping[str, Fits] = {
     "lost": _is_text,
     "resume": _is_text,
     "outcome": _is_text,
+    "ended_start": _is_text,
     "answer": _is_text,
     "by": _is_text,
     "model": _is_text,

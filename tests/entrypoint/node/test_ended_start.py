@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.run_dir import RunFiles
 from entrypoint.config.read import read_settings
 from entrypoint.job.supervisor import ENDED_START
 from entrypoint.node import ended_start, worker
 from entrypoint.processes.inbox import Inbox
+from entrypoint.run.journal import Journal
 from tests.support import platforms
 
 BATCH = platforms.AWS_BATCH_NODES[1] | {"AWS_BATCH_JOB_ID": "ab12#1"}
@@ -24,12 +25,13 @@ SKY = {
 POD = platforms.POD | {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "first-1"}
 
 
-def journal(run_dir: Path, *events: tuple[str, dict[str, Any]]) -> None:
-    lines = [
-        json.dumps({"kind": kind, "sentence": kind, "node": "a", "details": details, "attempt": 1})
-        for kind, details in events
-    ]
-    (run_dir / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines))
+STOPPED = {"outcome": "stopped", "exit_code": 143}
+
+
+def record(run_dir: Path, *events: tuple[str, dict[str, Any]]) -> None:
+    journal = Journal(RunFiles(run_dir).journal, "first-0")
+    for kind, details in events:
+        journal.write(kind, kind, **(STOPPED if kind == "outcome" else {}), **details)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,7 @@ def test_a_worker_of_the_start_that_a_person_has_ended_says_what_resumes_and_end
     head = {"ROLLCALL_HEAD_ADDRESS": "first-0.first"}
     given = head | environ | {"RAY_WORKER": "1", "ROLLCALL_RUN_DIR": str(tmp_path)}
     settings = read_settings(given)
-    stopped = {"outcome": "stopped", "exit_code": 143, ENDED_START: ended}
-    journal(tmp_path, ("start", {}), ("outcome", stopped))
+    record(tmp_path, ("start", {}), ("outcome", {ENDED_START: ended}))
     assert worker.serve(settings, {}, Inbox()) == 0
     (line,) = caplog.messages
     assert "`rollcall stop` has ended the run" in line
@@ -67,7 +68,7 @@ def test_a_worker_of_the_start_that_a_person_has_ended_says_what_resumes_and_end
     ("events", "given"),
     [
         ([], {"ROLLCALL_START_ID": "7"}),
-        ([("start", {}), ("outcome", {"outcome": "stopped"})], {"ROLLCALL_START_ID": "7"}),
+        ([("start", {}), ("outcome", {})], {"ROLLCALL_START_ID": "7"}),
         ([("outcome", {ENDED_START: "7"})], {"ROLLCALL_START_ID": "8"}),
         ([("outcome", {ENDED_START: "7"})], {}),
         ([("outcome", {ENDED_START: ""})], {}),
@@ -85,6 +86,5 @@ def test_a_worker_of_the_start_that_a_person_has_ended_says_what_resumes_and_end
 def test_every_other_start_resumes(
     events: list[tuple[str, dict[str, Any]]], given: dict[str, str], tmp_path: Path
 ) -> None:
-    if events:
-        journal(tmp_path, *events)
+    record(tmp_path, *events)
     assert not ended_start.is_over(read_settings(given | {"ROLLCALL_RUN_DIR": str(tmp_path)}))
